@@ -1,0 +1,101 @@
+# The whole developer interface; `make` alone lists the targets.
+# Extra arguments for a target go in ARGS:  make test ARGS="-k claim -x"
+
+VENV := .venv
+BIN  := $(VENV)/bin
+CORE := $(VENV)/.core-installed
+DEV  := $(VENV)/.dev-installed
+PIP  := -m pip --disable-pip-version-check -qq
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench format docs constraints clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep keeps the files)
+	@$(BIN)/trellis demo $(ARGS)
+
+test: $(DEV) ## Run the tests (ARGS="-k word" for some of them)
+	@echo "tests: pytest"
+	@$(BIN)/python -m pytest -n 2 -q tests $(ARGS)
+
+check: $(DEV) ## Check layout, lint, types, layers, generated docs and sizes
+	@echo "layout: ruff format"
+	@$(BIN)/ruff format --check .
+	@echo "lint: ruff check"
+	@$(BIN)/ruff check .
+	@echo "types: mypy"
+	@$(BIN)/mypy
+	@echo "layers: import-linter"
+	@$(BIN)/lint-imports --no-logo
+	@echo "docs: generated pages are current"
+	@$(BIN)/python tools/generate_docs.py --check
+	@echo "sizes: files and functions stay small"
+	@$(BIN)/python tools/check_sizes.py
+
+bench: $(CORE) ## Run the benchmarks
+	@$(BIN)/python -m bench $(ARGS)
+
+format: $(DEV) ## Format the code and apply the safe lint fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+docs: $(CORE) ## Regenerate the generated documentation
+	@$(BIN)/python tools/generate_docs.py
+
+constraints: ## Pin the newest versions of everything in constraints.txt
+	@$(find_python); \
+	echo "Resolving the newest versions"; \
+	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
+	"$$python" -m venv "$$scratch" && \
+	"$$scratch/bin/python" $(PIP) install -e '.[dev]' && \
+	"$$scratch/bin/python" $(PIP) freeze --exclude-editable > "$$scratch/frozen" && \
+	{ echo '# Every version of the development install, made by `make constraints`; do not edit.'; \
+	  LC_ALL=C sort -f "$$scratch/frozen"; } > "$$scratch/constraints.txt" && \
+	cp "$$scratch/constraints.txt" constraints.txt
+
+clean: ## Remove the virtual environment, caches and build results
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- the virtual environment -----------------------------------------------------------------
+# The stamps say what is installed; $(CORE) also says where. Without a stamp that names this very
+# folder (a moved checkout, an interrupted set-up, a removed interpreter) we start over.
+$(shell test -x $(BIN)/python && grep -qsxF '$(CURDIR)' $(CORE) || rm -f $(CORE) $(DEV))
+
+# Sets $python to the first interpreter that will do, or says in one sentence what to install.
+define find_python
+python=; bare=; \
+for name in "$(PYTHON)" python3.14 python3.13 python3.12 python3.11 python3 python; do \
+  test -n "$$name" || continue; \
+  "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+  if "$$name" -c 'import ensurepip, venv' >/dev/null 2>&1; then python=$$name; break; fi; \
+  bare=$${bare:-$$name}; \
+done; \
+if test -z "$$python" && test -n "$$bare"; then \
+  version=$$("$$bare" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+  echo "$$bare comes without its venv module: install it (on Debian and Ubuntu: apt install python$$version-venv), then run make again." >&2; \
+  exit 1; \
+elif test -z "$$python"; then \
+  echo "Trellis needs Python 3.11 or later and found none: install one, or name yours with make PYTHON=/path/to/python3." >&2; \
+  exit 1; \
+fi
+endef
+
+$(CORE): pyproject.toml constraints.txt
+	@set -e; if ! test -f $@; then \
+	  $(find_python); \
+	  echo "Creating $(VENV) with $$("$$python" --version)"; \
+	  "$$python" -m venv --clear $(VENV); \
+	fi; \
+	echo "Installing Trellis"; \
+	$(BIN)/python $(PIP) install -c constraints.txt -e .; \
+	echo '$(CURDIR)' > $@
+
+$(DEV): $(CORE)
+	@echo "Installing the development tools"
+	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@

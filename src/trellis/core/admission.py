@@ -1,0 +1,124 @@
+"""Whether a new job of a key may come in: the engine gathers the facts, this decides.
+
+A key holds at most `active` + `queued` live jobs. `coalesce` and `replace-oldest` are asked only
+when it is full, so a job is never merged or replaced while there is room. The order of `create`'s
+checks is: same id, same idempotency key, same dedupe key, draining queue, key.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from trellis.core.job import JobId, NewJob
+from trellis.core.keys import hash_key
+from trellis.core.names import check_queue, check_service, check_type
+from trellis.core.policy import KeyPolicy
+from trellis.errors import ConfigurationError
+
+MIN_PRIORITY: Final = -4
+MAX_PRIORITY: Final = 4
+
+
+class Reason(StrEnum):
+    """Why a job was not accepted, or was merged into another."""
+
+    KEY_BUSY = "key_busy"
+    QUEUE_FULL = "queue_full"
+    DRAINING = "draining"
+    JOB_ID_TAKEN = "job_id_taken"
+    IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
+    SAME_IDEMPOTENCY_KEY = "same_idempotency_key"
+    SAME_DEDUPE_KEY = "same_dedupe_key"
+
+
+class KeyFacts(NamedTuple):
+    """What is true of a key at the moment of admission, under the engine's gate."""
+
+    #: Slots taken, lingering ones included.
+    held: int
+    #: Waiting jobs that hold no slot.
+    waiting: int
+    #: The job that has held a slot longest.
+    holder: JobId | None
+    #: The newest job that waits (with or without a slot) and was never claimed.
+    newest_waiting: JobId | None
+    #: The oldest such job: the only kind that may be replaced.
+    oldest_waiting: JobId | None
+
+
+class Admit(NamedTuple):
+    """Let it in; it takes a slot when it is due and one is free."""
+
+
+class Reject(NamedTuple):
+    """Do not let it in."""
+
+    reason: Reason
+    existing: JobId | None
+
+
+class Coalesce(NamedTuple):
+    """Do not let it in; this job does the same."""
+
+    existing: JobId
+
+
+class Replace(NamedTuple):
+    """Skip this waiting job, then let the new one in."""
+
+    existing: JobId
+
+
+KeyDecision: TypeAlias = Admit | Reject | Coalesce | Replace
+
+
+def has_room(policy: KeyPolicy, facts: KeyFacts) -> bool:
+    """Tell whether one more live job fits under the key's limits."""
+    if policy.queued is None or policy.when_full == "wait":
+        return True
+    return facts.held + facts.waiting < policy.active + policy.queued
+
+
+def admit_key(policy: KeyPolicy, facts: KeyFacts) -> KeyDecision:
+    """Decide on a new job of this key."""
+    if has_room(policy, facts):
+        return Admit()
+    match policy.when_full:
+        case "coalesce":
+            existing = facts.newest_waiting or facts.holder
+            if existing is not None:
+                return Coalesce(existing)
+        case "replace-oldest":
+            if facts.oldest_waiting is not None:
+                return Replace(facts.oldest_waiting)
+        case "reject" | "wait":
+            pass
+    reason = Reason.QUEUE_FULL if facts.waiting else Reason.KEY_BUSY
+    return Reject(reason, facts.holder or facts.newest_waiting)
+
+
+def revive_key(policy: KeyPolicy, facts: KeyFacts) -> Reject | Admit:
+    """Decide whether an ended job may come back to its key."""
+    if has_room(policy, facts):
+        return Admit()
+    reason = Reason.QUEUE_FULL if facts.waiting else Reason.KEY_BUSY
+    return Reject(reason, facts.holder or facts.newest_waiting)
+
+
+def check_new_job(new: NewJob) -> NewJob:
+    """Refuse a request no engine should see; return it otherwise."""
+    check_service(new.service)
+    check_type(new.type)
+    check_queue(new.queue)
+    if not MIN_PRIORITY <= new.priority <= MAX_PRIORITY:
+        raise ConfigurationError(
+            f"Priority {new.priority} is out of range. Use {MIN_PRIORITY} (last) to "
+            f"{MAX_PRIORITY} (first); 0 is normal."
+        )
+    for what, text in (("dedupe", new.dedupe), ("idempotency_key", new.idempotency_key)):
+        if text is not None and not 0 < len(text) <= 512:
+            raise ConfigurationError(f"{what} must have 1 to 512 characters.")
+    if new.key is not None and new.key_hash is None:
+        return new._replace(key_hash=hash_key(new.service, new.type, new.key))
+    return new

@@ -1,0 +1,317 @@
+"""What each rule does to a head, and what its event must carry.
+
+Every function takes the case and returns the next head with the event's data. Leaving `active`
+always drops the fence, so the attempt that held it can never write again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from trellis.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Crash,
+    Dismiss,
+    Fail,
+    LoseLease,
+    ReleaseKey,
+    Replay,
+    Retry,
+    Skip,
+    Snooze,
+)
+from trellis.core.events import Data, JsonValue
+from trellis.core.job import Definition, Failure, Head
+from trellis.core.policy import OnLost
+from trellis.core.spans import Instant
+from trellis.core.states import State
+
+C = TypeVar("C", bound=Command)
+Change: TypeAlias = tuple[Head, Data | None]
+
+
+class Case(NamedTuple, Generic[C]):
+    """One job, one command, one moment."""
+
+    definition: Definition
+    head: Head
+    command: C
+    now: Instant
+
+
+AnyCase: TypeAlias = Case[Any]
+
+
+def on_lost(case: AnyCase) -> OnLost:
+    """Return what to do with a lost attempt: the type's policy, or what the operator chose."""
+    if isinstance(case.command, ReleaseKey):
+        return case.command.then
+    return case.definition.policy.on_lost
+
+
+def started(case: Case[Claim]) -> Change:
+    """Lease the job: a new fence, one more attempt."""
+    head = case.head
+    after = Head(
+        State.ACTIVE,
+        head.version + 1,
+        head.generation,
+        head.attempt + 1,
+        head.claims + 1,
+        head.crashes,
+        head.run_at,
+        case.command.fence,
+        case.now,
+        None,
+        False,
+        head.suspect,
+        head.error,
+        None,
+    )
+    return after, None
+
+
+def _end(
+    case: AnyCase, state: State, error: Failure | None, crashes: int | None = None
+) -> Head:
+    head = case.head
+    return Head(
+        state,
+        head.version + 1,
+        head.generation,
+        head.attempt,
+        head.claims,
+        head.crashes if crashes is None else crashes,
+        head.run_at,
+        None,
+        None,
+        None,
+        False,
+        False,
+        error,
+        case.now,
+    )
+
+
+def _wait(
+    case: AnyCase,
+    run_at: Instant,
+    error: Failure | None,
+    *,
+    give_back: bool = False,
+    crashes: int | None = None,
+    suspect: bool = False,
+) -> Change:
+    head = case.head
+    attempt = head.attempt - 1 if give_back else head.attempt
+    data: dict[str, JsonValue] = {"run_at": run_at}
+    if error is not None:
+        data["error"] = list(error)
+    if give_back:
+        data["attempt"] = attempt
+    if crashes is not None:
+        data["crashes"] = crashes
+    if suspect:
+        data["suspect"] = True
+    after = Head(
+        State.RETRY,
+        head.version + 1,
+        head.generation,
+        attempt,
+        head.claims,
+        head.crashes if crashes is None else crashes,
+        run_at,
+        None,
+        None,
+        None,
+        False,
+        suspect,
+        error or head.error,
+        None,
+    )
+    return after, data
+
+
+def completed(case: Case[Complete]) -> Change:
+    """End with a result."""
+    return _end(case, State.COMPLETED, None), None
+
+
+def completed_with_errors(case: Case[Complete]) -> Change:
+    """End with a result, though some items failed."""
+    head = _end(case, State.COMPLETED_WITH_ERRORS, None)
+    return head, {"item_errors": case.command.item_errors}
+
+
+def failed_retry(case: Case[Fail]) -> Change:
+    """Wait for the next attempt, as long as the handler or the policy says."""
+    command = case.command
+    delay = command.delay
+    if delay is None:
+        delay = case.definition.policy.retry.delay(case.head.attempt, command.roll)
+    return _wait(case, case.now + delay, command.error)
+
+
+def failed(case: Case[Fail]) -> Change:
+    """End as failed."""
+    return _failure(case, State.FAILED, case.command.error)
+
+
+def failed_dead(case: Case[Fail]) -> Change:
+    """Put the job among the dead letters."""
+    return _failure(case, State.DEAD, case.command.error)
+
+
+def _failure(
+    case: AnyCase, state: State, error: Failure, crashes: int | None = None
+) -> Change:
+    data: dict[str, JsonValue] = {"error": list(error)}
+    if crashes is not None:
+        data["crashes"] = crashes
+    if isinstance(case.command, ReleaseKey):
+        data["actor"] = case.command.actor
+    return _end(case, state, error, crashes), data
+
+
+def snoozed(case: Case[Snooze]) -> Change:
+    """Wait as long as the handler asked, uncounted."""
+    return _wait(case, case.now + case.command.delay, None, give_back=True)
+
+
+def released(case: AnyCase) -> Change:
+    """Hand the attempt back, uncounted; the job is due at once."""
+    return _wait(case, case.now, None, give_back=True)
+
+
+def suspected(case: Case[Crash]) -> Change:
+    """Hand the attempt back, uncounted, but run the job alone next time."""
+    error = Failure("crash", case.command.evidence)
+    return _wait(case, case.now, error, give_back=True, suspect=True)
+
+
+def shut_down(case: AnyCase) -> Change:
+    """Fail because the worker was told to stop and the type asks for it."""
+    return _failure(case, State.FAILED, Failure("shutdown", "Worker received SIGTERM"))
+
+
+def _loss(case: AnyCase) -> tuple[Failure, int | None]:
+    command = case.command
+    match command:
+        case Crash():
+            return Failure("crash", command.evidence), case.head.crashes + 1
+        case LoseLease():
+            return Failure("lease_lost", command.message), None
+        case _:
+            return Failure("lease_lost", "An operator released the key."), None
+
+
+def lost_retry(case: AnyCase) -> Change:
+    """Wait for the next attempt after a lost one."""
+    error, crashes = _loss(case)
+    delay = case.definition.policy.retry.delay(case.head.attempt, case.command.roll)
+    return _wait(case, case.now + delay, error, crashes=crashes)
+
+
+def lost_dead(case: AnyCase) -> Change:
+    """Put a job whose last attempt was lost among the dead letters."""
+    error, crashes = _loss(case)
+    return _failure(case, State.DEAD, error, crashes)
+
+
+def lost_failed(case: AnyCase) -> Change:
+    """Fail a job because its attempt was lost."""
+    error, crashes = _loss(case)
+    return _failure(case, State.FAILED, error, crashes)
+
+
+def lost_stale(case: AnyCase) -> Change:
+    """Close a lost attempt's job as stale, so that its key can go on."""
+    error, crashes = _loss(case)
+    return _failure(case, State.STALE, error, crashes)
+
+
+def blocked(case: AnyCase) -> Change:
+    """Keep the fence and the slot: only the worker itself or an operator moves on."""
+    error, crashes = _loss(case)
+    head = case.head
+    data: dict[str, JsonValue] = {"error": list(error)}
+    if crashes is not None:
+        data["crashes"] = crashes
+    after = head._replace(
+        version=head.version + 1,
+        blocked=True,
+        error=error,
+        crashes=head.crashes if crashes is None else crashes,
+    )
+    return after, data
+
+
+def crash_loop_dead(case: Case[Crash]) -> Change:
+    """Give up on a job that keeps taking its process down."""
+    return _failure(case, State.DEAD, _crash_loop(case), case.head.crashes + 1)
+
+
+def crash_loop_failed(case: Case[Crash]) -> Change:
+    """Fail a job that keeps taking its process down."""
+    return _failure(case, State.FAILED, _crash_loop(case), case.head.crashes + 1)
+
+
+def _crash_loop(case: Case[Crash]) -> Failure:
+    count = case.head.crashes + 1
+    return Failure("crash_loop", f"Took its process down {count} times: {case.command.evidence}")
+
+
+def cancelled(case: AnyCase) -> Change:
+    """End as cancelled."""
+    command = case.command
+    data: Data | None = None
+    if isinstance(command, Cancel):
+        data = {"actor": command.actor, "reason": command.reason}
+    return _end(case, State.CANCELLED, case.head.error), data
+
+
+def asked(case: Case[Cancel]) -> Change:
+    """Ask the running attempt to stop."""
+    head = case.head
+    data: Data = {"actor": case.command.actor, "reason": case.command.reason}
+    return head._replace(version=head.version + 1, asked_at=case.now), data
+
+
+def expired(case: AnyCase) -> Change:
+    """End because the deadline passed."""
+    return _end(case, State.EXPIRED, case.head.error), None
+
+
+def skipped(case: Case[Skip]) -> Change:
+    """End because a newer job took this one's place."""
+    return _end(case, State.SKIPPED, None), {"replaced_by": case.command.replaced_by}
+
+
+def revived(case: Case[Retry] | Case[Replay]) -> Change:
+    """Start over with a fresh budget, as the same job."""
+    head = case.head
+    after = Head(
+        State.PENDING,
+        head.version + 1,
+        head.generation + 1,
+        0,
+        head.claims,
+        0,
+        case.now,
+        None,
+        None,
+        None,
+        False,
+        False,
+        None,
+        None,
+    )
+    return after, {"actor": case.command.actor}
+
+
+def dismissed(case: Case[Dismiss]) -> Change:
+    """Close a dead letter; what killed it stays on record."""
+    return _end(case, State.DISMISSED, case.head.error), {"actor": case.command.actor}

@@ -1,0 +1,40 @@
+"""The request and trace a job belongs to, the same from its creation to its last event.
+
+`traceparent` follows W3C Trace Context, version 00. The random parts are arguments; the client
+takes them from the active OpenTelemetry span or makes fresh ones, so no job is without a trace.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Context(NamedTuple):
+    """Immutable correlation data of a job."""
+
+    request_id: str
+    traceparent: str
+    tracestate: str | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """The 32 hex digits that all spans of this trace share."""
+        return self.traceparent[3:35]
+
+
+def is_traceparent(text: str) -> bool:
+    """Tell whether the text is a usable W3C traceparent."""
+    return _TRACEPARENT.fullmatch(text) is not None
+
+
+def fresh_context(request_id: str, trace_bits: int, span_bits: int) -> Context:
+    """Make a context from random bits (128 and 64 of them) for a job outside any trace."""
+    return Context(request_id, traceparent(trace_bits or 1, span_bits or 1, flags=0))
+
+
+def traceparent(trace_id: int, span_id: int, flags: int) -> str:
+    """Write a W3C traceparent."""
+    return f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"

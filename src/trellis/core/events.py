@@ -1,0 +1,57 @@
+"""Everything that can have happened to a job: the entries of its journal.
+
+An event says what changed; `fold` turns a journal back into a head. Version 0 marks a note in the
+journal (a refused late result): it is history, but it changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from trellis.core.job import Fence
+from trellis.core.spans import Instant
+from trellis.core.states import State
+
+JsonValue: TypeAlias = (
+    None | bool | int | float | str | list["JsonValue"] | Mapping[str, "JsonValue"]
+)
+Data: TypeAlias = Mapping[str, JsonValue]
+
+
+class EventKind(StrEnum):
+    """The names of events on the wire and in the database."""
+
+    CREATED = "created"
+    STARTED = "started"
+    RETRY = "retry"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCEL_REQUESTED = "cancelRequested"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    SKIPPED = "skipped"
+    STALE = "stale"
+    BLOCKED = "blocked"
+    DEAD = "dead"
+    RETRIED = "retried"
+    DISMISSED = "dismissed"
+    STALE_COMPLETION_IGNORED = "staleCompletionIgnored"
+
+
+class Event(NamedTuple):
+    """One entry of a journal."""
+
+    kind: EventKind
+    #: The version this event made; 0 for a note.
+    version: int
+    #: The state after it.
+    state: State
+    at: Instant
+    #: The number of the attempt it speaks of.
+    attempt: int
+    #: The attempt it speaks of, where there is one.
+    fence: Fence | None
+    #: What else `fold` and people need, only where it says more than the columns.
+    data: Data | None

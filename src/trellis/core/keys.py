@@ -1,0 +1,97 @@
+"""Deriving a job's key from its payload.
+
+A template is an ordered list of constants and JSON pointers. `"zendesk/{origin}/tickets"` is the
+short way to write `["zendesk/", "/origin", "/tickets"]`; `{user.id}` points at `/user/id`.
+A pointer must lead to a string, number or boolean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from trellis.errors import ConfigurationError, KeyUnresolved
+
+_HOLE: Final = re.compile(r"\{([^{}]*)\}")
+_STEP: Final = re.compile(r"[A-Za-z0-9_-]+")
+MAX_KEY_LENGTH: Final = 512
+
+
+class Pointer(NamedTuple):
+    """A path into the payload."""
+
+    steps: tuple[str, ...]
+
+
+@lru_cache(maxsize=1024)
+def parse_template(template: str) -> tuple[str | Pointer, ...]:
+    """Compile a template into constants and pointers."""
+    parts: list[str | Pointer] = []
+    position = 0
+    for hole in _HOLE.finditer(template):
+        parts.append(template[position : hole.start()])
+        parts.append(_pointer(template, hole.group(1)))
+        position = hole.end()
+    parts.append(template[position:])
+    compiled = tuple(part for part in parts if part != "")
+    if not compiled or any(isinstance(part, str) and set("{}") & set(part) for part in compiled):
+        raise ConfigurationError(
+            f"{template!r} is not a key template. Write constants and fields of the payload in "
+            "braces, like 'user/{user.id}'."
+        )
+    return compiled
+
+
+def _pointer(template: str, text: str) -> Pointer:
+    steps = tuple(text.split("."))
+    if not all(_STEP.fullmatch(step) for step in steps):
+        raise ConfigurationError(
+            f"{{{text}}} in the key template {template!r} names no field. "
+            "Write a path of field names, like {user.id}."
+        )
+    return Pointer(steps)
+
+
+def derive_key(template: str, payload: object) -> str:
+    """Return the readable key of this (decoded) payload."""
+    key = "".join(
+        _scalar(template, part, payload) if isinstance(part, Pointer) else part
+        for part in parse_template(template)
+    )
+    if len(key) > MAX_KEY_LENGTH:
+        raise KeyUnresolved(
+            f"The key from {template!r} has {len(key)} characters; the limit is {MAX_KEY_LENGTH}. "
+            "Point at something shorter, such as an id."
+        )
+    return key
+
+
+def _scalar(template: str, pointer: Pointer, payload: object) -> str:
+    value = payload
+    for step in pointer.steps:
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, Sequence) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            raise KeyUnresolved(
+                f"The key template {template!r} points at /{'/'.join(pointer.steps)}, "
+                "which the payload does not have."
+            )
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise KeyUnresolved(
+        f"The key template {template!r} points at /{'/'.join(pointer.steps)}, which is "
+        f"{type(value).__name__}; a key needs a string, number or boolean."
+    )
+
+
+def hash_key(service: str, job_type: str, key: str) -> str:
+    """Return the stable hash under which engines keep the slots of this key."""
+    text = "\0".join((service, job_type, key))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

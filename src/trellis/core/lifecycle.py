@@ -1,0 +1,126 @@
+"""`decide`: one job, one command, one moment in; one value out. The only place a job changes state.
+
+The value is a `Transition` (the event, the new head, and what they were decided against), or the
+reason why there is none. An engine commits transitions; it never makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+from trellis.core.changes import Case
+from trellis.core.commands import (
+    Command,
+    Complete,
+    Crash,
+    Fail,
+    LoseLease,
+    Release,
+    Snooze,
+)
+from trellis.core.events import Event, EventKind
+from trellis.core.job import Definition, Head, JobRecord, NewJob
+from trellis.core.rules import RULES, Rule
+from trellis.core.spans import Instant
+from trellis.core.states import WAITING, State
+
+_FENCED: Final = (Complete, Fail, Snooze, Release, LoseLease, Crash)
+
+
+class Transition(NamedTuple):
+    """A decision, ready to be committed."""
+
+    definition: Definition
+    #: The head it was decided against: its version and fence guard the commit.
+    before: Head
+    command: Command
+    event: Event
+    head: Head
+
+
+class Stale(NamedTuple):
+    """The command's fence does not hold: another attempt, or the end, has come since."""
+
+    head: Head
+
+
+class Refused(NamedTuple):
+    """No rule allows this command now."""
+
+    head: Head
+    reason: str
+
+
+def _index() -> dict[tuple[type, State], tuple[Rule[Any], ...]]:
+    table: dict[tuple[type, State], tuple[Rule[Any], ...]] = {}
+    for rule in RULES:
+        for state in rule.sources:
+            table[rule.command, state] = (*table.get((rule.command, state), ()), rule)
+    return table
+
+
+_TABLE: Final = _index()
+
+
+def decide(record: JobRecord, command: Command, now: Instant) -> Transition | Stale | Refused:
+    """Decide what the command does to this job now."""
+    definition, head = record
+    if isinstance(command, _FENCED) and command.fence != head.fence:
+        return Stale(head)
+    case = Case(definition, head, command, now)
+    for rule in _TABLE.get((type(command), head.state), ()):
+        if rule.when is None or rule.when.holds(case):
+            after, data = rule.change(case)
+            spoken_of = head if head.fence is not None else after
+            event = Event(
+                rule.event,
+                after.version,
+                after.state,
+                now,
+                spoken_of.attempt,
+                spoken_of.fence,
+                data,
+            )
+            return Transition(definition, head, command, event, after)
+    return Refused(head, _why_not(command, head))
+
+
+def _why_not(command: Command, head: Head) -> str:
+    name = type(command).__name__
+    if (type(command), head.state) in _TABLE:
+        return f"{name} does not apply to this {head.state} job at this moment."
+    return f"{name} is not possible for a job that is {head.state}."
+
+
+def born(definition: Definition, run_at: Instant) -> tuple[Event, Head]:
+    """Return the first event and head of an accepted job."""
+    at = definition.created_at
+    data = None if run_at == at else {"run_at": run_at}
+    event = Event(EventKind.CREATED, 1, State.PENDING, at, 0, None, data)
+    head = Head(
+        State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None
+    )
+    return event, head
+
+
+def first_run_at(new: NewJob, now: Instant) -> Instant:
+    """Return when a new job may start: never before it was accepted."""
+    asked = now + new.delay if new.run_at is None else new.run_at
+    return max(asked, now)
+
+
+def slot_effect(transition: Transition) -> Literal["keep", "free", "linger"]:
+    """Say what a transition means for the key slot the job may hold.
+
+    `linger`: the attempt was ended from outside while its handler may still run, so the slot stays
+    taken until the worker reports that it stopped, or its lease is over.
+    """
+    after = transition.head
+    if after.state is State.ACTIVE:
+        return "keep"
+    key = transition.definition.policy.key
+    if key is not None and key.hold == "job" and after.state in WAITING:
+        return "keep"
+    if transition.before.state is State.ACTIVE and not transition.command.stopped:
+        return "linger"
+    return "free"

@@ -1,0 +1,127 @@
+"""What is promised about the jobs of one type: frozen into every job at creation.
+
+Engines store a policy once and point at it, so a job costs one small number; two policies with the
+same words are the same policy.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from trellis.core.retry import Retry
+from trellis.core.spans import Micros, micros
+from trellis.core.states import State
+from trellis.errors import ConfigurationError
+
+OnLost = Literal["retry", "fail", "stale", "block"]
+OnShutdown = Literal["requeue", "fail"]
+WhenFull = Literal["reject", "coalesce", "replace-oldest", "wait"]
+Hold = Literal["attempt", "job"]
+
+DEFAULT_KEEP: Final = micros("7d")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPolicy:
+    """How many jobs of one key may run and wait at once."""
+
+    #: The template the key is derived from; see `trellis.core.keys`.
+    template: str
+    #: Slots: how many jobs of a key run at the same time.
+    active: int = 1
+    #: How many more may wait; None is any number.
+    queued: int | None = 0
+    when_full: WhenFull = "reject"
+    #: `attempt` frees the slot between attempts; `job` keeps it until the job has ended.
+    hold: Hold = "attempt"
+
+    def __post_init__(self) -> None:
+        if self.active < 1:
+            raise ConfigurationError("A key needs at least one active slot.")
+        if self.queued is not None and self.queued < 0:
+            raise ConfigurationError("`queued` cannot be negative; use None for no limit.")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long an ended job is kept, per state."""
+
+    completed: Micros = DEFAULT_KEEP
+    failed: Micros = micros("30d")
+    dead: Micros = micros("90d")
+    other: Micros = DEFAULT_KEEP
+
+    def keep(self, state: State) -> Micros:
+        """Return how long a job that ended in this state is kept."""
+        match state:
+            case State.COMPLETED | State.COMPLETED_WITH_ERRORS:
+                return self.completed
+            case State.FAILED:
+                return self.failed
+            case State.DEAD:
+                return self.dead
+            case _:
+                return self.other
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything that decides what happens to a job besides its handler."""
+
+    retry: Retry = field(default_factory=Retry)
+    #: Longest time one attempt may take; None is any time.
+    timeout: Micros | None = None
+    #: Longest silence (no log, progress or heartbeat) of a running attempt.
+    activity_timeout: Micros | None = None
+    #: How long a cancelled handler may take to notice before its attempt is ended by force.
+    cancel_grace: Micros = micros("30s")
+    on_lost: OnLost = "retry"
+    on_shutdown: OnShutdown = "requeue"
+    #: Whether a job without attempts left waits for an operator (dead) or just fails.
+    dead_letters: bool = True
+    #: How many times a job may take its whole process down before it is given up.
+    max_crashes: int = 3
+    key: KeyPolicy | None = None
+    retention: Retention = field(default_factory=Retention)
+
+    def __post_init__(self) -> None:
+        if self.on_lost == "block" and self.key is None:
+            raise ConfigurationError(
+                "on_lost='block' blocks a key, but this job type has none. Add per_key=PerKey(...)."
+            )
+        if self.max_crashes < 1:
+            raise ConfigurationError("max_crashes must be at least 1.")
+
+
+DEFAULT_POLICY: Final = Policy()
+
+
+@lru_cache(maxsize=4096)
+def encode_policy(policy: Policy) -> str:
+    """Write a policy as canonical JSON: equal policies give equal text."""
+    return json.dumps(asdict(policy), sort_keys=True, separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def decode_policy(text: str) -> Policy:
+    """Read a policy back; words this version does not know are ignored, so old code can read on."""
+    body = json.loads(text)
+    retry = _known(Retry, body["retry"])
+    retry["delays"] = tuple(retry["delays"])
+    key = body.get("key")
+    return Policy(
+        **_known(Policy, body)
+        | {
+            "retry": Retry(**retry),
+            "key": KeyPolicy(**_known(KeyPolicy, key)) if key else None,
+            "retention": Retention(**_known(Retention, body["retention"])),
+        }
+    )
+
+
+def _known(kind: type, body: dict[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in body.items() if name in names}

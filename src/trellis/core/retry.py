@@ -1,0 +1,87 @@
+"""How long to wait before the next attempt: a pure function of the attempt and a roll of the dice.
+
+`Retry()` is five attempts after 5 s, 30 s, 2 min, 10 min and 30 min. The dice (`roll`, from 0 to 1)
+are the caller's, so the same command always decides the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from trellis.core.spans import Micros, Span, micros
+from trellis.errors import ConfigurationError
+
+Shape = Literal["list", "fixed", "quadratic", "exponential"]
+
+_S1_DELAYS: Final = tuple(micros(span) for span in ("5s", "30s", "2m", "10m", "30m"))
+_YEAR: Final = micros("365d")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A retry policy: how many attempts, and the delay after each failed one."""
+
+    attempts: int = 5
+    shape: Shape = "list"
+    #: The delays themselves for `list`; the first (or base) delay otherwise.
+    delays: tuple[Micros, ...] = _S1_DELAYS
+    factor: float = 2.0
+    cap: Micros = _YEAR
+    #: Part of the delay that is random: 0.1 means up to 10 % longer.
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigurationError("Retry needs at least 1 attempt: the first run counts.")
+        if not self.delays:
+            raise ConfigurationError("Retry needs at least one delay.")
+
+    @classmethod
+    def never(cls) -> Retry:
+        """One attempt, no retry."""
+        return cls(attempts=1)
+
+    @classmethod
+    def after(cls, *delays: Span, jitter: float = 0.0) -> Retry:
+        """Wait these spans in turn: `Retry.after("5s", "30s")` makes three attempts."""
+        return cls(len(delays) + 1, "list", tuple(map(micros, delays)), jitter=jitter)
+
+    @classmethod
+    def fixed(cls, delay: Span, *, attempts: int = 5, jitter: float = 0.0) -> Retry:
+        """Wait the same span every time."""
+        return cls(attempts, "fixed", (micros(delay),), jitter=jitter)
+
+    @classmethod
+    def quadratic(cls, base: Span, *, attempts: int = 3, cap: Span = "1h") -> Retry:
+        """Wait base x attempt²."""
+        return cls(attempts, "quadratic", (micros(base),), cap=micros(cap))
+
+    @classmethod
+    def exponential(
+        cls,
+        first: Span = "5s",
+        *,
+        attempts: int = 5,
+        factor: float = 2.0,
+        cap: Span = "30m",
+        jitter: float = 0.1,
+    ) -> Retry:
+        """Wait first x factorⁿ, at most `cap`, up to `jitter` longer by chance."""
+        return cls(attempts, "exponential", (micros(first),), factor, micros(cap), jitter)
+
+    def delay(self, attempt: int, roll: float) -> Micros:
+        """Return the wait after this attempt (1 for the first) failed."""
+        base = min(self._base(max(attempt, 1)), self.cap)
+        return base + int(base * self.jitter * roll)
+
+    def _base(self, attempt: int) -> Micros:
+        if self.shape == "list":
+            return self.delays[min(attempt, len(self.delays)) - 1]
+        first = self.delays[0]
+        if self.shape == "quadratic":
+            return first * attempt * attempt
+        if self.shape == "exponential":
+            # Bounded exponent: 2.0 ** 5000 would overflow long before `cap` could bite.
+            return min(int(first * self.factor ** min(attempt - 1, 64)), self.cap)
+        return first

@@ -1,0 +1,53 @@
+"""Where jobs are kept. `open_engine(url)` is the only door; engines are imported when asked for.
+
+Each engine implements `port.Engine` and knows nothing of the lifecycle: it commits decisions made
+by `trellis.core`. May import `core`, `errors` and `failpoints`. Start reading at `port.py`, then
+`memory/`, the smallest complete engine and the reference for all others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trellis.errors import CapabilityMissing, ConfigurationError, UnknownScheme
+
+if TYPE_CHECKING:
+    from trellis.engines.port import Engine
+
+_PLANNED = {"postgresql": "postgres", "postgres": "postgres", "nats": "nats", "https": "remote"}
+
+
+def make_engine(url: str, *, create: bool = True) -> Engine:
+    """Return an engine for the URL, not yet opened.
+
+    `create=False` refuses to make a database that is not there: for commands that only read.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise ConfigurationError(
+            f"{url!r} is not an engine URL. Write sqlite:///path/to/jobs.db or memory://."
+        )
+    if scheme == "memory":
+        from trellis.engines.memory import MemoryEngine  # noqa: PLC0415 - loaded when asked for
+
+        return MemoryEngine()
+    if scheme == "sqlite":
+        from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded when asked for
+
+        return SqliteEngine(_sqlite_path(url, rest), create=create)
+    if scheme in _PLANNED:
+        raise CapabilityMissing(
+            f"This version of Trellis has no {scheme}:// engine yet. Use sqlite:///trellis.db."
+        )
+    raise UnknownScheme(
+        f"Trellis does not know {scheme}:// URLs. Use sqlite:///path/to/jobs.db or memory://."
+    )
+
+
+def _sqlite_path(url: str, rest: str) -> str:
+    if not rest.startswith("/") or rest == "/":
+        raise ConfigurationError(
+            f"{url!r} names no file. Write sqlite:///jobs.db (beside the program) or "
+            "sqlite:////var/lib/jobs.db (an absolute path: four slashes)."
+        )
+    return rest[1:]

@@ -1,0 +1,48 @@
+"""The clocks an embedded engine reads: one for people, one for leases.
+
+Leases are judged by a clock that no one can set and that counts through suspend, together with the
+id of this boot: a stepped wall clock lapses nothing, and a reboot voids every lease at once.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+from trellis.core.spans import Instant
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Clock(Protocol):
+    """What an embedded engine needs to know about time."""
+
+    def now(self) -> Instant:
+        """Return the wall clock."""
+
+    def lease_now(self) -> int:
+        """Return microseconds that only ever grow, within one boot."""
+
+    def boot_id(self) -> str:
+        """Return what names this boot of the machine."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def __init__(self) -> None:
+        self._source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        self._boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
+
+    def now(self) -> Instant:
+        """Return the wall clock."""
+        return time.time_ns() // 1000
+
+    def lease_now(self) -> int:
+        """Return microseconds since boot, suspend included."""
+        return time.clock_gettime_ns(self._source) // 1000
+
+    def boot_id(self) -> str:
+        """Return what names this boot of the machine."""
+        return self._boot_id

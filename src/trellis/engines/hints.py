@@ -1,0 +1,72 @@
+"""Hints inside one process: who waits for something is told that it may have happened.
+
+A hint is never the truth. Publishing is cheap, works from any thread, and a topic that is already
+pending for a subscriber is not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from trellis.engines.values import Topic
+
+
+class _Subscriber:
+    def __init__(self, topics: Sequence[Topic]) -> None:
+        self.topics = frozenset(topics)
+        self.loop = asyncio.get_running_loop()
+        self.woken = asyncio.Event()
+        self.pending: set[Topic] = set()
+
+
+class Hints:
+    """The subscribers of one engine object."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._subscribers: set[_Subscriber] = set()
+        self._closed = False
+
+    def publish(self, topics: Iterable[Topic]) -> None:
+        """Tell everybody who watches one of these topics."""
+        with self._lock:
+            for subscriber in self._subscribers:
+                news = subscriber.topics.intersection(topics) - subscriber.pending
+                if news:
+                    subscriber.pending |= news
+                    self._wake(subscriber)
+
+    def close(self) -> None:
+        """End every watch."""
+        with self._lock:
+            self._closed = True
+            for subscriber in self._subscribers:
+                self._wake(subscriber)
+
+    def reopen(self) -> None:
+        """Allow watching again after `close`."""
+        self._closed = False
+
+    async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
+        """Yield hints until closed."""
+        subscriber = _Subscriber(topics)
+        with self._lock:
+            self._subscribers.add(subscriber)
+        try:
+            while not self._closed:
+                await subscriber.woken.wait()
+                subscriber.woken.clear()
+                with self._lock:
+                    pending, subscriber.pending = subscriber.pending, set()
+                for topic in sorted(pending):
+                    yield topic
+        finally:
+            with self._lock:
+                self._subscribers.discard(subscriber)
+
+    @staticmethod
+    def _wake(subscriber: _Subscriber) -> None:
+        if not subscriber.loop.is_closed():
+            subscriber.loop.call_soon_threadsafe(subscriber.woken.set)

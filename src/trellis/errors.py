@@ -1,0 +1,287 @@
+"""Every exception Trellis raises, in one tree.
+
+Expected results are values (`Rejected`, `Conflict`, `Stale`); an exception means that a promise to
+the caller could not be kept. Each class has a stable `code` (HTTP problems and CLI exit codes are
+tables keyed by it) and each message says what happened and what to do next.
+
+    TrellisError
+    ├── ConfigurationError        a name, URL, declaration or setting is wrong
+    │   ├── InvalidName
+    │   ├── UnknownScheme
+    │   ├── UnknownService
+    │   └── UnknownJobType
+    ├── AdmissionError            a job was not accepted; nothing was stored
+    │   ├── PayloadInvalid
+    │   │   └── PayloadTooLarge
+    │   ├── KeyUnresolved
+    │   ├── KeyBusy
+    │   ├── QueueFull
+    │   ├── Draining
+    │   ├── IdempotencyMismatch
+    │   └── JobIdTaken
+    ├── JobError                  about one existing job
+    │   ├── JobNotFound
+    │   ├── CommandRejected
+    │   ├── ConflictPersists
+    │   ├── WaitTimeout
+    │   └── JobNotCompleted       what `wait` raises when a job ended without a result
+    │       ├── JobFailed
+    │       ├── JobCancelled
+    │       ├── JobExpired
+    │       ├── JobDead
+    │       └── JobReplaced
+    └── EngineError               the store could not do what was asked
+        ├── EngineUnavailable     may work later; nothing was lost
+        │   ├── EngineBusy
+        │   ├── DiskFull
+        │   └── EngineClosed
+        ├── ReadOnlyDatabase
+        ├── DatabaseMissing
+        ├── NotATrellisDatabase
+        ├── SchemaTooNew
+        ├── SchemaTooOld
+        ├── OutcomeUnknown
+        └── CapabilityMissing
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TrellisError(Exception):
+    """Base of everything Trellis raises on purpose."""
+
+    code: ClassVar[str] = "trellis"
+
+
+class ConfigurationError(TrellisError):
+    """A name, URL, declaration or setting is wrong; fix the program or its settings."""
+
+    code = "configuration"
+
+
+class InvalidName(ConfigurationError):
+    """A service, job type or queue name is not usable on every engine."""
+
+    code = "invalid_name"
+
+
+class UnknownScheme(ConfigurationError):
+    """The engine URL names a scheme that Trellis does not know."""
+
+    code = "unknown_scheme"
+
+
+class UnknownService(ConfigurationError):
+    """A job names a service that this program does not have."""
+
+    code = "unknown_service"
+
+
+class UnknownJobType(ConfigurationError):
+    """A job names a type that its service does not declare."""
+
+    code = "unknown_job_type"
+
+
+class AdmissionError(TrellisError):
+    """A job was not accepted. Nothing was stored."""
+
+    code = "not_admitted"
+
+    def __init__(self, message: str, *, existing: str | None = None) -> None:
+        super().__init__(message)
+        #: Id of the job that stands in the way, when there is one.
+        self.existing = existing
+
+
+class PayloadInvalid(AdmissionError):
+    """The payload does not fit its schema or cannot be stored as JSON."""
+
+    code = "payload_invalid"
+
+
+class PayloadTooLarge(PayloadInvalid):
+    """The encoded payload (or result) is over the size limit."""
+
+    code = "payload_too_large"
+
+
+class KeyUnresolved(AdmissionError):
+    """A key template points at something in the payload that is not a scalar."""
+
+    code = "key_unresolved"
+
+
+class KeyBusy(AdmissionError):
+    """The key already has as many jobs as its policy allows."""
+
+    code = "key_busy"
+
+
+class QueueFull(AdmissionError):
+    """The waiting line of this key is full."""
+
+    code = "queue_full"
+
+
+class Draining(AdmissionError):
+    """The queue is draining: it finishes what it has and accepts nothing new."""
+
+    code = "draining"
+
+
+class IdempotencyMismatch(AdmissionError):
+    """The idempotency key was used before with another payload."""
+
+    code = "idempotency_mismatch"
+
+
+class JobIdTaken(AdmissionError):
+    """The job id was used before for another job."""
+
+    code = "job_id_taken"
+
+
+class JobError(TrellisError):
+    """Something about one existing job."""
+
+    code = "job"
+
+    def __init__(self, message: str, *, job_id: str = "") -> None:
+        super().__init__(message)
+        #: The job this is about.
+        self.job_id = job_id
+
+
+class JobNotFound(JobError):
+    """No job has this id; it was never created, or retention removed it."""
+
+    code = "job_not_found"
+
+
+class CommandRejected(JobError):
+    """The lifecycle has no rule for this command in the job's present state."""
+
+    code = "command_rejected"
+
+
+class ConflictPersists(JobError):
+    """The job kept changing under the command; try again."""
+
+    code = "conflict"
+
+
+class WaitTimeout(JobError):
+    """The job had not ended when the given time was over; it goes on by itself."""
+
+    code = "wait_timeout"
+
+
+class JobNotCompleted(JobError):
+    """The awaited job ended, but not with a result."""
+
+    code = "job_not_completed"
+
+
+class JobFailed(JobNotCompleted):
+    """The job failed for good."""
+
+    code = "job_failed"
+
+
+class JobCancelled(JobNotCompleted):
+    """The job was cancelled."""
+
+    code = "job_cancelled"
+
+
+class JobExpired(JobNotCompleted):
+    """The job's deadline passed."""
+
+    code = "job_expired"
+
+
+class JobDead(JobNotCompleted):
+    """The job used up its attempts and waits among the dead letters."""
+
+    code = "job_dead"
+
+
+class JobReplaced(JobNotCompleted):
+    """The job was skipped, superseded or dismissed."""
+
+    code = "job_replaced"
+
+
+class EngineError(TrellisError):
+    """The store could not do what was asked."""
+
+    code = "engine"
+
+
+class EngineUnavailable(EngineError):
+    """The engine cannot be used right now. Nothing was lost; the same call may work later."""
+
+    code = "engine_unavailable"
+
+
+class EngineBusy(EngineUnavailable):
+    """Somebody else held the database lock for longer than the busy timeout."""
+
+    code = "engine_busy"
+
+
+class DiskFull(EngineUnavailable):
+    """The disk is full. The transaction was rolled back whole."""
+
+    code = "disk_full"
+
+
+class EngineClosed(EngineUnavailable):
+    """The engine was closed while (or before) this call was waiting."""
+
+    code = "engine_closed"
+
+
+class ReadOnlyDatabase(EngineError):
+    """The database file or its folder cannot be written."""
+
+    code = "read_only"
+
+
+class DatabaseMissing(EngineError):
+    """There is no database at this place, and the caller asked not to create one."""
+
+    code = "database_missing"
+
+
+class NotATrellisDatabase(EngineError):
+    """The file is not a SQLite database, or belongs to another program."""
+
+    code = "not_a_database"
+
+
+class SchemaTooNew(EngineError):
+    """The database was migrated by a newer Trellis; upgrade this program."""
+
+    code = "schema_too_new"
+
+
+class SchemaTooOld(EngineError):
+    """The database has not been migrated to this Trellis; run `trellis migrate`."""
+
+    code = "schema_too_old"
+
+
+class OutcomeUnknown(EngineError):
+    """The engine failed while committing; re-read before repeating the call."""
+
+    code = "outcome_unknown"
+
+
+class CapabilityMissing(EngineError):
+    """This engine cannot do what was asked; the message names one that can."""
+
+    code = "capability_missing"

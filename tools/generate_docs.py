@@ -1,0 +1,48 @@
+"""Write the pages of docs/ that are made from the code, or check that they are current."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from trellis.core.rule_docs import render_markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/lifecycle.md": render_markdown,
+}
+
+
+def outdated() -> dict[str, str]:
+    """Return the text of every page that is missing or differs from the code."""
+    fresh = {name: render().rstrip() + "\n" for name, render in PAGES.items()}
+    return {name: text for name, text in fresh.items() if stored(ROOT / name) != text}
+
+
+def stored(path: Path) -> str | None:
+    """Return what is written there now, None when nothing is."""
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def main() -> int:
+    """Write or check the pages, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    check: bool = parser.parse_args().check
+    stale = outdated()
+    if check:
+        for name in stale:
+            print(f"{name} is out of date; run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    for name, text in stale.items():
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / name).write_text(text, encoding="utf-8")
+        print(f"wrote {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
