@@ -130,11 +130,13 @@ class JobRecord(NamedTuple):
     head: Head
 
 
+def deadline_of(new: NewJob, now: Instant) -> Instant | None:
+    """Return the deadline a request has once it is accepted."""
+    return new.deadline_at if new.deadline_in is None else now + new.deadline_in
+
+
 def define(new: NewJob, row: int, now: Instant) -> Definition:
     """Fix a request's definition at the moment the engine accepts it."""
-    deadline = new.deadline_at
-    if new.deadline_in is not None:
-        deadline = now + new.deadline_in
     return Definition(
         row,
         new.id,
@@ -146,7 +148,7 @@ def define(new: NewJob, row: int, now: Instant) -> Definition:
         new.context,
         new.priority,
         now,
-        deadline,
+        deadline_of(new, now),
         new.key,
         new.key_hash,
         new.tags,

@@ -40,7 +40,7 @@ def parse_json_text(text: str, what: str = "payload", limit: int = DEFAULT_LIMIT
 
     try:
         value: object = json.loads(text, parse_constant=refuse)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also an integer too long to read
         raise PayloadInvalid(f"The {what} is not JSON: {error}.") from error
     check_depth(value, what)
     _utf8(json.dumps(value, ensure_ascii=False), what)
@@ -60,20 +60,18 @@ def dump_json(value: object, what: str = "payload", limit: int = DEFAULT_LIMIT) 
 
 def check_depth(value: object, what: str = "payload") -> None:
     """Refuse a value nested more than 64 levels deep."""
-    level: list[object] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    level = [value] if isinstance(value, dict | list | tuple) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise PayloadInvalid(f"The {what} is nested more than {MAX_DEPTH} levels deep.")
         level = [
             inner
             for outer in level
-            for inner in (
-                outer.values() if isinstance(outer, dict)
-                else outer if isinstance(outer, list | tuple)
-                else ()
-            )
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list | tuple)
         ]
-        if not level:
-            return
-    raise PayloadInvalid(f"The {what} is nested more than {MAX_DEPTH} levels deep.")
 
 
 def _utf8(text: str, what: str) -> bytes:

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from trellis.errors import ConfigurationError, KeyUnresolved
 
@@ -74,7 +74,7 @@ def _scalar(template: str, pointer: Pointer, payload: object) -> str:
     for step in pointer.steps:
         if isinstance(value, Mapping) and step in value:
             value = value[step]
-        elif isinstance(value, Sequence) and step.isdigit() and int(step) < len(value):
+        elif _is_list(value) and step.isdigit() and int(step) < len(value):
             value = value[int(step)]
         else:
             raise KeyUnresolved(
@@ -89,6 +89,10 @@ def _scalar(template: str, pointer: Pointer, payload: object) -> str:
         f"The key template {template!r} points at /{'/'.join(pointer.steps)}, which is "
         f"{type(value).__name__}; a key needs a string, number or boolean."
     )
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def hash_key(service: str, job_type: str, key: str) -> str:

@@ -92,9 +92,8 @@ def _why_not(command: Command, head: Head) -> str:
     return f"{name} is not possible for a job that is {head.state}."
 
 
-def born(definition: Definition, run_at: Instant) -> tuple[Event, Head]:
-    """Return the first event and head of an accepted job."""
-    at = definition.created_at
+def born(at: Instant, run_at: Instant) -> tuple[Event, Head]:
+    """Return the first event and head of a job accepted at this moment."""
     data = None if run_at == at else {"run_at": run_at}
     event = Event(EventKind.CREATED, 1, State.PENDING, at, 0, None, data)
     head = Head(

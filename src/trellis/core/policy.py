@@ -87,6 +87,11 @@ class Policy:
     key: KeyPolicy | None = None
     retention: Retention = field(default_factory=Retention)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether the clock may end a running attempt."""
+        return self.timeout is not None or self.activity_timeout is not None
+
     def __post_init__(self) -> None:
         if self.on_lost == "block" and self.key is None:
             raise ConfigurationError(

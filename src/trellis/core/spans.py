@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Final, TypeAlias
 
 from trellis.errors import ConfigurationError
@@ -29,7 +30,8 @@ _UNITS: Final = {
     "d": 86_400 * SECOND,
     "w": 7 * 86_400 * SECOND,
 }
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d|w)")
+_PARTS: Final = re.compile(rf"{_PART.pattern}(?: ?{_PART.pattern})*")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,21 +41,21 @@ def micros(span: Span) -> Micros:
         value = span // timedelta(microseconds=1)
     elif isinstance(span, str):
         value = _parse(span)
-    else:
+    elif isfinite(span):
         value = round(span * SECOND)
+    else:
+        raise ConfigurationError(f"A span of time must be finite, not {span!r}.")
     if value < 0:
         raise ConfigurationError(f"A span of time cannot be negative: {span!r}.")
     return value
 
 
 def _parse(text: str) -> Micros:
-    compact = text.replace(" ", "")
-    parts = _PART.findall(compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact:
+    if not _PARTS.fullmatch(text):
         raise ConfigurationError(
             f"{text!r} is not a span of time. Write it like '30s', '10m', '1h30m' or '7d'."
         )
-    return sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
+    return sum(round(float(number) * _UNITS[unit]) for number, unit in _PART.findall(text))
 
 
 def in_words(value: Micros) -> str:

@@ -95,7 +95,7 @@ class Admitting:
         tables = self._tables
         tables.last_row += 1
         definition = define(new, tables.last_row, now)
-        event, head = born(definition, first_run_at(new, now))
+        event, head = born(now, first_run_at(new, now))
         scope = (new.service, new.type)
         entry = Entry(
             definition,

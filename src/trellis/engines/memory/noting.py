@@ -45,7 +45,8 @@ class Noting:
             return _journal_late(entry, note, note.body, now)
         if entry.head.fence != note.fence:
             return NoteResult.STALE
-        entry.seen_at = now
+        if entry.definition.policy.activity_timeout is not None:
+            entry.seen_at = now
         self._keep(entry, note, now)
         return NoteResult.NOTED
 

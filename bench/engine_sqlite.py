@@ -1,0 +1,82 @@
+"""The SQLite engine through its port: the same work as the floor, with everything Trellis keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from ulid import ULID
+
+from bench.floor_sqlite import PAYLOAD
+from trellis.core.commands import Complete
+from trellis.core.context import fresh_context
+from trellis.core.job import JobId, JobRecord, NewJob, SessionId
+from trellis.core.lifecycle import Transition, decide
+from trellis.core.policy import DEFAULT_POLICY
+from trellis.core.spans import SECOND, Instant
+from trellis.engines.sqlite import SqliteEngine
+from trellis.engines.values import Committed, Demand, WorkerInfo
+
+
+def new_jobs(count: int) -> list[NewJob]:
+    """Make requests as the client does: an id and a context each."""
+    jobs = []
+    for number in range(count):
+        job_id = JobId(str(ULID()))
+        context = fresh_context(job_id, number + 1, number + 1)
+        jobs.append(
+            NewJob(job_id, "bench", "noop", "noop", PAYLOAD, DEFAULT_POLICY, context)
+        )
+    return jobs
+
+
+async def create(engine: SqliteEngine, jobs: list[NewJob], batch: int) -> float:
+    """Create jobs in batches, one call after the other; return jobs per second."""
+    began = time.perf_counter()
+    for first in range(0, len(jobs), batch):
+        await engine.create(jobs[first : first + batch])
+    return len(jobs) / (time.perf_counter() - began)
+
+
+def completed(record: JobRecord, now: Instant) -> Transition:
+    """Decide that the job's no-op handler has returned."""
+    fence = record.head.fence
+    decision = decide(record, Complete(fence, "null", started_at=now), now) if fence else None
+    if not isinstance(decision, Transition):
+        raise RuntimeError(f"not ours: {decision}")
+    return decision
+
+
+async def drain(engine: SqliteEngine, jobs: int, batch: int) -> float:
+    """Claim and complete everything, at most two batches in hand; return jobs per second."""
+    session = (await engine.open_session(WorkerInfo("bench", "localhost", 0), 60 * SECOND)).id
+    began = time.perf_counter()
+    done = await asyncio.gather(*(_drain(engine, session, batch) for _ in range(2)))
+    if sum(done) != jobs:
+        raise RuntimeError(f"drained {sum(done)} of {jobs}")
+    return jobs / (time.perf_counter() - began)
+
+
+async def _drain(engine: SqliteEngine, session: SessionId, batch: int) -> int:
+    demands = [Demand("bench", "noop", ("noop",), batch)]
+    done = 0
+    held = await engine.claim(session, demands, batch)
+    while held.jobs:
+        transitions = [completed(record, held.now) for record in held.jobs]
+        answers, held = await asyncio.gather(
+            engine.commit(transitions), engine.claim(session, demands, batch)
+        )
+        done += sum(isinstance(answer, Committed) for answer in answers)
+    return done
+
+
+async def measure(folder: Path, count: int, batch: int) -> tuple[float, float]:
+    """Create and drain jobs in a fresh file; return both rates."""
+    engine = SqliteEngine(folder / "engine.db")
+    await engine.open()
+    try:
+        jobs = new_jobs(count)
+        return await create(engine, jobs, batch), await drain(engine, count, batch)
+    finally:
+        await engine.close()

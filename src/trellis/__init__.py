@@ -1,0 +1,134 @@
+"""Trellis: durable jobs for Python services.
+
+Declare typed jobs with a `Service`, create them from anywhere, run them in workers; nothing that
+was accepted is lost. Names are loaded when first used, so that `import trellis` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trellis.client.answers import Accepted, Answer, Coalesced, Rejected, Replaced
+    from trellis.client.job import Job
+    from trellis.client.ref import JobRef, JobStatus
+    from trellis.contract.per_key import PerKey
+    from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze
+    from trellis.core.context import Context
+    from trellis.core.retry import Retry
+    from trellis.core.states import State
+    from trellis.errors import (
+        AdmissionError,
+        ConfigurationError,
+        Draining,
+        EngineError,
+        EngineUnavailable,
+        IdempotencyMismatch,
+        JobCancelled,
+        JobDead,
+        JobExpired,
+        JobFailed,
+        JobNotCompleted,
+        JobNotFound,
+        JobReplaced,
+        KeyBusy,
+        KeyUnresolved,
+        PayloadInvalid,
+        PayloadTooLarge,
+        QueueFull,
+        TrellisError,
+        WaitTimeout,
+    )
+    from trellis.service import Declaration, Service
+    from trellis.worker.active import ActiveJob
+
+_HOMES = {
+    "trellis.client.answers": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
+    "trellis.client.job": ("Job",),
+    "trellis.client.ref": ("JobRef", "JobStatus"),
+    "trellis.contract.per_key": ("PerKey",),
+    "trellis.contract.raised": ("Cancelled", "Fail", "RetryIn", "Snooze"),
+    "trellis.core.context": ("Context",),
+    "trellis.core.retry": ("Retry",),
+    "trellis.core.states": ("State",),
+    "trellis.errors": (
+        "AdmissionError",
+        "ConfigurationError",
+        "Draining",
+        "EngineError",
+        "EngineUnavailable",
+        "IdempotencyMismatch",
+        "JobCancelled",
+        "JobDead",
+        "JobExpired",
+        "JobFailed",
+        "JobNotCompleted",
+        "JobNotFound",
+        "JobReplaced",
+        "KeyBusy",
+        "KeyUnresolved",
+        "PayloadInvalid",
+        "PayloadTooLarge",
+        "QueueFull",
+        "TrellisError",
+        "WaitTimeout",
+    ),
+    "trellis.service": ("Declaration", "Service"),
+    "trellis.worker.active": ("ActiveJob",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Accepted",
+    "ActiveJob",
+    "AdmissionError",
+    "Answer",
+    "Cancelled",
+    "Coalesced",
+    "ConfigurationError",
+    "Context",
+    "Declaration",
+    "Draining",
+    "EngineError",
+    "EngineUnavailable",
+    "Fail",
+    "IdempotencyMismatch",
+    "Job",
+    "JobCancelled",
+    "JobDead",
+    "JobExpired",
+    "JobFailed",
+    "JobNotCompleted",
+    "JobNotFound",
+    "JobRef",
+    "JobReplaced",
+    "JobStatus",
+    "KeyBusy",
+    "KeyUnresolved",
+    "PayloadInvalid",
+    "PayloadTooLarge",
+    "PerKey",
+    "QueueFull",
+    "Rejected",
+    "Replaced",
+    "Retry",
+    "RetryIn",
+    "Service",
+    "Snooze",
+    "State",
+    "TrellisError",
+    "WaitTimeout",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - type checkers read the imports above
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'trellis' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

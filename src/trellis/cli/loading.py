@@ -1,0 +1,53 @@
+"""Finding a service by `module:attribute`, the way people start it: from the current folder."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from trellis.errors import ConfigurationError, TrellisError
+from trellis.service import Service
+
+
+def load_service(name: str) -> Service:
+    """Import the module and return the service; say what is missing."""
+    module_name, separator, attribute = name.partition(":")
+    if not separator or not module_name or not attribute:
+        raise ConfigurationError(
+            f"{name!r} names no service. Write the module and its variable, like hello:app."
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    value: object = _import(module_name)
+    for part in attribute.split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, Service):
+        found = "has no such variable" if value is None else f"has a {type(value).__name__} there"
+        raise ConfigurationError(
+            f"{name!r} is no service: {module_name} {found}. Name the variable that holds "
+            "your Service(...)."
+        )
+    return value
+
+
+def _import(name: str) -> object:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.startswith(error.name):
+            raise ConfigurationError(
+                f"There is no module {name!r} here. Start the worker in the folder that has "
+                f"{error.name}.py, or put that folder on PYTHONPATH."
+            ) from error
+        raise ConfigurationError(
+            f"Importing {name!r} failed: it needs {error.name!r}, which is not installed."
+        ) from error
+    except TrellisError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"Importing {name!r} failed with {type(error).__name__}: {error}. "
+            "Run it again with --debug to see where."
+        ) from error

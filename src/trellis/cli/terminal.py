@@ -1,0 +1,57 @@
+"""Writing for people: colours and live bars on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bars
+
+_EVERY: Final = 2.0
+
+Report = Callable[[int, int], None]
+
+
+def people() -> Console:
+    """Return the console for people: stderr, so that data on stdout stays clean."""
+    return Console(stderr=True, highlight=False)
+
+
+def output() -> Console:
+    """Return the console for results: stdout."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(title: str, console: Console | None = None) -> Iterator[Report]:
+    """Show how far something is: a bar on a terminal, a line now and then elsewhere."""
+    console = console or people()
+    if not console.is_terminal:
+        yield _lines(title, console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bars(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def _lines(title: str, console: Console) -> Report:
+    told = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > _EVERY:
+            told = time.monotonic()
+            console.print(f"{title}: {done:,} of {total:,}")
+
+    return report
+
+
+def stdout_is_terminal() -> bool:
+    """Tell whether a person reads stdout."""
+    return sys.stdout.isatty()

@@ -1,0 +1,123 @@
+"""What creating a job led to: values for `match` from `submit`, typed errors from `create`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from trellis.client.ref import JobRef
+from trellis.core.admission import Reason
+from trellis.core.job import JobId, NewJob
+from trellis.engines import values
+from trellis.errors import (
+    AdmissionError,
+    Draining,
+    IdempotencyMismatch,
+    JobIdTaken,
+    KeyBusy,
+    QueueFull,
+)
+
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted(Generic[R_co]):
+    """The job is stored and will run."""
+
+    ref: JobRef[R_co]
+
+
+@dataclass(frozen=True, slots=True)
+class Coalesced(Generic[R_co]):
+    """Nothing was stored, because this job already stands for the request."""
+
+    ref: JobRef[R_co]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Generic[R_co]):
+    """The job is stored; an older waiting job of its key was skipped for it."""
+
+    ref: JobRef[R_co]
+    #: Id of the skipped job.
+    skipped: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Nothing was stored."""
+
+    #: Why, as a stable word.
+    reason: Reason
+    #: Id of the job in the way, when there is one.
+    existing: str | None
+    #: What `create` would have raised.
+    error: AdmissionError
+
+
+Answer: TypeAlias = Accepted[R] | Coalesced[R] | Replaced[R] | Rejected
+
+
+def answer(
+    new: NewJob, result: values.CreateResult, refer: Callable[[JobId], JobRef[R]]
+) -> Answer[R]:
+    """Turn an engine's answer into the caller's."""
+    match result:
+        case values.Accepted(job_id):
+            return Accepted(refer(job_id))
+        case values.Coalesced(existing, _):
+            return Coalesced(refer(existing))
+        case values.Replaced(job_id, skipped):
+            return Replaced(refer(job_id), skipped)
+        case values.Rejected(reason, existing):
+            return Rejected(reason, existing, _error(new, reason, existing))
+
+
+def _error(new: NewJob, reason: Reason, existing: JobId | None) -> AdmissionError:
+    kind, template = _ERRORS[reason]
+    what = f"{new.service}/{new.type}"
+    text = template.format(
+        what=what, key=new.key, existing=existing, queue=new.queue, token=new.idempotency_key
+    )
+    return kind(text, existing=existing)
+
+
+_ERRORS: Final[dict[Reason, tuple[type[AdmissionError], str]]] = {
+    Reason.KEY_BUSY: (
+        KeyBusy,
+        (
+            "Key {key!r} of {what} is busy: job {existing} holds it. "
+            "Let jobs wait for each other with per_key=PerKey.in_turn(...), or create this later."
+        ),
+    ),
+    Reason.QUEUE_FULL: (
+        QueueFull,
+        (
+            "As many jobs of {what} as allowed wait for key {key!r}; {existing} is first. "
+            "Allow more with queued=, or any number with PerKey.in_turn(...)."
+        ),
+    ),
+    Reason.DRAINING: (
+        Draining,
+        (
+            "Queue {queue!r} of {what} is draining: it finishes what it has and accepts nothing "
+            "new. Try again once it is open."
+        ),
+    ),
+    Reason.IDEMPOTENCY_MISMATCH: (
+        IdempotencyMismatch,
+        (
+            "Idempotency key {token!r} of {what} was used for job {existing} with another "
+            "payload. Use a new key for a new request."
+        ),
+    ),
+    Reason.JOB_ID_TAKEN: (
+        JobIdTaken,
+        "The job id was used before for another job ({existing}). Use a fresh one.",
+    ),
+    Reason.SAME_IDEMPOTENCY_KEY: (AdmissionError, "Job {existing} has the same idempotency key."),
+    Reason.SAME_DEDUPE_KEY: (AdmissionError, "Job {existing} has the same dedupe key."),
+}

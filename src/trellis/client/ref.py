@@ -1,0 +1,177 @@
+"""A reference to one job: wait for its result, ask how it is, cancel it.
+
+A reference holds no state of the job; every question goes to the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from trellis import control
+from trellis.client.connection import Connection
+from trellis.client.workers import nobody_works
+from trellis.contract.declaration import JobType
+from trellis.core.commands import Cancel
+from trellis.core.job import JobId, JobRecord
+from trellis.core.spans import SECOND, Span, in_words, micros, to_datetime
+from trellis.core.states import SUCCEEDED, State
+from trellis.engines.values import Outcome
+from trellis.errors import (
+    CommandRejected,
+    JobCancelled,
+    JobDead,
+    JobExpired,
+    JobFailed,
+    JobNotCompleted,
+    JobNotFound,
+    JobReplaced,
+    WaitTimeout,
+)
+
+R_co = TypeVar("R_co", covariant=True)
+
+_ENDINGS: Final[dict[State, tuple[type[JobNotCompleted], str]]] = {
+    State.FAILED: (JobFailed, "failed"),
+    State.STALE: (JobFailed, "was given up because its worker was lost"),
+    State.CANCELLED: (JobCancelled, "was cancelled"),
+    State.EXPIRED: (JobExpired, "expired: its deadline passed"),
+    State.DEAD: (JobDead, "used up its attempts and waits among the dead letters"),
+    State.DISMISSED: (JobReplaced, "was dismissed from the dead letters"),
+    State.SKIPPED: (JobReplaced, "was skipped: a newer job of its key took its place"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Where a job stands."""
+
+    id: str
+    state: State
+    #: Attempts used, and how many there may be.
+    attempt: int
+    max_attempts: int
+    created_at: datetime
+    #: Not before this moment will it start (again).
+    run_at: datetime
+    finished_at: datetime | None
+    #: A cancel was asked and the handler has not stopped yet.
+    cancel_asked: bool
+    #: What the last attempt died of, in words.
+    error: str | None
+
+
+class JobRef(Generic[R_co]):
+    """One job, by its id."""
+
+    __slots__ = ("_connection", "_job_type", "id")
+
+    def __init__(self, job_id: JobId, job_type: JobType, connection: Connection) -> None:
+        #: The job's id, a ULID: keep it to find the job again with `job.ref(id)`.
+        self.id: str = job_id
+        self._job_type = job_type
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self._job_type.service}/{self._job_type.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobRef) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    async def wait(self, timeout: Span | None = None) -> R_co:  # noqa: ASYNC109 - it is a span
+        """Return the result once the job has ended.
+
+        Raises `JobFailed`, `JobDead`, `JobCancelled`, `JobExpired` or `JobReplaced` if it ended
+        without one, and `WaitTimeout` if it has not ended in time; it then goes on by itself.
+        """
+        room = await self._connection.room()
+        seconds = None if timeout is None else micros(timeout) / SECOND
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                record = await room.until_ended(JobId(self.id))
+        except TimeoutError:
+            if not limit.expired() or timeout is None:
+                raise
+            raise await self._too_late(timeout) from None
+        return await self._result(record)
+
+    async def status(self) -> JobStatus:
+        """Return where the job stands now."""
+        return _status(await self._load())
+
+    async def cancel(self, reason: str = "", *, force: bool = False) -> JobStatus:
+        """Stop the job: at once while it waits; while it runs its handler is asked to stop.
+
+        `force` ends a running attempt at once, whatever its handler does; its result is refused.
+        Asking twice is fine.
+        """
+        engine = await self._connection.engine()
+        command = Cancel(reason, force, "client")
+        try:
+            return _status(await control.apply(engine, JobId(self.id), command))
+        except CommandRejected:
+            record = await self._load()
+            if record.head.asked_at is None and record.head.state is not State.CANCELLED:
+                raise
+            return _status(record)
+
+    async def _load(self) -> JobRecord:
+        engine = await self._connection.engine()
+        record = (await engine.load([JobId(self.id)])).records[0]
+        if record is None:
+            raise JobNotFound(
+                f"There is no job {self.id}. It was never created, or retention removed it.",
+                job_id=self.id,
+            )
+        return record
+
+    async def _result(self, record: JobRecord) -> R_co:
+        engine = await self._connection.engine()
+        head = record.head
+        for outcome in reversed(await engine.outcomes(JobId(self.id))):
+            if outcome.generation == head.generation:
+                result: R_co = self._read(record, outcome)
+                return result
+        raise JobNotFound(f"The outcome of job {self.id} is gone.", job_id=self.id)
+
+    def _read(self, record: JobRecord, outcome: Outcome) -> Any:  # noqa: ANN401 - R, by the codec
+        if outcome.state in SUCCEEDED:
+            text = outcome.result
+            return None if text is None else self._job_type.result.decode(text, "result")
+        kind, how = _ENDINGS[outcome.state]
+        where = f"{record.definition.service}/{record.definition.type}"
+        why = f": {outcome.error.message}" if outcome.error else ""
+        raise kind(f"Job {self.id} ({where}) {how}{why}.".replace("..", "."), job_id=self.id)
+
+    async def _too_late(self, waited: Span) -> WaitTimeout:
+        record = await self._load()
+        engine = await self._connection.engine()
+        text = f"Job {self.id} is still {record.head.state} after {in_words(micros(waited))}."
+        if await nobody_works(engine, self._job_type):
+            name = f"{self._job_type.service}/{self._job_type.name}"
+            text += (
+                f" No worker for {name} is running; start one with: trellis worker module:service"
+            )
+        else:
+            text += " It goes on by itself; wait again, or cancel it."
+        return WaitTimeout(text, job_id=self.id)
+
+
+def _status(record: JobRecord) -> JobStatus:
+    definition, head = record
+    return JobStatus(
+        definition.id,
+        head.state,
+        head.attempt,
+        definition.policy.retry.attempts,
+        to_datetime(definition.created_at),
+        to_datetime(head.run_at),
+        None if head.finished_at is None else to_datetime(head.finished_at),
+        head.asked_at is not None,
+        None if head.error is None else head.error.message,
+    )

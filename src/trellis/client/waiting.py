@@ -1,0 +1,127 @@
+"""Waiting for jobs to end: all waiters of a loop share one look at the engine.
+
+Hints make it quick and polling makes it sure; only the loaded head says that a job has ended. A
+thousand waiters cost one query per look, not a thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from trellis.core.job import JobId, JobRecord
+from trellis.core.states import LIVE
+from trellis.engines.port import Engine
+from trellis.errors import EngineClosed, EngineUnavailable, JobNotFound
+
+_SOON: Final = 0.05
+_LATE: Final = 1.0
+_PAGE: Final = 500
+
+
+class WaitingRoom:
+    """Everybody on this loop who waits for the end of a job."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[JobId, list[asyncio.Future[JobRecord]]] = {}
+        self._news = asyncio.Event()
+        self._attendant: asyncio.Task[None] | None = None
+
+    async def until_ended(self, job_id: JobId) -> JobRecord:
+        """Return the job once it has ended."""
+        future: asyncio.Future[JobRecord] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(job_id, []).append(future)
+        self._news.set()
+        if self._attendant is None or self._attendant.done():
+            self._attendant = asyncio.create_task(self._attend(), name="trellis-wait")
+        try:
+            return await future
+        finally:
+            self._leave(job_id, future)
+
+    async def close(self) -> None:
+        """Send everybody away."""
+        self._dismiss(EngineClosed("The service was closed while a job was awaited."))
+        if self._attendant is not None:
+            self._attendant.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._attendant
+
+    def _leave(self, job_id: JobId, future: asyncio.Future[JobRecord]) -> None:
+        futures = self._waiting.get(job_id, [])
+        if future in futures:
+            futures.remove(future)
+        if not futures:
+            self._waiting.pop(job_id, None)
+
+    async def _attend(self) -> None:
+        listener = asyncio.create_task(self._listen(), name="trellis-wait-hints")
+        pause = _SOON
+        try:
+            while self._waiting:
+                self._news.clear()
+                began = time.monotonic()
+                pause = _SOON if await self._look() else min(pause * 1.5, _LATE)
+                # At most half of the time goes into looking, however many wait.
+                await asyncio.sleep(time.monotonic() - began)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._news.wait()
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            self._dismiss(error)
+        finally:
+            listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await listener
+
+    async def _listen(self) -> None:
+        with suppress(EngineUnavailable):
+            async for _ in self._engine.watch(("settled",)):
+                self._news.set()
+
+    async def _look(self) -> bool:
+        """Tell whether somebody's job has ended."""
+        ids = list(self._waiting)
+        found = False
+        for start in range(0, len(ids), _PAGE):
+            page = ids[start : start + _PAGE]
+            try:
+                records = (await self._engine.load(page)).records
+            except EngineClosed:
+                raise
+            except EngineUnavailable:
+                return False
+            found = self._tell(zip(page, records, strict=True)) or found
+        return found
+
+    def _tell(self, seen: Iterable[tuple[JobId, JobRecord | None]]) -> bool:
+        told = False
+        for job_id, record in seen:
+            if record is not None and record.head.state in LIVE:
+                continue
+            told = True
+            for future in self._waiting.pop(job_id, ()):
+                if future.done():
+                    continue
+                if record is None:
+                    future.set_exception(_missing(job_id))
+                else:
+                    future.set_result(record)
+        return told
+
+    def _dismiss(self, error: Exception) -> None:
+        for futures in self._waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        self._waiting.clear()
+
+
+def _missing(job_id: JobId) -> JobNotFound:
+    return JobNotFound(
+        f"There is no job {job_id}. It was never created, or retention removed it.", job_id=job_id
+    )

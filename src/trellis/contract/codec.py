@@ -1,0 +1,167 @@
+"""How payloads and results become JSON text and come back as the type the handler names.
+
+A codec checks a value on the way in, so nothing is stored that cannot be read again or that some
+engine could not keep: `decode(encode(value))` gives an equal value, or `encode` says why not.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from trellis.contract.plain import check_finite, reveal_secrets
+from trellis.core.jsontext import MAX_DEPTH, check_json_text, dump_json, parse_json_text
+from trellis.errors import ConfigurationError, PayloadInvalid
+
+_SHOWN_PROBLEMS: Final = 3
+
+
+class Codec(Protocol):
+    """Writes and reads the values of one type."""
+
+    def encode(self, value: object, what: str = "payload") -> str:
+        """Return the value as JSON text that every engine can store; raise `PayloadInvalid`."""
+
+    def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
+        """Return the validated value; raise `PayloadInvalid`."""
+
+
+class NothingCodec:
+    """For job types without a payload, and handlers that return nothing."""
+
+    def encode(self, value: object, what: str = "payload") -> str:
+        """Accept only None."""
+        if value is not None:
+            raise PayloadInvalid(
+                f"The {what} must be None, because the handler names none, but it is "
+                f"{type(value).__name__}."
+            )
+        return "null"
+
+    def decode(self, text: str, what: str = "payload") -> None:
+        """Return None, whatever an older version of the type has stored."""
+
+
+class PydanticCodec:
+    """For everything pydantic can adapt: models, dataclasses, typed dictionaries, builtins."""
+
+    def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation may be asked
+        self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        self._has_secrets: bool | None = None
+
+    def encode(self, value: object, what: str = "payload") -> str:
+        """Validate and write; fields go by their own names, so key templates can point at them."""
+        try:
+            valid = self._adapter.validate_python(value, by_alias=True, by_name=True)
+            text = self._dump(valid)
+        except ValidationError as error:
+            raise PayloadInvalid(explain(error, what)) from error
+        except (PydanticSerializationError, UnicodeError, ValueError) as error:
+            raise _unwritable(error, what) from error
+        if "null" in text or "NaN" in text or "Infinity" in text:
+            check_finite(self._adapter.dump_python(valid), what)
+        return _check(text, what)
+
+    def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
+        """Validate; both field names and aliases are understood."""
+        try:
+            return self._adapter.validate_json(text, by_alias=True, by_name=True)
+        except ValidationError as error:
+            raise PayloadInvalid(explain(error, what)) from error
+
+    def _dump(self, valid: object) -> str:
+        if self._has_secrets is None:
+            self._has_secrets = self._names_secrets()
+        if self._has_secrets:
+            return dump_json(reveal_secrets(self._adapter.dump_python(valid, round_trip=True)))
+        return self._adapter.dump_json(valid, round_trip=True, warnings="error").decode()
+
+    def _names_secrets(self) -> bool:
+        """Tell whether pydantic would mask a field, which must be stored whole."""
+        try:
+            schema = self._adapter.json_schema()
+        except PydanticUserError:
+            return False
+        return "'writeOnly': True" in repr(schema)
+
+
+class MsgspecCodec:
+    """For `msgspec.Struct` types, when msgspec is installed."""
+
+    def __init__(self, struct: type) -> None:
+        self._msgspec = sys.modules["msgspec"]
+        self._encoder = self._msgspec.json.Encoder()
+        self._decoder = self._msgspec.json.Decoder(struct)
+
+    def encode(self, value: object, what: str = "payload") -> str:
+        """Write, then read back: a struct does not check its fields itself."""
+        try:
+            text = self._encoder.encode(value).decode()
+        except (TypeError, ValueError, UnicodeError) as error:
+            raise _unwritable(error, what) from error
+        self.decode(text, what)
+        if "null" in text:
+            check_finite(self._msgspec.to_builtins(value), what)
+        return _check(text, what)
+
+    def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
+        """Validate."""
+        try:
+            return self._decoder.decode(text)
+        except self._msgspec.MsgspecError as error:
+            raise PayloadInvalid(f"The {what} does not fit its type: {error}.") from error
+
+
+@lru_cache(maxsize=1024)
+def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annotation may be asked
+    """Return the codec of an annotation; refuse one that cannot be written as JSON."""
+    if annotation is None or annotation is type(None):
+        return NothingCodec()
+    if _is_struct(annotation):
+        return MsgspecCodec(annotation)
+    try:
+        return PydanticCodec(annotation)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ConfigurationError(
+            f"{annotation!r} cannot be {what}: pydantic does not know how to read it. "
+            "Use a pydantic model, a dataclass, a TypedDict or a builtin type."
+        ) from error
+
+
+def _is_struct(annotation: object) -> bool:
+    msgspec = sys.modules.get("msgspec")
+    return msgspec is not None and isinstance(annotation, type(msgspec.Struct))
+
+
+def _check(text: str, what: str) -> str:
+    # Only a text with this many openings can be nested too deep, so most need no second look.
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        parse_json_text(text, what)
+    return check_json_text(text, what)
+
+
+def explain(error: ValidationError, what: str) -> str:
+    """Say in one sentence what does not fit, without repeating the (maybe secret) input."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or what}: {problem['msg']}"
+        for problem in problems[:_SHOWN_PROBLEMS]
+    )
+    more = len(problems) - _SHOWN_PROBLEMS
+    return f"The {what} does not fit its type: {shown}{f'; and {more} more' if more > 0 else ''}."
+
+
+def _unwritable(error: Exception, what: str) -> PayloadInvalid:
+    if "surrogate" in str(error):
+        return PayloadInvalid(
+            f"The {what} contains a lone surrogate, which is not valid Unicode text. "
+            "Remove or replace it."
+        )
+    return PayloadInvalid(
+        f"The {what} cannot be written as JSON: {error}. "
+        "Use plain data: text, numbers, lists, dictionaries, models."
+    )

@@ -1,0 +1,302 @@
+"""The SQLite engine: every verb of the port, handed to the writer thread or to the reader."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from trellis.core.events import Event
+from trellis.core.job import Fence, JobId, NewJob, SessionId
+from trellis.core.lifecycle import Transition
+from trellis.core.spans import Instant, Micros
+from trellis.engines.clock import Clock, SystemClock
+from trellis.engines.sqlite import (
+    claiming,
+    committing,
+    creating,
+    noting,
+    schema,
+    sessions,
+    upkeep,
+)
+from trellis.engines.sqlite.connection import connect
+from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.health import describe
+from trellis.engines.sqlite.reading import Reader
+from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlite.watching import Watching
+from trellis.engines.sqlite.writer import Writer
+from trellis.engines.values import (
+    Activity,
+    Capabilities,
+    Claimed,
+    CommitResult,
+    Counts,
+    CreateResult,
+    Demand,
+    Due,
+    DueKind,
+    GroupBy,
+    Health,
+    JobFilter,
+    KeyStatus,
+    Loaded,
+    LogEntry,
+    Note,
+    NoteResult,
+    Outcome,
+    Page,
+    QueueSettings,
+    Renewed,
+    Session,
+    SessionLost,
+    SessionRecord,
+    Topic,
+    WorkerInfo,
+)
+from trellis.errors import EngineClosed
+
+T = TypeVar("T")
+
+
+class SqliteEngine:
+    """Jobs in one SQLite file."""
+
+    def __init__(
+        self, path: str | Path, *, clock: Clock | None = None, create: bool = True
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._clock: Clock = clock or SystemClock()
+        self._create = create
+        self._pid = os.getpid()
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._reading: ThreadPoolExecutor | None = None
+        self._watching = Watching(self._path)
+        self._read_connection: sqlite3.Connection | None = None
+
+    # -- its own life --------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can do."""
+        return Capabilities(durable=True, processes=True)
+
+    async def open(self) -> None:
+        """Open the file; create and migrate it if it may be created."""
+        if self._writer is not None:
+            return
+        self._pid = os.getpid()
+        connection = connect(self._path, create=self._create)
+        try:
+            if self._create:
+                schema.migrate(connection, self._path)
+            else:
+                schema.check_version(connection, self._path)
+            self._read_connection = connect(self._path, create=False)
+        except BaseException:
+            connection.close()
+            raise
+        self._reader = Reader(self._read_connection)
+        self._reading = ThreadPoolExecutor(1, "trellis-sqlite-read")
+        self._watching.open(self._data_version)
+        self._writer = Writer(self._path, connection, self._clock, self._watching.tell)
+
+    async def close(self) -> None:
+        """Finish what waits and let go of the file."""
+        writer, self._writer = self._writer, None
+        self._watching.close()
+        if writer is not None:
+            await writer.close()
+        if self._reading is not None:
+            self._reading.shutdown()
+            self._reading = None
+        if self._read_connection is not None:
+            self._read_connection.close()
+            self._read_connection = None
+
+    async def migrate(self) -> tuple[int, int]:
+        """Bring the file's schema up to date; return the versions before and after."""
+        connection = connect(self._path, create=self._create)
+        try:
+            return schema.migrate(connection, self._path)
+        finally:
+            connection.close()
+
+    async def health(self) -> Health:
+        """Say what this engine is, how durable, and what is wrong with it."""
+        path, watched = self._path, self._watching.can_ring
+        return await self._read(lambda _: describe(self._connection(), path, rings=watched))
+
+    async def now(self) -> Instant:
+        """Return the engine's time: this machine's clock."""
+        return self._clock.now()
+
+    async def catch_up(self) -> None:
+        """Reads see everything that was committed."""
+
+    def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
+        """Yield hints from this and other processes."""
+        return self._watching.watch(topics)
+
+    # -- the path of a job ---------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+        """Admit and store new jobs."""
+        return await self._write(lambda tx: creating.create(tx, jobs))
+
+    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
+        """Take due jobs."""
+        raw = await self._write(
+            lambda tx: claiming.claim(tx, session, demands, limit),
+            lambda tx: claiming.peek(tx, session, demands),
+        )
+        return claiming.build(raw)
+
+    async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
+        """Store decisions, guarded by version and fence."""
+        batch = committing.prepare(transitions)
+        return await self._write(lambda tx: committing.commit(tx, batch))
+
+    async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
+        """Keep notes whose fence holds."""
+        return await self._write(lambda tx: noting.note(tx, notes))
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    async def open_session(self, info: WorkerInfo, lease: Micros) -> Session:
+        """Start a session."""
+        return await self._write(lambda tx: sessions.open_session(tx, info, lease))
+
+    async def renew(
+        self, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence] = ()
+    ) -> Renewed | SessionLost:
+        """Extend the lease."""
+        return await self._write(lambda tx: sessions.renew(tx, session, held, stopped))
+
+    async def close_session(self, session: SessionId) -> None:
+        """End a session in order."""
+        await self._write(lambda tx: sessions.close_session(tx, session))
+
+    async def reap(self, session: SessionId) -> bool:
+        """End a session whose lease is over."""
+        return await self._write(lambda tx: sessions.reap(tx, session))
+
+    async def sessions(self) -> list[SessionRecord]:
+        """List sessions, the newest first."""
+        return await self._write(sessions.list_sessions, sessions.list_sessions)
+
+    # -- upkeep --------------------------------------------------------------------------------
+
+    async def due(self, kind: DueKind, limit: int) -> Due:
+        """Return what maintenance must look at."""
+
+        def look(tx: Transaction) -> Due:
+            return upkeep.due(tx, kind, limit)
+
+        return await self._write(look, look)
+
+    async def promote(self, limit: int) -> int:
+        """Make due jobs claimable; end lingering slots."""
+        return await self._write(lambda tx: upkeep.promote(tx, limit), upkeep.nothing_to_promote)
+
+    async def prune(self, limit: int) -> int:
+        """Remove jobs that retention no longer keeps."""
+        return await self._write(lambda tx: upkeep.prune(tx, limit), upkeep.nothing_to_prune)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def load(self, ids: Sequence[JobId]) -> Loaded:
+        """Return these jobs."""
+        return Loaded(self._clock.now(), await self._read(lambda reader: reader.load(ids)))
+
+    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
+        """Return a page of matching jobs, newest first."""
+        now = self._clock.now()
+        return await self._read(lambda reader: reader.find(where, after, limit, now))
+
+    async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
+        """Count matching jobs per group."""
+        now = self._clock.now()
+        return await self._read(lambda reader: reader.count(where, group_by, now))
+
+    async def journal(self, job_id: JobId) -> list[Event]:
+        """Return all events of a job."""
+        return await self._read(lambda reader: reader.journal(job_id))
+
+    async def outcomes(self, job_id: JobId) -> list[Outcome]:
+        """Return how each generation ended."""
+        return await self._read(lambda reader: reader.outcomes(job_id))
+
+    async def activity(self, job_id: JobId) -> Activity | None:
+        """Return what the latest attempt said."""
+        return await self._read(lambda reader: reader.activity(job_id))
+
+    async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
+        """Return log lines."""
+        return await self._read(lambda reader: reader.logs(job_id, after, limit))
+
+    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
+        """Return every key of a type that is in use."""
+        return await self._read(lambda reader: reader.keys(service, job_type))
+
+    async def removed(self, ids: Sequence[JobId]) -> list[bool]:
+        """Tell which of these retention removed."""
+        return await self._read(lambda reader: reader.removed(ids))
+
+    async def queue_settings(self) -> list[QueueSettings]:
+        """Return the settings of every queue that has any."""
+        return await self._read(lambda reader: reader.queue_settings())
+
+    async def set_queue(self, settings: QueueSettings) -> None:
+        """Pause, drain or reopen a queue."""
+        await self._write(lambda tx: upkeep.set_queue(tx, settings))
+
+    # -- the two ways to the file --------------------------------------------------------------
+
+    async def _write(
+        self,
+        verb: Callable[[Transaction], T],
+        peek: Callable[[Transaction], T | None] | None = None,
+    ) -> T:
+        self._check_open()
+        if self._writer is None:
+            raise EngineClosed("The engine is closed. Open it again before using it.")
+        return await self._writer.call(verb, peek)
+
+    async def _read(self, query: Callable[[Reader], T]) -> T:
+        self._check_open()
+        reader, pool = self._reader, self._reading
+        if reader is None or pool is None:
+            raise EngineClosed("The engine is closed. Open it again before using it.")
+
+        def run() -> T:
+            try:
+                return query(reader)
+            except sqlite3.Error as error:
+                raise translate(error, self._path) from error
+
+        return await asyncio.get_running_loop().run_in_executor(pool, run)
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise EngineClosed(
+                "This engine was opened before a fork. Open a new one in each process."
+            )
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._read_connection is None:
+            raise EngineClosed("The engine is closed. Open it again before using it.")
+        return self._read_connection
+
+    async def _data_version(self) -> int:
+        def ask(_: Reader) -> int:
+            row = self._connection().execute("pragma data_version").fetchone()
+            return int(row[0])
+
+        return await self._read(ask)

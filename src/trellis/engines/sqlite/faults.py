@@ -1,0 +1,75 @@
+"""SQLite's errors, in our words: what happened, that nothing was lost, and what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from trellis.errors import (
+    DiskFull,
+    EngineBusy,
+    EngineError,
+    EngineUnavailable,
+    NotATrellisDatabase,
+    OutcomeUnknown,
+    ReadOnlyDatabase,
+)
+
+_PRIMARY = 0xFF  # extended result codes keep the primary one in the low byte
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Tell whether somebody else holds the lock."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> EngineError:
+    """Return the typed error for what SQLite said."""
+    code = _code(error)
+    if is_busy(error):
+        return EngineBusy(
+            f"{path} was locked by another program for too long. Nothing was stored; try again. "
+            "If it stays locked, look for a program that holds a transaction open."
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFull(
+            f"The disk that holds {path} is full. Nothing of this call was stored; "
+            "free some space and try again."
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return ReadOnlyDatabase(
+            f"{path} cannot be written. Give this user write permission on the file and on its "
+            "folder (SQLite keeps two more files beside it)."
+        )
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return ReadOnlyDatabase(
+            f"{path} cannot be opened. Check that its folder exists and that this user may "
+            "write there."
+        )
+    if code == sqlite3.SQLITE_NOTADB:
+        return NotATrellisDatabase(
+            f"{path} is not a SQLite database. Check the URL; the file was left untouched."
+        )
+    if code == sqlite3.SQLITE_CORRUPT:
+        return EngineError(
+            f"{path} is damaged ({error}). Stop all workers, keep a copy of the file, and restore "
+            "a backup or run `sqlite3 FILE .recover`."
+        )
+    if committing:
+        return OutcomeUnknown(
+            f"Writing {path} failed while committing ({error}); the call may or may not have "
+            "been stored. Repeating it with the same ids is safe."
+        )
+    if code == sqlite3.SQLITE_IOERR:
+        return EngineUnavailable(
+            f"Reading or writing {path} failed ({error}). Nothing of this call was stored."
+        )
+    return EngineError(f"SQLite refused a statement on {path}: {error}.")
+
+
+def _code(error: sqlite3.Error) -> int:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        # Raised by the sqlite3 module itself, e.g. "file is not a database" on some builds.
+        return sqlite3.SQLITE_NOTADB if "not a database" in str(error) else sqlite3.SQLITE_ERROR
+    return code & _PRIMARY

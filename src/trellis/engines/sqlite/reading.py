@@ -1,0 +1,116 @@
+"""The reading verbs on SQLite, on a connection of their own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from trellis.core.events import Event
+from trellis.core.job import JobId, JobRecord
+from trellis.core.spans import Instant
+from trellis.engines.sqlite.transaction import STATEMENTS
+from trellis.engines.sqlkit.filters import GROUP_COLUMNS, where_clause
+from trellis.engines.sqlkit.rows import (
+    Row,
+    decode_failure,
+    event_from,
+    record_from,
+    state_from,
+)
+from trellis.engines.values import (
+    Activity,
+    Counts,
+    GroupBy,
+    Item,
+    JobFilter,
+    KeyStatus,
+    LogEntry,
+    Outcome,
+    Page,
+    Progress,
+    QueueSettings,
+)
+
+
+class Reader:
+    """Reads through one connection, for one thread."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def _rows(self, name: str, *values: object) -> list[Row]:
+        return self._connection.execute(STATEMENTS[name], values).fetchall()
+
+    def load(self, ids: Sequence[JobId]) -> tuple[JobRecord | None, ...]:
+        """Return these jobs."""
+        found = (self._rows("record_by_id", job_id) for job_id in ids)
+        return tuple(record_from(rows[0]) if rows else None for rows in found)
+
+    def find(self, where: JobFilter, after: int | None, limit: int, now: Instant) -> Page:
+        """Return a page of matching jobs, newest first."""
+        condition, values = where_clause(where)
+        # The condition is put together from a closed list of columns; all values are bound.
+        query = (
+            f"select * from trellis_record where {condition} and (? is null or seq < ?) "  # noqa: S608
+            "order by seq desc limit ?"
+        )
+        rows = self._connection.execute(query, (*values, after, after, limit + 1)).fetchall()
+        page = tuple(record_from(row) for row in rows[:limit])
+        more = page[-1].definition.row if page and len(rows) > limit else None
+        return Page(now, page, more)
+
+    def count(self, where: JobFilter, group_by: GroupBy, now: Instant) -> Counts:
+        """Count matching jobs per group."""
+        condition, values = where_clause(where)
+        column = GROUP_COLUMNS[group_by]
+        query = (
+            f"select {column}, count(*) from trellis_record where {condition} "  # noqa: S608
+            f"group by {column} order by {column}"
+        )
+        return Counts(now, dict(self._connection.execute(query, values).fetchall()))
+
+    def journal(self, job_id: JobId) -> list[Event]:
+        """Return all events of a job."""
+        return [event_from(row) for row in self._rows("read_journal", job_id)]
+
+    def outcomes(self, job_id: JobId) -> list[Outcome]:
+        """Return how each generation ended."""
+        return [
+            Outcome(*row)._replace(state=state_from(row[1]), error=decode_failure(row[6]))
+            for row in self._rows("read_outcomes", job_id)
+        ]
+
+    def activity(self, job_id: JobId) -> Activity | None:
+        """Return what the latest attempt said."""
+        for job, claim, began_at, seen_at, progress, phase in self._rows("read_note", job_id):
+            items = tuple(Item(*row) for row in self._rows("read_items", job))
+            latest = Progress(*json.loads(progress)) if progress else None
+            return Activity(claim, began_at, seen_at, latest, phase, items)
+        return None
+
+    def logs(self, job_id: JobId, after: int, limit: int) -> list[LogEntry]:
+        """Return log lines."""
+        return [LogEntry(*row) for row in self._rows("read_logs", job_id, after, limit)]
+
+    def keys(self, service: str, job_type: str) -> list[KeyStatus]:
+        """Return every key of a type that is in use."""
+        return [
+            KeyStatus(
+                service, job_type, key, key_hash, tuple(json.loads(holders)), waiting, bool(blocked)
+            )
+            for key, key_hash, holders, waiting, blocked in self._rows(
+                "read_keys", service, job_type
+            )
+        ]
+
+    def removed(self, ids: Sequence[JobId]) -> list[bool]:
+        """Tell which of these retention removed."""
+        return [bool(self._rows("removed", job_id)) for job_id in ids]
+
+    def queue_settings(self) -> list[QueueSettings]:
+        """Return the settings of every queue that has any."""
+        return [
+            QueueSettings(service, queue, bool(paused), bool(draining))
+            for service, queue, paused, draining in self._rows("queue_settings")
+        ]

@@ -1,0 +1,81 @@
+"""Sessions on SQLite: one lease row per worker process, on the clock of this boot."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from trellis.core.job import Fence, SessionId
+from trellis.core.spans import Micros
+from trellis.engines.sqlite.keying import end_lingering
+from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlkit.rows import record_from
+from trellis.engines.values import (
+    Renewed,
+    Session,
+    SessionLost,
+    SessionRecord,
+    WorkerInfo,
+)
+
+
+def open_session(tx: Transaction, info: WorkerInfo, lease: Micros) -> Session:
+    """Start a session."""
+    session = SessionId(secrets.randbits(62) + 1)
+    until = tx.lease_now + lease
+    tx.run("session_open", session, *info, lease, until, tx.boot_id, tx.now, tx.now)
+    return Session(session, lease, tx.now)
+
+
+def renew(
+    tx: Transaction, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence]
+) -> Renewed | SessionLost:
+    """Extend the lease; say what the worker should know about its claims."""
+    row = tx.one("session_lease", session)
+    if row is None:
+        return SessionLost(tx.now)
+    tx.run("session_renew", tx.lease_now + row[0], tx.boot_id, tx.now, session)
+    for fence in stopped:
+        if fence.session == session:
+            end_lingering(tx, "slot_stopped", *fence)
+    records = (record_from(row) for row in tx.rows("session_held", session))
+    ours = {record.head.fence: record for record in records}
+    asked = (f for f in held if f in ours and ours[f].head.asked_at is not None)
+    lost = (fence for fence in held if fence not in ours)
+    named = set(held)
+    unknown = (record for fence, record in ours.items() if fence not in named)
+    return Renewed(tx.now, tuple(asked), tuple(lost), tuple(unknown))
+
+
+def close_session(tx: Transaction, session: SessionId) -> None:
+    """End a session; lingering slots of its attempts are free."""
+    tx.run("session_end", tx.now, session)
+    end_lingering(tx, "slot_of_session", session)
+
+
+def reap(tx: Transaction, session: SessionId) -> bool:
+    """End a session whose lease is over."""
+    if tx.one("session_alive", session, tx.boot_id, tx.lease_now) is not None:
+        return False
+    close_session(tx, session)
+    return True
+
+
+def list_sessions(tx: Transaction) -> list[SessionRecord]:
+    """List sessions, the newest first."""
+    return [
+        SessionRecord(
+            SessionId(session),
+            WorkerInfo(name, host, pid, version, details),
+            opened_at,
+            renewed_at,
+            lease,
+            bool(lapsed),
+            ended_at,
+            held,
+        )
+        for (
+            session, name, host, pid, version, details, opened_at, renewed_at, lease,
+            lapsed, ended_at, held,
+        ) in tx.rows("session_list", tx.boot_id, tx.lease_now)
+    ]  # fmt: skip

@@ -1,0 +1,4 @@
+-- The same for one lane alone: nothing to merge, so the limit can be given to SQLite.
+select job from trellis_queue
+where lane = ? and park = 'ready' and (look_at is null or look_at > ?)
+order by job limit ?

@@ -1,0 +1,1 @@
+update trellis_outcome set keep_until = null where job = ?

@@ -1,0 +1,3 @@
+update trellis_outcome set keep_until = null
+where job = ? and generation = ? and version = ?
+  and not exists (select 1 from trellis_queue q where q.job = trellis_outcome.job)

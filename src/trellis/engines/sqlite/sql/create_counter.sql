@@ -1,0 +1,1 @@
+select value from trellis_meta where name = 'last_job'

@@ -1,0 +1,1 @@
+update trellis_meta set value = ? where name = 'last_job'

@@ -1,0 +1,1 @@
+insert into trellis_idempotency (mark, job) values (?, ?)

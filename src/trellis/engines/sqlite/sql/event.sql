@@ -1,0 +1,1 @@
+insert into trellis_event (job, version, kind, state, at, attempt) values (?, ?, ?, ?, ?, ?)

@@ -1,0 +1,2 @@
+insert into trellis_event (job, version, kind, state, at, attempt, session, token)
+values (?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,0 +1,1 @@
+select count(*) from trellis_key_slot where key_hash = ?

@@ -1,0 +1,1 @@
+update trellis_queue set park = ? where job = ?

@@ -1,0 +1,1 @@
+insert into trellis_lane (service, queue, type, priority) values (?, ?, ?, ?)

@@ -1,0 +1,1 @@
+update trellis_note set began_at = ? where job = ?

@@ -1,0 +1,1 @@
+select claim from trellis_note where job = ?

@@ -1,0 +1,1 @@
+select session, token from trellis_queue where job = ?

@@ -1,0 +1,1 @@
+insert or replace into trellis_item (job, name, status, detail) values (?, ?, ?, ?)

@@ -1,0 +1,1 @@
+insert into trellis_log (job, at, claim, level, message, fields) values (?, ?, ?, ?, ?, ?)

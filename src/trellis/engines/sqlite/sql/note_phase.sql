@@ -1,0 +1,1 @@
+update trellis_note set phase = ?, progress = null where job = ?

@@ -1,0 +1,1 @@
+update trellis_note set progress = ? where job = ?

@@ -1,0 +1,1 @@
+insert or replace into trellis_note (job, claim, seen_at) values (?, ?, ?)

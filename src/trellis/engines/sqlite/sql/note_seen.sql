@@ -1,0 +1,1 @@
+update trellis_queue set seen_at = ?, look_at = ? where job = ?

@@ -1,0 +1,1 @@
+update trellis_note set seen_at = ? where job = ?

@@ -1,0 +1,1 @@
+insert into trellis_policy (body) values (?)

@@ -1,0 +1,1 @@
+select id from trellis_policy where body = ?

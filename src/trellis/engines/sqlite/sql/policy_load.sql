@@ -1,0 +1,1 @@
+select body from trellis_policy where id = ?

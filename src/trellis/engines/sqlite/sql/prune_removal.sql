@@ -1,0 +1,1 @@
+insert or replace into trellis_removal (id, state, removed_at) values (?, ?, ?)

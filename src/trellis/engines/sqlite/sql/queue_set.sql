@@ -1,0 +1,2 @@
+insert or replace into trellis_queue_setting (service, queue, paused, draining)
+values (?, ?, ?, ?)

@@ -1,0 +1,1 @@
+select paused, draining from trellis_queue_setting where service = ? and queue = ?

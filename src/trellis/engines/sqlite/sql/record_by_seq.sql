@@ -1,0 +1,1 @@
+select * from trellis_record where seq = ?

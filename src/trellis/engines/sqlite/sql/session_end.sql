@@ -1,0 +1,1 @@
+update trellis_session set ended_at = ? where id = ? and ended_at is null

@@ -1,0 +1,1 @@
+select lease from trellis_session where id = ? and ended_at is null

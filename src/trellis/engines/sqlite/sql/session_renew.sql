@@ -1,0 +1,1 @@
+update trellis_session set lease_until = ?, boot_id = ?, renewed_at = ? where id = ?

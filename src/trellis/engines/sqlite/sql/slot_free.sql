@@ -1,0 +1,1 @@
+delete from trellis_key_slot where id = ?

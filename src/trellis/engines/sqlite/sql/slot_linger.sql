@@ -1,0 +1,1 @@
+update trellis_key_slot set linger_until = ? where id = ?

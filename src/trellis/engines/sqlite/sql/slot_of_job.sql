@@ -1,0 +1,1 @@
+select id from trellis_key_slot where job = ? and linger_until is null

@@ -1,0 +1,1 @@
+select id, key_hash from trellis_key_slot where session = ? and linger_until is not null

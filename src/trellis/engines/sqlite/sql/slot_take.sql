@@ -1,0 +1,1 @@
+insert into trellis_key_slot (key_hash, job) values (?, ?)

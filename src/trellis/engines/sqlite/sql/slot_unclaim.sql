@@ -1,0 +1,1 @@
+update trellis_key_slot set session = null, token = null where id = ?

@@ -1,0 +1,101 @@
+"""What a verb sees of a running write transaction: statements by name, one clock reading, hints.
+
+`now` is read once, after the write lock was taken, so times in the journal follow commit order.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final
+
+from trellis import failpoints
+from trellis.engines.clock import Clock
+from trellis.engines.sqlite.books import Books
+from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sqlkit.statements import load_statements
+from trellis.engines.values import Topic
+
+STATEMENTS = load_statements("trellis.engines.sqlite")
+
+#: Rows per statement when there are many: one call into SQLite instead of one per row, which also
+#: lets other threads run meanwhile. Few sizes, so that few statements are prepared.
+_CHUNKS: Final = (50, 10)
+_VALUES: Final = re.compile(r"values (\([?, 0-9]+\))")
+
+
+@lru_cache(maxsize=256)
+def _widen(name: str, size: int) -> str:
+    """Return the statement with its row of values repeated."""
+    if size == 1:
+        return STATEMENTS[name]
+    return _VALUES.sub(lambda match: "values " + ", ".join([match[1]] * size), STATEMENTS[name])
+
+
+class Transaction:
+    """One write transaction."""
+
+    __slots__ = ("_connection", "books", "boot_id", "lease_now", "now", "topics")
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock, books: Books) -> None:
+        self._connection = connection
+        self.books = books
+        self.now = clock.now()
+        self.lease_now = clock.lease_now()
+        self.boot_id = clock.boot_id()
+        #: What to tell others once this is committed.
+        self.topics: set[Topic] = set()
+
+    def run(self, name: str, *values: Any) -> int:  # noqa: ANN401 - whatever SQLite can bind
+        """Execute a statement; return how many rows it changed."""
+        failpoints.reach("sqlite.statement")
+        return self._connection.execute(STATEMENTS[name], values).rowcount
+
+    def run_many(self, name: str, rows: Sequence[Row], *head: Any) -> int:  # noqa: ANN401
+        """Execute a statement with `values (...)` for many rows; return how many rows it changed.
+
+        `head` is bound to what stands before the values.
+        """
+        changed = done = 0
+        for size in (*_CHUNKS, 1):
+            while len(rows) - done >= size:
+                failpoints.reach("sqlite.statement")
+                values = (*head, *chain.from_iterable(rows[done : done + size]))
+                changed += self._connection.execute(_widen(name, size), values).rowcount
+                done += size
+        return changed
+
+    def insert(self, name: str, *values: Any) -> int:  # noqa: ANN401 - whatever SQLite can bind
+        """Execute an insert; return the new row's number."""
+        failpoints.reach("sqlite.statement")
+        return self._connection.execute(STATEMENTS[name], values).lastrowid or 0
+
+    def one(self, name: str, *values: Any) -> Row | None:  # noqa: ANN401
+        """Return the first row of a query."""
+        row: Row | None = self._connection.execute(STATEMENTS[name], values).fetchone()
+        return row
+
+    def rows(self, name: str, *values: Any) -> list[Row]:  # noqa: ANN401
+        """Return all rows of a query."""
+        return self._connection.execute(STATEMENTS[name], values).fetchall()
+
+    def stream(self, name: str, *values: Any) -> Iterable[Row]:  # noqa: ANN401
+        """Return rows of a query as they are asked for."""
+        return self._connection.execute(STATEMENTS[name], values)
+
+    def savepoint(self) -> None:
+        """Mark a point to which a failed part can be undone."""
+        self._connection.execute("savepoint part")
+
+    def release(self) -> None:
+        """Keep what was done since the savepoint."""
+        self._connection.execute("release part")
+
+    def undo(self) -> None:
+        """Undo what was done since the savepoint."""
+        self._connection.execute("rollback to part")
+        self._connection.execute("release part")
+        self.books.forget()

@@ -1,0 +1,71 @@
+"""What the clock does on SQLite: due jobs become claimable, lingering slots end, old jobs go."""
+
+from __future__ import annotations
+
+from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
+from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlkit.rows import record_from
+from trellis.engines.values import Due, DueJob, DueKind, QueueSettings
+
+#: Tables with rows of a job, in the order they are emptied; the job itself goes last.
+_OF_A_JOB = ("outcome", "event", "note", "item", "log", "idempotency", "job")
+
+
+def promote(tx: Transaction, limit: int) -> int:
+    """Make due jobs claimable and end lingering slots."""
+    moved = promote_due(tx, limit) + end_lingering(tx, "slot_overdue", tx.lease_now)
+    if moved:
+        tx.topics.add("ready")
+    return moved
+
+
+def promote_due(tx: Transaction, limit: int) -> int:
+    """Make jobs whose `run_at` has come claimable, or let them wait for their key."""
+    due = tx.rows("due_later", tx.now, limit)
+    for job, key_hash in due:
+        waits = key_hash is not None and slot_of(tx, job) is None
+        tx.run("key_park", "slot" if waits else "ready", job)
+        if key_hash is not None:
+            hand_over(tx, key_hash)
+    return len(due)
+
+
+def due(tx: Transaction, kind: DueKind, limit: int) -> Due:
+    """Return what maintenance must look at."""
+    if kind == "sessions":
+        rows = tx.rows("due_sessions", tx.boot_id, tx.lease_now, limit)
+        return Due(tx.now, sessions=tuple(session for (session,) in rows))
+    if kind == "lost":
+        rows = tx.rows("due_lost", limit)
+    else:
+        rows = tx.rows("due_jobs", tx.now, limit)
+    jobs = tuple(DueJob(record_from(row), row[35]) for row in rows)
+    return Due(tx.now, jobs=jobs)
+
+
+def prune(tx: Transaction, limit: int) -> int:
+    """Remove jobs that retention no longer keeps, leaving a removal record each."""
+    old = tx.rows("prune_pick", tx.now, limit)
+    tx.run_many("prune_removal", [(job_id, state, tx.now) for _, job_id, state in old])
+    jobs = [(job,) for job, _, _ in old]
+    for table in _OF_A_JOB:
+        tx.run_many(f"prune_{table}", jobs)
+    return len(old)
+
+
+def nothing_to_promote(tx: Transaction) -> int | None:
+    """Answer a promotion that would move nothing, without writing."""
+    if tx.one("due_later", tx.now, 1) or tx.one("slot_overdue", tx.lease_now):
+        return None
+    return 0
+
+
+def nothing_to_prune(tx: Transaction) -> int | None:
+    """Answer a pruning that would remove nothing, without writing."""
+    return None if tx.one("prune_pick", tx.now, 1) else 0
+
+
+def set_queue(tx: Transaction, settings: QueueSettings) -> None:
+    """Pause, drain or reopen a queue."""
+    tx.run("queue_set", *settings)
+    tx.topics.add("ready")

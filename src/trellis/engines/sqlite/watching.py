@@ -1,0 +1,79 @@
+"""Hints on SQLite: from this process at once, from others by doorbell, in the worst case by poll."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from trellis.engines.hints import Hints
+from trellis.engines.sqlite.doorbell import Doorbell
+from trellis.engines.values import Topic
+from trellis.errors import TrellisError
+
+_POLL_SECONDS: Final = 0.25
+_ALL: Final[frozenset[Topic]] = frozenset({"ready", "settled"})
+
+
+class Watching:
+    """Everybody in this process who waits for something in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._hints = Hints()
+        self._doorbell: Doorbell | None = None
+        self._data_version: Callable[[], Awaitable[int]] | None = None
+
+    @property
+    def can_ring(self) -> bool:
+        """Whether other processes can be woken at once."""
+        return self._doorbell is not None and self._doorbell.works
+
+    def open(self, data_version: Callable[[], Awaitable[int]]) -> None:
+        """Begin; `data_version` changes when another connection has written."""
+        self._hints.reopen()
+        self._doorbell = Doorbell(self._path)
+        self._data_version = data_version
+
+    def close(self) -> None:
+        """End every watch."""
+        self._hints.close()
+        if self._doorbell is not None:
+            self._doorbell.close()
+            self._doorbell = None
+
+    def tell(self, topics: set[Topic]) -> None:
+        """Pass on what a commit of this process touched. Called on the writer thread."""
+        self._hints.publish(topics)
+        doorbell = self._doorbell
+        if doorbell is not None:
+            doorbell.ring(topics)
+
+    async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
+        """Yield hints until closed."""
+        loop = asyncio.get_running_loop()
+        doorbell = self._doorbell
+        ear = doorbell.listen() if doorbell else None
+        if doorbell is not None and ear is not None:
+            loop.add_reader(ear, doorbell.hear, self._hints.publish)
+        poll = asyncio.create_task(self._poll())
+        try:
+            async for topic in self._hints.watch(topics):
+                yield topic
+        finally:
+            poll.cancel()
+            with suppress(asyncio.CancelledError):
+                await poll
+
+    async def _poll(self) -> None:
+        """Notice what the doorbell missed."""
+        seen: int | None = None
+        with suppress(TrellisError):
+            while self._data_version is not None:
+                version = await self._data_version()
+                if seen is not None and version != seen:
+                    self._hints.publish(_ALL)
+                seen = version
+                await asyncio.sleep(_POLL_SECONDS)

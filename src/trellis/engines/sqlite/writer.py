@@ -1,0 +1,212 @@
+"""The one thread of an engine that writes: calls that wait together are committed together.
+
+A tick takes everything that waits, runs each call in its own savepoint inside one `BEGIN
+IMMEDIATE`, commits once, and only then answers. A call that fails is undone alone; a commit that
+fails fails them all. Nobody is answered before the commit has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from trellis import failpoints
+from trellis.engines.clock import Clock
+from trellis.engines.sqlite.books import Books
+from trellis.engines.sqlite.checkpoint import Checkpointer
+from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
+from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.values import Topic
+from trellis.errors import EngineClosed, EngineError
+
+T = TypeVar("T")
+_MOST_PER_TICK: Final = 500
+_IDLE_SECONDS: Final = 0.5
+
+
+class Call(Generic[T]):
+    """One verb waiting for the writer."""
+
+    __slots__ = ("error", "future", "loop", "peek", "result", "verb")
+
+    def __init__(
+        self, verb: Callable[[Transaction], T], peek: Callable[[Transaction], T | None] | None
+    ) -> None:
+        self.verb = verb
+        #: Answers without writing, when the verb would find nothing to do.
+        self.peek = peek
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+
+class Writer:
+    """The writer thread and its queue."""
+
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        tell: Callable[[set[Topic]], None],
+    ) -> None:
+        self._path = path
+        self._connection = connection
+        self._clock = clock
+        self._tell = tell
+        self._books = Books()
+        self._checkpointer = Checkpointer(path, connection)
+        self._waiting: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="trellis-sqlite", daemon=True)
+        self._thread.start()
+
+    async def call(
+        self,
+        verb: Callable[[Transaction], T],
+        peek: Callable[[Transaction], T | None] | None = None,
+    ) -> T:
+        """Run a verb in the next transaction; return once it is committed."""
+        call = Call(verb, peek)
+        with self._closing:
+            if self._closed:
+                raise EngineClosed("The engine is closed. Open it again before using it.")
+            self._waiting.put(call)
+        return await call.future
+
+    async def close(self) -> None:
+        """Finish what waits, then stop the thread."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._waiting.put(None)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    # -- on the writer thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            try:
+                calls = [self._waiting.get(timeout=_IDLE_SECONDS)]
+            except queue.Empty:
+                self._checkpointer.when_idle()
+                continue
+            while len(calls) < _MOST_PER_TICK and not self._waiting.empty():
+                calls.append(self._waiting.get())
+            running = None not in calls
+            self._tick([call for call in calls if call is not None])
+        self._checkpointer.run()
+        self._checkpointer.close()
+        self._connection.close()
+
+    def _tick(self, calls: Sequence[Call[Any]]) -> None:
+        if not calls:
+            return
+        try:
+            topics = self._work(calls)
+        except BaseException as error:  # noqa: BLE001 - every waiting call must be answered
+            for call in calls:
+                call.error = call.error or error
+            topics = set()
+        _answer(calls)
+        if topics:
+            self._tell(topics)
+        self._checkpointer.after_commit()
+
+    def _work(self, calls: Sequence[Call[Any]]) -> set[Topic]:
+        calls = [call for call in calls if not self._finds_nothing(call)]
+        if not calls:
+            return set()
+        try:
+            patiently(lambda: self._connection.execute("begin immediate"), BUSY_SECONDS)
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
+        failpoints.reach("sqlite.begun")
+        try:
+            tx = Transaction(self._connection, self._clock, self._books)
+            for call in calls:
+                self._run_call(tx, call, alone=len(calls) == 1)
+            self._commit()
+        except BaseException:
+            self._books.forget()
+            if self._connection.in_transaction:
+                self._connection.execute("rollback")
+            raise
+        return tx.topics
+
+    def _finds_nothing(self, call: Call[Any]) -> bool:
+        """Look before taking the write lock: an idle worker's claims cost readers nothing."""
+        if call.peek is None:
+            return False
+        try:
+            call.result = call.peek(Transaction(self._connection, self._clock, self._books))
+        except sqlite3.Error as error:
+            call.error = translate(error, self._path)
+            return True
+        return call.result is not None
+
+    def _run_call(self, tx: Transaction, call: Call[Any], *, alone: bool) -> None:
+        if alone:
+            try:
+                call.result = call.verb(tx)
+            except sqlite3.Error as error:
+                raise translate(error, self._path) from error
+            return
+        self._connection.execute("savepoint call")
+        try:
+            call.result = call.verb(tx)
+        except Exception as error:
+            if not self._connection.in_transaction:
+                # SQLite has rolled everything back (a full disk does that).
+                raise self._typed(error) from error
+            self._connection.execute("rollback to call")
+            self._books.forget()
+            call.error = self._typed(error)
+        self._connection.execute("release call")
+
+    def _commit(self) -> None:
+        failpoints.reach("sqlite.before-commit")
+        try:
+            patiently(lambda: self._connection.execute("commit"), BUSY_SECONDS)
+        except sqlite3.Error as error:
+            raise translate(error, self._path, committing=True) from error
+        failpoints.reach("sqlite.after-commit")
+
+    def _typed(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            typed: EngineError = translate(error, self._path)
+            typed.__cause__ = error
+            return typed
+        return error
+
+
+def _answer(calls: Sequence[Call[Any]]) -> None:
+    """Wake each caller on its own loop, with one hop per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
+    for call in calls:
+        by_loop.setdefault(call.loop, []).append(call)
+    for loop, group in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver, group)
+        except RuntimeError:
+            # The caller's loop was closed while it waited; there is nobody to answer.
+            continue
+
+
+def _deliver(calls: Sequence[Call[Any]]) -> None:
+    for call in calls:
+        if call.future.done():
+            continue
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.result)

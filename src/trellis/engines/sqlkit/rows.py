@@ -1,0 +1,121 @@
+"""Rows to values and back, in one place for every SQL engine.
+
+A record row has the columns of the `trellis_record` view, in its order: first the definition, then
+the head. Failures and tags are JSON text in the database.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from trellis.core.context import Context
+from trellis.core.events import Data, Event, EventKind
+from trellis.core.job import Definition, Failure, Fence, Head, JobId, JobRecord, SessionId
+from trellis.core.policy import decode_policy
+from trellis.core.states import State
+
+Row: TypeAlias = tuple[Any, ...]
+
+_STATES: Final = {state.value: state for state in State}
+_KINDS: Final = {kind.value: kind for kind in EventKind}
+
+
+def record_from(row: Row) -> JobRecord:
+    """Build a job from a row of the record view."""
+    (
+        seq, job_id, service, job_type, queue, payload, policy, request_id, traceparent,
+        tracestate, priority, created_at, deadline_at, key, key_hash, tags, config, expect,
+        schema_version, clone_of,
+    ) = row[:20]  # fmt: skip
+    definition = Definition(
+        seq,
+        job_id,
+        service,
+        job_type,
+        queue,
+        payload,
+        decode_policy(policy),
+        Context(request_id, traceparent, tracestate),
+        priority,
+        created_at,
+        deadline_at,
+        key,
+        key_hash,
+        decode_tags(tags),
+        config,
+        expect,
+        schema_version,
+        clone_of,
+    )
+    return JobRecord(definition, head_from(row[20:35]))
+
+
+def head_from(row: Row) -> Head:
+    """Build a head from its columns."""
+    (
+        state, version, generation, attempt, claims, crashes, run_at, session, token,
+        claimed_at, asked_at, blocked, suspect, error, finished_at,
+    ) = row  # fmt: skip
+    return Head(
+        _STATES[state],
+        version,
+        generation,
+        attempt,
+        claims,
+        crashes,
+        run_at,
+        None if token is None else Fence(session, token),
+        claimed_at,
+        asked_at,
+        bool(blocked),
+        bool(suspect),
+        decode_failure(error),
+        finished_at,
+    )
+
+
+def event_from(row: Row) -> Event:
+    """Build an event from its columns."""
+    kind, version, state, at, attempt, session, token, data = row
+    fence = None if token is None else Fence(SessionId(session), token)
+    body: Data | None = None if data is None else json.loads(data)
+    return Event(_KINDS[kind], version, _STATES[state], at, attempt, fence, body)
+
+
+def state_from(word: str) -> State:
+    """Return the state a word in the database names."""
+    return _STATES[word]
+
+
+def encode_failure(error: Failure | None) -> str | None:
+    """Write a failure as JSON text."""
+    return None if error is None else json.dumps(error, ensure_ascii=False)
+
+
+def decode_failure(text: str | None) -> Failure | None:
+    """Read a failure back."""
+    return None if text is None else Failure(*json.loads(text))
+
+
+def encode_data(data: Data | None) -> str | None:
+    """Write an event's data as JSON text."""
+    return None if data is None else json.dumps(data, ensure_ascii=False)
+
+
+@lru_cache(maxsize=1024)
+def encode_tags(tags: tuple[tuple[str, str], ...]) -> str | None:
+    """Write tags as a JSON object."""
+    return json.dumps(dict(tags), ensure_ascii=False) if tags else None
+
+
+@lru_cache(maxsize=1024)
+def decode_tags(text: str | None) -> tuple[tuple[str, str], ...]:
+    """Read tags back, in the order written."""
+    return () if text is None else tuple(json.loads(text).items())
+
+
+def encode_ids(ids: list[JobId] | list[int]) -> str:
+    """Write a list of ids as the JSON array that statements unpack."""
+    return json.dumps(ids)

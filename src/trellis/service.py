@@ -1,0 +1,232 @@
+"""A service: declares job types, creates their jobs and runs workers for them.
+
+The one object a program needs. Nothing is opened when it is made; see `client/connection.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, Unpack, overload
+
+from trellis.client.connection import Connection
+from trellis.client.job import Job
+from trellis.contract.declaration import JobType, declare_handler
+from trellis.contract.options import DeclareOptions, TypeOptions
+from trellis.contract.settings import WorkerSettings, worker_settings
+from trellis.core.names import check_service
+from trellis.core.spans import Span
+from trellis.errors import ConfigurationError, UnknownJobType
+from trellis.worker.active import ActiveJob
+from trellis.worker.inline import run_inline
+from trellis.worker.supervisor import Supervisor
+
+P = TypeVar("P")
+R = TypeVar("R")
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class JobDecorator(Protocol):
+    """What `@service.job(...)` returns: turns a handler into a `Job`."""
+
+    @overload
+    def __call__(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[], Awaitable[R]], /) -> Job[None, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[], R], /) -> Job[None, R]: ...
+
+
+class Declaration(Job[P, R]):
+    """A job type whose handler may live elsewhere; callers import this, workers the handler."""
+
+    @overload
+    def handler(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def handler(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def handler(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
+    @overload
+    def handler(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
+    def handler(self, handler: Callable[..., Any], /) -> Job[P, R]:
+        """Make this function do the work of the declared type."""
+        self.job_type.attach(handler)
+        return self
+
+
+class Service:
+    """A named program that owns job types.
+
+    >>> app = Service("hello")
+    >>> @app.job
+    ... async def greet(name: str) -> str:
+    ...     return f"Hello, {name}!"
+    """
+
+    def __init__(self, name: str, url: str | None = None) -> None:
+        self.name = check_service(name)
+        self._connection = Connection(url)
+        self._types: dict[str, JobType] = {}
+        self._lifespan: Lifespan | None = None
+
+    def __repr__(self) -> str:
+        return f"<service {self.name}>"
+
+    @property
+    def url(self) -> str:
+        """Where its jobs are kept: as given, else `TRELLIS_URL`, else `sqlite:///trellis.db`."""
+        return self._connection.url
+
+    @property
+    def connection(self) -> Connection:
+        """The engine behind this service."""
+        return self._connection
+
+    @property
+    def make_lifespan(self) -> Lifespan | None:
+        """What sets up the state that handlers share, if anything."""
+        return self._lifespan
+
+    @property
+    def job_types(self) -> tuple[JobType, ...]:
+        """Every declared type."""
+        return tuple(self._types.values())
+
+    # -- declaring -----------------------------------------------------------------------------
+
+    @overload
+    def job(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def job(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def job(self, handler: Callable[[], Awaitable[R]], /) -> Job[None, R]: ...
+    @overload
+    def job(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
+    @overload
+    def job(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
+    @overload
+    def job(self, handler: Callable[[], R], /) -> Job[None, R]: ...
+    @overload
+    def job(self, /, **options: Unpack[TypeOptions]) -> JobDecorator: ...
+    def job(self, handler: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Declare a job type by its handler: `@app.job`, or `@app.job(timeout="10m", ...)`.
+
+        The handler takes the payload, an `ActiveJob[...]` of it, or nothing. A plain function runs
+        in a thread. See `TypeOptions` for the policies.
+        """
+
+        def declare(function: Callable[..., Any]) -> Job[Any, Any]:
+            job_type = declare_handler(self.name, function, **options)
+            return Job(self._register(job_type), self._connection, run_inline)
+
+        return declare if handler is None else declare(handler)
+
+    @overload
+    def declare(
+        self, name: str, *, payload: type[P], result: type[R], **options: Unpack[DeclareOptions]
+    ) -> Declaration[P, R]: ...
+    @overload
+    def declare(
+        self, name: str, *, payload: None = None, result: type[R], **options: Unpack[DeclareOptions]
+    ) -> Declaration[None, R]: ...
+    def declare(
+        self,
+        name: str,
+        *,
+        payload: object = None,
+        result: object,
+        **options: Unpack[DeclareOptions],
+    ) -> Declaration[Any, Any]:
+        """Declare a job type for callers that must not import its handler."""
+        job_type = self._register(JobType(self.name, payload, result, name=name, **options))
+        return Declaration(job_type, self._connection, run_inline)
+
+    def find(self, name: str) -> Job[Any, Any]:
+        """Return the job type of this name; raise `UnknownJobType` if there is none."""
+        job_type = self._types.get(name)
+        if job_type is None:
+            known = ", ".join(sorted(self._types)) or "none"
+            raise UnknownJobType(
+                f"Service {self.name!r} has no job type {name!r}. It has: {known}."
+            )
+        return Job(job_type, self._connection, run_inline)
+
+    def lifespan(self, make: Lifespan) -> Lifespan:
+        """Set up what handlers share, once per worker process; they find it in `job.state`.
+
+        Decorate a function that returns an asynchronous context manager.
+        """
+        self._lifespan = make
+        return make
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._connection.engine()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._connection.close()
+
+    @asynccontextmanager
+    async def worker(
+        self,
+        *,
+        concurrency: int | None = None,
+        lease: Span | None = None,
+        grace: Span | None = None,
+        poll: Span | None = None,
+    ) -> AsyncIterator[Supervisor]:
+        """Run this service's jobs in this process for as long as the block lasts.
+
+        Leaving the block stops in order: running handlers have `grace` (25 s) to finish, then they
+        are interrupted and their jobs handed back.
+        """
+        settings = worker_settings(os.environ).with_options(
+            concurrency=concurrency, lease=lease, grace=grace, poll=poll
+        )
+        async with work([self], settings) as supervisor:
+            yield supervisor
+
+    def _register(self, job_type: JobType) -> JobType:
+        if job_type.name in self._types:
+            raise ConfigurationError(
+                f"Service {self.name!r} already has a job type {job_type.name!r}. "
+                "Give one of them another name=."
+            )
+        self._types[job_type.name] = job_type
+        return job_type
+
+
+@asynccontextmanager
+async def work(services: Sequence[Service], settings: WorkerSettings) -> AsyncIterator[Supervisor]:
+    """Run the jobs of these services in one worker; all must keep them in the same place."""
+    connection = services[0].connection
+    for service in services:
+        if service.url != connection.url:
+            raise ConfigurationError(
+                f"One worker has one engine, but {services[0].name} uses {connection.url} and "
+                f"{service.name} uses {service.url}. Start two workers, or give --url."
+            )
+    handled = [each for service in services for each in service.job_types if each.handler]
+    async with AsyncExitStack() as stack:
+        states: dict[str, Any] = {}
+        for service in services:
+            if service.make_lifespan is not None:
+                states[service.name] = await stack.enter_async_context(service.make_lifespan())
+        engine = await connection.engine()
+        supervisor = Supervisor(engine, connection.make, handled, settings, states)
+        yield await stack.enter_async_context(supervisor)

@@ -1,0 +1,135 @@
+"""Ready-made values for tests: everything has a sensible default, every part can be said.
+
+Ids are fresh ULIDs, so two builders never make the same job by accident.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Final, TypedDict, Unpack
+
+from ulid import ULID
+
+from trellis.core.commands import Complete
+from trellis.core.context import Context, fresh_context
+from trellis.core.job import Definition, Fence, JobId, JobRecord, NewJob, SessionId, define
+from trellis.core.keys import hash_key
+from trellis.core.lifecycle import born, first_run_at
+from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, Policy
+from trellis.core.spans import Instant, Micros
+from trellis.engines.values import Demand, WorkerInfo
+from trellis.testing.clock import START
+
+SERVICE: Final = "shop"
+TYPE: Final = "invoice"
+QUEUE: Final = "invoices"
+_TOKEN_BITS: Final = 63
+
+
+class JobParts(TypedDict, total=False):
+    """The parts of a `NewJob` that a test may say."""
+
+    id: JobId
+    service: str
+    type: str
+    queue: str
+    payload: str
+    policy: Policy
+    context: Context
+    priority: int
+    run_at: Instant | None
+    delay: Micros
+    deadline_at: Instant | None
+    deadline_in: Micros | None
+    key: str | None
+    key_hash: str | None
+    dedupe: str | None
+    idempotency_key: str | None
+    tags: tuple[tuple[str, str], ...]
+    config: str | None
+    expect: str | None
+    schema_version: int
+    clone_of: JobId | None
+
+
+def a_job_id() -> JobId:
+    """Return a job id nobody has used."""
+    return JobId(str(ULID()))
+
+
+def a_context() -> Context:
+    """Return the context of a request of its own."""
+    return fresh_context(
+        f"request-{secrets.token_hex(4)}", secrets.randbits(128), secrets.randbits(64)
+    )
+
+
+def a_job(**parts: Unpack[JobParts]) -> NewJob:
+    """Return a request for work: an invoice of the shop unless told otherwise.
+
+    >>> a_job(type="refund", priority=2).priority
+    2
+    """
+    start = NewJob(
+        id=a_job_id(),
+        service=SERVICE,
+        type=TYPE,
+        queue=QUEUE,
+        payload='{"order":7}',
+        policy=DEFAULT_POLICY,
+        context=a_context(),
+    )
+    new = start._replace(**parts)
+    if new.key is not None and new.key_hash is None:
+        return new._replace(key_hash=hash_key(new.service, new.type, new.key))
+    return new
+
+
+def a_keyed_job(key: str, rule: KeyPolicy, /, **parts: Unpack[JobParts]) -> NewJob:
+    """Return a request whose job runs under this key and key policy."""
+    parts["policy"] = replace(parts.get("policy", DEFAULT_POLICY), key=rule)
+    parts["key"] = key
+    return a_job(**parts)
+
+
+def a_definition(row: int = 1, now: Instant = START, **parts: Unpack[JobParts]) -> Definition:
+    """Return the definition of an accepted job."""
+    return define(a_job(**parts), row, now)
+
+
+def a_record(row: int = 1, now: Instant = START, **parts: Unpack[JobParts]) -> JobRecord:
+    """Return a job as it stands right after it was accepted."""
+    new = a_job(**parts)
+    definition = define(new, row, now)
+    _, head = born(now, first_run_at(new, now))
+    return JobRecord(definition, head)
+
+
+def a_fence(session: SessionId | None = None) -> Fence:
+    """Return a fence nobody has used."""
+    owner = SessionId(secrets.randbits(_TOKEN_BITS)) if session is None else session
+    return Fence(owner, secrets.randbits(_TOKEN_BITS))
+
+
+def a_worker(name: str = "worker-1") -> WorkerInfo:
+    """Return who a worker process is."""
+    return WorkerInfo(name, "host-1", 4242, "0.1.0")
+
+
+def a_demand(*types: str, limit: int = 100, queue: str = QUEUE, service: str = SERVICE) -> Demand:
+    """Return a demand for these types of one queue; for the builders' own type if none is named."""
+    return Demand(service, queue, types or (TYPE,), limit)
+
+
+def fence_of(record: JobRecord) -> Fence:
+    """Return the fence of a job that is active."""
+    fence = record.head.fence
+    if fence is None:
+        raise ValueError(f"Job {record.definition.id} is {record.head.state}: it has no fence.")
+    return fence
+
+
+def complete(record: JobRecord, result: str | None = "null", *, item_errors: int = 0) -> Complete:
+    """Return the command by which the attempt that holds this job completes it."""
+    return Complete(fence_of(record), result, item_errors, record.head.claimed_at)

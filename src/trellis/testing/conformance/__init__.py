@@ -1,0 +1,70 @@
+"""The suite that every engine must pass, whoever wrote it.
+
+Give it three fixtures and import it into a test module of your own; pytest does the rest (with
+pytest-asyncio in auto mode):
+
+    from trellis.testing import ManualClock
+    from trellis.testing.conformance import *
+
+    @pytest.fixture
+    def clock(): return ManualClock()
+
+    @pytest.fixture
+    async def engine(clock):
+        engine = MyEngine(..., clock=clock)
+        await engine.open()
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    def another(clock):
+        async def open_another(): ...  # one more engine object on the same store, opened
+        return open_another
+
+`DECLARED` is the number of tests: check that as many were collected. A test may be skipped only
+because `engine.capabilities` says so; `NEEDS` names those tests. After every test the journal of
+every job must fold to its head. `trellis.testing.model` goes on from here with random commands.
+
+For readable failures, call `pytest.register_assert_rewrite("trellis.testing.conformance")` in your
+`conftest.py` before importing this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trellis.testing.conformance.claiming import (
+    TestClaiming,
+    TestClaimLimits,
+    TestClaimOrder,
+    TestClaimTimes,
+)
+from trellis.testing.conformance.committing import TestCommitting, TestConflicts
+from trellis.testing.conformance.creating import TestCreating
+from trellis.testing.conformance.fences import TestFences
+from trellis.testing.conformance.suite import EngineSuite, capability_of
+
+#: The parts of the suite.
+SUITE: Final[tuple[type[EngineSuite], ...]] = (
+    TestCreating,
+    TestClaiming,
+    TestClaimOrder,
+    TestClaimLimits,
+    TestClaimTimes,
+    TestCommitting,
+    TestConflicts,
+    TestFences,
+)
+
+#: How many tests the suite has.
+DECLARED: Final = sum(len(part.declared()) for part in SUITE)
+
+#: Tests that need a capability, by name.
+NEEDS: Final[dict[str, str]] = {
+    f"{part.__name__}.{name}": needed
+    for part in SUITE
+    for name in part.declared()
+    if (needed := capability_of(getattr(part, name))) is not None
+}
+
+__all__ = [part.__name__ for part in SUITE]

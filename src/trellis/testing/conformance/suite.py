@@ -1,0 +1,55 @@
+"""What all parts of the suite share: the check after every test, and the mark of a capability."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeAlias, TypeVar
+
+import pytest
+
+from trellis.engines.port import Engine
+from trellis.errors import EngineClosed
+from trellis.testing.conformance.steps import check_journals
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+#: The fixture `another`: opens one more engine object on the same store.
+Another: TypeAlias = Callable[[], Awaitable[Engine]]
+_MARK: Final = "needs_capability"
+
+
+def needs(capability: str) -> Callable[[Test], Test]:
+    """Declare that a test is only for engines with this capability."""
+
+    def mark(test: Test) -> Test:
+        setattr(test, _MARK, capability)
+        return test
+
+    return mark
+
+
+def capability_of(test: object) -> str | None:
+    """Return the capability that a test needs, if any."""
+    needed: str | None = getattr(test, _MARK, None)
+    return needed
+
+
+class EngineSuite:
+    """A part of the suite. After every test, the journal of every job must fold to its head."""
+
+    @pytest.fixture(autouse=True)
+    async def every_journal_folds_to_its_head(
+        self, request: pytest.FixtureRequest, engine: Engine
+    ) -> AsyncIterator[None]:
+        """Skip what the engine says it cannot do; check all journals afterwards."""
+        needed = capability_of(request.function)
+        if needed is not None and not getattr(engine.capabilities, needed):
+            pytest.skip(f"This engine is not {needed}.")
+        yield
+        with suppress(EngineClosed):  # a test of closing leaves nothing to look at
+            await check_journals(engine)
+
+    @classmethod
+    def declared(cls) -> list[str]:
+        """Return the names of the tests of this part."""
+        return sorted(name for name in dir(cls) if name.startswith("test_"))

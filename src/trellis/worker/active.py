@@ -1,0 +1,161 @@
+"""What a handler sees of its job.
+
+Everything a handler says (`progress`, `phase`, `items`, `log`, `heartbeat`) is a plain call that
+queues a fenced note: it never waits, works from threads, and is refused once the attempt is over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, Iterable
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from trellis.contract.raised import Cancelled
+from trellis.contract.signature import JobArgument
+from trellis.core.context import Context
+from trellis.core.spans import to_datetime
+from trellis.engines.values import Heartbeat, Phase, Progress
+from trellis.worker.attempt import Attempt
+from trellis.worker.items import JobItems
+from trellis.worker.log import JobLog
+from trellis.worker.notes import NoteWriter
+from trellis.worker.texts import storable
+from trellis.worker.track import Track
+
+P_co = TypeVar("P_co", covariant=True)
+T = TypeVar("T")
+
+
+class Surroundings:
+    """What the attempts of one worker process share."""
+
+    __slots__ = ("notes", "state", "stopping")
+
+    def __init__(self, notes: NoteWriter, state: Any = None) -> None:  # noqa: ANN401 - the program's
+        self.notes = notes
+        #: Per service, what its lifespan set up.
+        self.state = state
+        #: The worker was told to stop.
+        self.stopping = False
+
+
+class ActiveJob(JobArgument[P_co], Generic[P_co]):
+    """The job a handler is working on."""
+
+    __slots__ = ("_attempt", "_payload", "_surroundings", "items", "log")
+
+    def __init__(
+        self,
+        payload: P_co,
+        attempt: Attempt,
+        surroundings: Surroundings,
+        log: JobLog,
+    ) -> None:
+        self._payload = payload
+        self._attempt = attempt
+        self._surroundings = surroundings
+        #: The job's own log.
+        self.log = log
+        #: The job's items.
+        self.items = JobItems(attempt, surroundings.notes)
+
+    def __repr__(self) -> str:
+        definition = self._attempt.record.definition
+        return f"<{definition.service}/{definition.type} {self.id}, attempt {self.attempt}>"
+
+    @property
+    def payload(self) -> P_co:
+        """What was asked for, validated."""
+        return self._payload
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._attempt.record.definition.id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is; 1 is the first."""
+        return self._attempt.record.head.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts there may be."""
+        return self._attempt.record.definition.policy.retry.attempts
+
+    @property
+    def context(self) -> Context:
+        """The request and trace this job belongs to."""
+        return self._attempt.record.definition.context
+
+    @property
+    def key(self) -> str | None:
+        """The key this job holds a slot of."""
+        return self._attempt.record.definition.key
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the job expires."""
+        deadline = self._attempt.record.definition.deadline_at
+        return None if deadline is None else to_datetime(deadline)
+
+    @property
+    def config(self) -> Any:  # noqa: ANN401 - plain data of the creator
+        """The configuration the job was created with."""
+        text = self._attempt.record.definition.config
+        return None if text is None else json.loads(text)
+
+    @property
+    def expect(self) -> str | None:
+        """The hash that the creator expects the handler's world to have."""
+        return self._attempt.record.definition.expect
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401 - what the program's lifespan yields
+        """What the service's lifespan set up for this worker process."""
+        states = self._surroundings.state
+        return states.get(self._attempt.record.definition.service) if states else None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this job cancelled, or it is no longer ours."""
+        return self._attempt.asked or self._attempt.stop_reason is not None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker was told to stop: finish soon, or be handed back."""
+        return self._surroundings.stopping
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` if somebody wants this job cancelled."""
+        if self.cancelled:
+            raise Cancelled
+
+    def progress(
+        self,
+        current: float | None = None,
+        total: float | None = None,
+        *,
+        step: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Say how far the work is."""
+        text = None if message is None else storable(message, 1024)
+        self._say(Progress(current, total, None if step is None else storable(step, 256), text))
+
+    def phase(self, name: str) -> None:
+        """Say that another part of the work begins; it starts with no items."""
+        self.items.phase = name
+        self._say(Phase(storable(name, 256)))
+
+    def heartbeat(self) -> None:
+        """Say that the work goes on, for types with an activity timeout."""
+        self._say(Heartbeat())
+
+    def track(self, items: Iterable[T] | AsyncIterable[T], *, step: str | None = None) -> Track[T]:
+        """Go through items with `for` or `async for`, reporting progress and minding a cancel."""
+        return Track(self, items, step)
+
+    def _say(self, body: Progress | Phase | Heartbeat) -> None:
+        self._surroundings.notes.add(self._attempt, body)

@@ -1,0 +1,96 @@
+"""One attempt in this process: from the claim until its settlement is stored.
+
+An attempt is stopped at most once per reason, and only while its handler runs; whoever stops it
+says why, because the reason decides what is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import Enum
+from math import inf
+
+from trellis.core.job import Fence, JobRecord
+from trellis.core.spans import SECOND, Instant
+from trellis.worker.local_type import LocalType
+
+
+class Stop(Enum):
+    """Why a handler was stopped from outside."""
+
+    #: It took longer than its timeout.
+    TIMEOUT = "timeout"
+    #: The engine says that the attempt is no longer ours.
+    LOST = "lost"
+    #: The worker stops and the grace is over.
+    SHUTDOWN = "shutdown"
+    #: It holds a key, and the lease that protects the key can no longer be renewed.
+    UNREACHABLE = "unreachable"
+
+
+class Attempt:
+    """A claimed job in this worker."""
+
+    __slots__ = (
+        "arrived",
+        "asked",
+        "began",
+        "begun_noted",
+        "closed",
+        "fence",
+        "item_errors",
+        "log_lines",
+        "record",
+        "running",
+        "started_at",
+        "stop_reason",
+        "task",
+        "timeout_at",
+        "type",
+    )
+
+    def __init__(self, record: JobRecord, fence: Fence, kind: LocalType, arrived: float) -> None:
+        #: The job as claimed.
+        self.record = record
+        self.fence = fence
+        self.type = kind
+        #: When it came and when its handler was called, by the monotonic clock.
+        self.arrived = arrived
+        self.began = 0.0
+        self.timeout_at = inf
+        #: When its handler was called, by the engine's clock; None before.
+        self.started_at: Instant | None = None
+        self.running = False
+        #: Its settlement was handed over, or there is none to make.
+        self.closed = False
+        #: Somebody wants it cancelled.
+        self.asked = record.head.asked_at is not None
+        self.stop_reason: Stop | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.begun_noted = False
+        self.item_errors: set[str] | None = None
+        self.log_lines = 0
+
+    def begin(self, task: asyncio.Task[None] | None, began: float, started_at: Instant) -> None:
+        """Note that the handler is called now."""
+        self.task = task
+        self.began = began
+        self.started_at = started_at
+        self.running = True
+        timeout = self.record.definition.policy.timeout
+        if timeout is not None:
+            self.timeout_at = began + timeout / SECOND
+
+    def stop(self, reason: Stop) -> None:
+        """Interrupt the handler; the slot that runs it settles by this reason."""
+        if not self.running or self.stop_reason is reason or self.task is None:
+            return
+        if self.stop_reason is Stop.LOST:
+            return
+        self.stop_reason = reason
+        self.task.cancel()
+
+    def age(self) -> float:
+        """Return how many seconds the handler has been running."""
+        return time.monotonic() - self.began

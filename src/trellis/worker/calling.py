@@ -1,0 +1,96 @@
+"""Calling handlers: on the loop without a task of their own, or in threads of our own.
+
+Each call runs in a context of its own, so what a handler sets in a context variable is gone when
+it ends. Threads are daemons: a handler stuck in a C call cannot keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from queue import SimpleQueue
+from types import coroutine
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+@coroutine
+def run_in_context(work: Coroutine[Any, Any, R], context: Context) -> Generator[Any, Any, R]:
+    """Await a coroutine inside this context, in the task that awaits us."""
+    step: Callable[[], Any] = partial(work.send, None)
+    while True:
+        try:
+            waited_for = context.run(step)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        try:
+            answer = yield waited_for
+        except BaseException as error:  # noqa: BLE001 - passed on into the handler
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, answer)
+
+
+class HandlerThreads:
+    """Threads for handlers that are plain functions; started when needed, at most `size`."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._loop = asyncio.get_running_loop()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = 0
+        self._busy = 0
+
+    def call(self, function: Callable[[], Any], context: Context) -> asyncio.Future[Any]:
+        """Start the function in a thread; the future ends when it does."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._busy += 1
+        if self._busy > self._threads and self._threads < self._size:
+            self._threads += 1
+            name = f"trellis-handler-{self._threads}"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._work.put(partial(self._perform, future, function, context))
+        return future
+
+    def close(self) -> None:
+        """Let every thread end once it is free."""
+        for _ in range(self._threads):
+            self._work.put(None)
+        self._threads = 0
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            # The loop may be gone when a stuck handler returns at last; then nobody listens.
+            with suppress(RuntimeError):
+                work()
+
+    def _perform(
+        self, future: asyncio.Future[Any], function: Callable[[], Any], context: Context
+    ) -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = context.run(function)
+        except StopIteration as error:
+            failure = RuntimeError("The handler raised StopIteration.")
+            failure.__cause__ = error
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends only this attempt
+            failure = error
+        self._loop.call_soon_threadsafe(self._deliver, future, result, failure)
+
+    def _deliver(
+        self, future: asyncio.Future[Any], result: object, failure: BaseException | None
+    ) -> None:
+        self._busy -= 1
+        if future.done():
+            return
+        if failure is None:
+            future.set_result(result)
+        else:
+            future.set_exception(failure)

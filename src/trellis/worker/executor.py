@@ -1,0 +1,230 @@
+"""Slots: coroutines that take claimed jobs from one line and run them, one at a time each.
+
+No job gets a task or a timer of its own. A handler runs inside its slot's task; to stop it, the
+slot is cancelled, and the reason kept in the attempt says how to settle. Nothing a handler raises
+can end its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, Final
+
+from trellis.contract.ambient import current_context
+from trellis.core.commands import FencedCommand, Release
+from trellis.errors import PayloadInvalid
+from trellis.worker import verdict
+from trellis.worker.active import ActiveJob, Surroundings
+from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.calling import HandlerThreads, run_in_context
+from trellis.worker.engine_time import EngineTime
+from trellis.worker.log import JobLog, current_log
+from trellis.worker.roster import Roster
+
+#: Handlers that never wait give the loop its turn after this long.
+_TURN: Final = 0.005
+#: A handler that will not be stopped is left behind after this long.
+_FAREWELL: Final = 1.0
+
+Settle = Callable[[Attempt, FencedCommand], None]
+
+
+class Executor:
+    """Runs attempts in a fixed number of slots."""
+
+    def __init__(
+        self,
+        slots: int,
+        roster: Roster,
+        surroundings: Surroundings,
+        engine_time: EngineTime,
+        settle: Settle,
+    ) -> None:
+        self.slots = slots
+        #: Called when a slot is free or the line is getting short.
+        self.on_hungry: Callable[[], None] = lambda: None
+        #: The line must be at least this long, or more is asked for.
+        self.low_water = 0
+        self.line: deque[Attempt] = deque()
+        self._roster = roster
+        self._surroundings = surroundings
+        self._time = engine_time
+        self._settle = settle
+        self._threads = HandlerThreads(slots)
+        self._context = copy_context()
+        self._resting: deque[asyncio.Future[None]] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._turn_ends = 0.0
+        self._closing = False
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    def start(self) -> None:
+        """Open the slots."""
+        for number in range(self.slots):
+            self._tasks.append(asyncio.create_task(self._slot(), name=f"trellis-slot-{number}"))
+
+    @property
+    def load(self) -> int:
+        """How many attempts run or stand in line."""
+        return len(self._roster.running) + len(self.line)
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Put attempts into the line and wake as many slots as they can use."""
+        line = self.line
+        for attempt in attempts:
+            attempt.type.busy += 1
+            line.append(attempt)
+        self._quiet.clear()
+        for _ in range(min(len(line), len(self._resting))):
+            resting = self._resting.popleft()
+            if not resting.done():
+                resting.set_result(None)
+
+    def hand_back(self, keep: int = 0) -> None:
+        """Release the attempts in line that have not begun, except the first `keep`."""
+        while len(self.line) > keep:
+            attempt = self.line.pop()
+            attempt.type.busy -= 1
+            if not attempt.closed:
+                attempt.closed = True
+                self._settle(attempt, Release(attempt.fence, begun=False))
+        self._note_quiet()
+
+    def drop(self, attempt: Attempt) -> None:
+        """Forget an attempt that is no longer ours before it began."""
+        if attempt in self.line:
+            self.line.remove(attempt)
+            attempt.type.busy -= 1
+            attempt.closed = True
+
+    def disown(self) -> None:
+        """Release what still runs although it was stopped; late results will be refused."""
+        for attempt in self._roster.running.values():
+            if not attempt.closed:
+                attempt.closed = True
+                self._settle(attempt, Release(attempt.fence, started_at=attempt.started_at))
+
+    async def until_quiet(self) -> None:
+        """Wait until no handler runs and nothing stands in line."""
+        await self._quiet.wait()
+
+    async def close(self) -> None:
+        """Close the slots; threads that still run are left behind."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_FAREWELL)
+        self._threads.close()
+
+    # -- inside a slot -------------------------------------------------------------------------
+
+    async def _slot(self) -> None:
+        task = asyncio.current_task()
+        line = self.line
+        while True:
+            if not line:
+                await self._rest()
+                continue
+            attempt = line.popleft()
+            if len(line) == self.low_water:
+                self.on_hungry()
+            await self._execute(attempt, task)
+            if time.monotonic() > self._turn_ends:
+                await asyncio.sleep(0)
+                self._turn_ends = time.monotonic() + _TURN
+
+    async def _rest(self) -> None:
+        self._note_quiet()
+        self.on_hungry()
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resting.append(woken)
+        await woken
+
+    def _note_quiet(self) -> None:
+        if not self.line and not self._roster.running:
+            self._quiet.set()
+
+    async def _execute(self, attempt: Attempt, task: asyncio.Task[None] | None) -> None:
+        began = time.monotonic()
+        attempt.begin(task, began, self._time.now())
+        self._roster.running[attempt.fence] = attempt
+        command: FencedCommand | None = None
+        try:
+            command = verdict.returned(attempt, await self._call(attempt))
+        except PayloadInvalid as error:
+            command = verdict.failed_for_good(attempt, error.code, str(error))
+        except asyncio.CancelledError as error:
+            if self._closing or (attempt.stop_reason is None and task and task.cancelling()):
+                raise
+            command = self._interrupted(attempt, error)
+        except BaseException as error:  # noqa: BLE001 - even SystemExit ends only this attempt
+            command = verdict.raised(attempt, error)
+        finally:
+            self._leave(attempt, task, time.monotonic() - began)
+        if command is not None and not attempt.closed:
+            attempt.closed = True
+            self._settle(attempt, command)
+
+    def _leave(self, attempt: Attempt, task: asyncio.Task[None] | None, took: float) -> None:
+        attempt.running = False
+        del self._roster.running[attempt.fence]
+        attempt.type.busy -= 1
+        attempt.type.took(took)
+        if attempt.stop_reason is None:
+            return
+        while task is not None and task.cancelling():
+            task.uncancel()
+        if attempt.record.definition.key is not None:
+            self._roster.stopped.append(attempt.fence)
+        if attempt.stop_reason is Stop.LOST:
+            self._roster.held.pop(attempt.fence, None)
+
+    def _interrupted(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
+        if attempt.stop_reason is None:
+            return verdict.raised(attempt, error)
+        return verdict.stopped(attempt, attempt.stop_reason, ended=True)
+
+    async def _call(self, attempt: Attempt) -> Any:  # noqa: ANN401 - the handler's result
+        kind = attempt.type
+        definition = attempt.record.definition
+        payload = kind.decode(definition.payload)
+        context = self._context.copy()
+        log = JobLog(attempt, self._surroundings.notes)
+        context.run(_enter, definition.context, log)
+        function = kind.function
+        if kind.takes == "payload":
+            call = partial(function, payload)
+        elif kind.takes == "job":
+            call = partial(function, ActiveJob(payload, attempt, self._surroundings, log))
+        else:
+            call = partial(function)
+        if kind.is_async:
+            return await run_in_context(call(), context)
+        return await self._in_thread(attempt, call, context)
+
+    async def _in_thread(self, attempt: Attempt, call: Callable[[], Any], context: Context) -> Any:  # noqa: ANN401 - the handler's result
+        """Run a plain function. It cannot be interrupted, only disowned; its slot stays taken."""
+        future = self._threads.call(call, context)
+        while not future.done():
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                if attempt.stop_reason is None or self._closing:
+                    raise
+                command = verdict.stopped(attempt, attempt.stop_reason, ended=future.done())
+                if command is not None and not attempt.closed:
+                    attempt.closed = True
+                    self._settle(attempt, command)
+        return future.result()
+
+
+def _enter(context: Any, log: JobLog) -> None:  # noqa: ANN401 - passed through Context.run
+    current_context.set(context)
+    current_log.set(log)

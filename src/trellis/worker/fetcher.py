@@ -1,0 +1,129 @@
+"""Asking the engine for work: as much as there is room for, when there may be some.
+
+A hint or a full answer says that there may be more; without either the engine is asked once per
+poll interval. One round trip serves all types. A claim under way is never abandoned: its answer
+would be jobs that nobody runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from contextlib import suppress
+from typing import Final
+
+from trellis.core.job import JobRecord
+from trellis.core.spans import SECOND, Micros
+from trellis.engines.port import Engine
+from trellis.engines.values import Demand
+from trellis.errors import EngineUnavailable
+from trellis.worker.attempt import Attempt
+from trellis.worker.engine_time import EngineTime
+from trellis.worker.executor import Executor
+from trellis.worker.planner import Planner
+from trellis.worker.roster import Roster
+from trellis.worker.sessions import SessionHolder
+
+_PATIENCE: Final = (0.1, 0.3, 1.0, 2.0)
+_random = random.Random()  # noqa: S311 - jitter needs no cryptography
+_logger = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """Keeps the executor's line filled."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        session: SessionHolder,
+        executor: Executor,
+        planner: Planner,
+        roster: Roster,
+        engine_time: EngineTime,
+        poll: Micros,
+    ) -> None:
+        self._engine = engine
+        self._session = session
+        self._executor = executor
+        self._planner = planner
+        self._roster = roster
+        self._time = engine_time
+        self._poll = poll / SECOND
+        self._news = asyncio.Event()
+        self._maybe_more = True
+        self._stopping = False
+        #: When the claim under way was sent, by the monotonic clock; None when there is none.
+        self.asking_since: float | None = None
+        executor.on_hungry = self._news.set
+
+    def nudge(self) -> None:
+        """Say that there may be work."""
+        self._maybe_more = True
+        self._news.set()
+
+    def stop(self) -> None:
+        """Ask for nothing more; the claim under way is still awaited."""
+        self._stopping = True
+        self._news.set()
+
+    async def listen(self) -> None:
+        """Follow the engine's hints."""
+        with suppress(EngineUnavailable):
+            async for _ in self._engine.watch(("ready",)):
+                self.nudge()
+
+    async def run(self) -> None:
+        """Fetch until stopped."""
+        failures = 0
+        while not self._stopping:
+            self._news.clear()
+            plan = self._planner.next_claim() if self._maybe_more else None
+            if plan is None:
+                await self._wait()
+                continue
+            self._maybe_more = False
+            demands, limit = plan
+            try:
+                count = await self._claim(demands, limit)
+            except EngineUnavailable as error:
+                _logger.warning("Cannot claim jobs now: %s", error)
+                self._maybe_more = True
+                await asyncio.sleep(_PATIENCE[min(failures, len(_PATIENCE) - 1)])
+                failures += 1
+            else:
+                failures = 0
+                full = count >= min(limit, sum(demand.limit for demand in demands))
+                self._planner.learn(full=full)
+                self._maybe_more = self._maybe_more or full
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(self._poll * _random.uniform(0.7, 1.0)):
+                await self._news.wait()
+        except TimeoutError:
+            self._maybe_more = True
+
+    async def _claim(self, demands: list[Demand], limit: int) -> int:
+        self.asking_since = time.monotonic()
+        try:
+            claimed = await self._engine.claim(self._session.id, demands, limit)
+        finally:
+            self.asking_since = None
+        self._time.learn(claimed.now)
+        if claimed.jobs:
+            arrived = time.monotonic()
+            attempts = [self._attempt(record, arrived) for record in claimed.jobs]
+            self._executor.add(attempts)
+        return len(claimed.jobs)
+
+    def _attempt(self, record: JobRecord, arrived: float) -> Attempt:
+        definition, head = record
+        if head.fence is None:
+            raise RuntimeError(f"The engine handed out job {definition.id} without a fence.")
+        kind = self._planner.types[definition.service, definition.type]
+        attempt = Attempt(record, head.fence, kind, arrived)
+        self._roster.held[head.fence] = attempt
+        return attempt

@@ -1,0 +1,67 @@
+"""Running a handler as a function, for tests and tries: no engine, no lease, no retries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from trellis.contract.declaration import JobType
+from trellis.contract.signature import Handler
+from trellis.core.context import fresh_context
+from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId, define
+from trellis.core.states import State
+from trellis.engines.values import NoteBody
+from trellis.errors import ConfigurationError
+from trellis.worker.active import ActiveJob, Surroundings
+from trellis.worker.attempt import Attempt
+from trellis.worker.local_type import LocalType
+from trellis.worker.log import JobLog
+from trellis.worker.notes import NoteWriter
+
+
+class _NoNotes(NoteWriter):
+    """Hears everything and keeps nothing."""
+
+    def __init__(self) -> None:
+        """Need no engine."""
+
+    def add(self, attempt: Attempt, body: NoteBody) -> None:
+        """Keep nothing."""
+
+
+async def run_inline(job_type: JobType, payload: object) -> Any:  # noqa: ANN401 - the handler's
+    """Validate the payload, call the handler here and return what it returns."""
+    handler = job_type.handler
+    if handler is None:
+        raise ConfigurationError(
+            f"{job_type!r} has no handler in this program; import the module that defines it."
+        )
+    text = job_type.payload.encode(payload)
+    value = job_type.payload.decode(text)
+    result = handler.function(*_arguments(job_type, handler, value, text))
+    return await result if asyncio.iscoroutine(result) else result
+
+
+def _arguments(job_type: JobType, handler: Handler, value: object, text: str) -> tuple[object, ...]:
+    if handler.takes == "nothing":
+        return ()
+    if handler.takes == "payload":
+        return (value,)
+    attempt = Attempt(_record(job_type, text), Fence(SessionId(1), 1), LocalType(job_type), 0.0)
+    notes = _NoNotes()
+    return (ActiveJob(value, attempt, Surroundings(notes), JobLog(attempt, notes)),)
+
+
+def _record(job_type: JobType, payload: str) -> JobRecord:
+    new = NewJob(
+        JobId("INLINE"),
+        job_type.service,
+        job_type.name,
+        job_type.queue,
+        payload,
+        job_type.policy,
+        fresh_context("inline", 1, 1),
+    )
+    fence = Fence(SessionId(1), 1)
+    head = Head(State.ACTIVE, 2, 0, 1, 1, 0, 0, fence, 0, None, False, False, None, None)
+    return JobRecord(define(new, 0, 0), head)

@@ -1,0 +1,61 @@
+"""A job type as this worker process sees it: how to call its handler and how fast it has been.
+
+What was lately seen decides whether its jobs may be claimed before a slot is free, so the measure
+follows the recent past and forgets the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from trellis.contract.declaration import JobType
+from trellis.contract.signature import Takes
+from trellis.errors import ConfigurationError
+
+#: A type whose jobs lately took longer than this is never claimed ahead.
+QUICK: Final = 0.1
+_WEIGHT: Final = 0.1
+_ENOUGH: Final = 5
+
+
+class LocalType:
+    """One job type that this process can run."""
+
+    __slots__ = ("_samples", "busy", "decode", "encode", "function", "is_async", "job_type",
+                 "may_go_ahead", "mean", "takes")  # fmt: skip
+
+    def __init__(self, job_type: JobType) -> None:
+        handler = job_type.handler
+        if handler is None:
+            raise ConfigurationError(f"{job_type!r} has no handler here, so no worker can run it.")
+        self.job_type = job_type
+        self.function: Callable[..., Any] = handler.function
+        self.takes: Takes = handler.takes
+        self.is_async = handler.is_async
+        self.decode = job_type.payload.decode
+        self.encode = job_type.result.encode
+        self.may_go_ahead = job_type.may_be_claimed_ahead
+        #: Attempts of this type that are claimed and whose handler has not ended.
+        self.busy = 0
+        #: Seconds a handler lately took.
+        self.mean = 0.0
+        self._samples = 0
+
+    def took(self, seconds: float) -> None:
+        """Learn from one handler that has ended."""
+        if self._samples < _ENOUGH:
+            self._samples += 1
+            self.mean += (seconds - self.mean) / self._samples
+        else:
+            self.mean += (seconds - self.mean) * _WEIGHT
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it has lately shown that its jobs end within a tenth of a second."""
+        return self.may_go_ahead and self._samples >= _ENOUGH and self.mean < QUICK
+
+    def room(self, slots: int) -> int:
+        """Return how many more attempts of this type may be claimed, its own limit considered."""
+        limit = self.job_type.concurrency
+        return slots if limit is None else max(0, min(limit, slots) - self.busy)

@@ -1,0 +1,86 @@
+"""A job's own log: lines that are stored with the job and shown to whoever looks at it.
+
+At most so many lines per attempt are kept; the last one says that there were more.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextvars import ContextVar
+from typing import Any, Final
+
+from trellis.engines.values import LogLine
+from trellis.worker.attempt import Attempt
+from trellis.worker.notes import NoteWriter
+from trellis.worker.texts import storable
+
+MOST_LINES: Final = 5_000
+
+
+class JobLog:
+    """`job.log.info("sent", to=address)`: plain calls, from any thread."""
+
+    __slots__ = ("_attempt", "_notes")
+
+    def __init__(self, attempt: Attempt, notes: NoteWriter) -> None:
+        self._attempt = attempt
+        self._notes = notes
+
+    def debug(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - fields are the caller's
+        """Add a line for people who look closely."""
+        self.write("debug", message, fields)
+
+    def info(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - fields are the caller's
+        """Add a line."""
+        self.write("info", message, fields)
+
+    def warning(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - as above
+        """Add a line about something that may go wrong."""
+        self.write("warning", message, fields)
+
+    def error(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - as above
+        """Add a line about something that went wrong."""
+        self.write("error", message, fields)
+
+    def write(self, level: str, message: str, fields: dict[str, Any] | None = None) -> None:
+        """Add a line of any level."""
+        attempt = self._attempt
+        attempt.log_lines += 1
+        if attempt.log_lines > MOST_LINES:
+            return
+        if attempt.log_lines == MOST_LINES:
+            message, fields = f"This attempt wrote {MOST_LINES} lines; the rest is dropped.", None
+        text = json.dumps(fields, default=str) if fields else None
+        line = LogLine(level, storable(message), None if text is None else _small(text))
+        self._notes.add(attempt, line)
+
+
+def _small(text: str, limit: int = 16_384) -> str:
+    # json.dumps has escaped everything, so only the size and an escaped NUL can be in the way.
+    if len(text) > limit or "\\u0000" in text:
+        return json.dumps({"dropped": f"{len(text)} characters of fields that cannot be stored"})
+    return text
+
+
+#: The log of the job whose handler is running here.
+current_log: Final[ContextVar[JobLog | None]] = ContextVar("trellis_log", default=None)
+
+
+class LogCapture(logging.Handler):
+    """Sends records of the standard `logging` made inside a handler to its job's log, too."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Copy the record, if it was made inside a handler."""
+        log = current_log.get()
+        if log is None or record.name.startswith("trellis."):
+            return
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - a bad format string is logging's own business
+            self.handleError(record)
+            return
+        log.write(record.levelname.lower(), message, {"logger": record.name})

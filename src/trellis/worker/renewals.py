@@ -1,0 +1,119 @@
+"""Acting on what the engine says about our claims: cancels to pass on, attempts we lost, strays.
+
+A handler is stopped only by the engine's word, never by a silence. A claim the engine knows and we
+do not is a lost reply: it is handed back once no claim of ours can still bring it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+
+from trellis.core.commands import Release
+from trellis.core.job import Fence, JobRecord
+from trellis.engines.values import Renewed, SessionLost
+from trellis.errors import EngineUnavailable
+from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.engine_time import EngineTime
+from trellis.worker.executor import Executor
+from trellis.worker.fetcher import Fetcher
+from trellis.worker.planner import Planner
+from trellis.worker.roster import Roster
+from trellis.worker.sessions import SessionHolder
+from trellis.worker.settler import Settler
+
+_logger = logging.getLogger(__name__)
+
+
+class Renewals:
+    """Hears every answer to a renewal, on the worker's loop."""
+
+    def __init__(
+        self,
+        *,
+        session: SessionHolder,
+        roster: Roster,
+        executor: Executor,
+        fetcher: Fetcher,
+        planner: Planner,
+        settler: Settler,
+        engine_time: EngineTime,
+    ) -> None:
+        self._session = session
+        self._roster = roster
+        self._executor = executor
+        self._fetcher = fetcher
+        self._planner = planner
+        self._settler = settler
+        self._time = engine_time
+        self._strays: dict[Fence, float] = {}
+        self._reopening: asyncio.Task[None] | None = None
+
+    def hear(self, answer: Renewed | SessionLost) -> None:
+        """Act on an answer."""
+        self._time.learn(answer.now)
+        if isinstance(answer, SessionLost):
+            self._lose_everything()
+            return
+        for fence in answer.asked:
+            self._ask(self._roster.held.get(fence))
+        self._lose(answer.lost)
+        self._hand_back_strays(answer.unknown)
+
+    @staticmethod
+    def _ask(attempt: Attempt | None) -> None:
+        if attempt is not None:
+            attempt.asked = True
+
+    def _lose(self, fences: Iterable[Fence]) -> None:
+        for fence in fences:
+            attempt = self._roster.held.get(fence)
+            # A closed attempt is in the settler's hands: its own settlement may be what ended it.
+            if attempt is None or attempt.closed:
+                continue
+            if attempt.running:
+                attempt.stop(Stop.LOST)
+            else:
+                self._executor.drop(attempt)
+                self._roster.held.pop(fence, None)
+
+    def _hand_back_strays(self, unknown: Iterable[JobRecord]) -> None:
+        now = time.monotonic()
+        seen: dict[Fence, float] = {}
+        for record in unknown:
+            fence = record.head.fence
+            if fence is None or fence in self._roster.held:
+                continue
+            first = seen[fence] = self._strays.get(fence, now)
+            asking = self._fetcher.asking_since
+            if first < now and (asking is None or asking > first):
+                self._hand_back(record, fence)
+        self._strays = seen
+
+    def _hand_back(self, record: JobRecord, fence: Fence) -> None:
+        kind = self._planner.types.get((record.definition.service, record.definition.type))
+        if kind is None:
+            return
+        attempt = Attempt(record, fence, kind, time.monotonic())
+        attempt.closed = True
+        self._settler.put(attempt, Release(fence, begun=False))
+
+    def _lose_everything(self) -> None:
+        if self._reopening is not None and not self._reopening.done():
+            return
+        _logger.warning("The session was ended by others: its jobs are lost to them.")
+        self._lose(self._roster.fences(self._session.id))
+        self._reopening = asyncio.create_task(self._reopen(), name="trellis-session")
+
+    async def _reopen(self) -> None:
+        while True:
+            try:
+                session = await self._session.open()
+            except EngineUnavailable:
+                await asyncio.sleep(1)
+            else:
+                self._time.learn(session.now)
+                self._fetcher.nudge()
+                return

@@ -1,0 +1,174 @@
+"""One worker process: composes the loops and says in which order they stop. No logic of its own.
+
+Stopping: fetch no more, hand back what has not begun, let handlers finish within the grace, release
+the rest, store everything, end the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from trellis.contract.declaration import JobType
+from trellis.contract.settings import WorkerSettings
+from trellis.core.spans import SECOND
+from trellis.engines.port import Engine
+from trellis.errors import ConfigurationError, EngineUnavailable
+from trellis.worker.active import Surroundings
+from trellis.worker.attempt import Stop
+from trellis.worker.cancels import CancelWatch
+from trellis.worker.engine_time import EngineTime
+from trellis.worker.executor import Executor
+from trellis.worker.fetcher import Fetcher
+from trellis.worker.lease import LeaseKeeper
+from trellis.worker.log import LogCapture
+from trellis.worker.maintenance import Maintenance
+from trellis.worker.notes import NoteWriter
+from trellis.worker.planner import Planner
+from trellis.worker.renewals import Renewals
+from trellis.worker.roster import Roster
+from trellis.worker.sessions import SessionHolder, describe_worker
+from trellis.worker.settler import Settler
+from trellis.worker.sweeper import Sweeper
+
+#: How long stopped handlers and the last settlements may take after the grace.
+_LAST_MOMENT: Final = 2.0
+
+
+class Supervisor:
+    """Runs jobs between `start` and `stop`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        make_engine: Callable[[], Engine],
+        job_types: Sequence[JobType],
+        settings: WorkerSettings,
+        states: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not job_types:
+            raise ConfigurationError(
+                "There is nothing to work on: no handler is declared. Add one with @service.job."
+            )
+        self.settings = settings
+        info = describe_worker(job_types, settings.concurrency)
+        self._engine = engine
+        self._session = SessionHolder(engine, info, settings.lease)
+        self._roster = Roster()
+        self._notes = NoteWriter(engine)
+        self._time = EngineTime(0)
+        self._settler = Settler(engine, self._roster, self._notes, self._time)
+        self._surroundings = Surroundings(self._notes, states)
+        self._executor = Executor(
+            settings.concurrency, self._roster, self._surroundings, self._time, self._settler.put
+        )
+        self._planner = Planner(job_types, self._executor)
+        self._fetcher = Fetcher(
+            engine, session=self._session, executor=self._executor, planner=self._planner,
+            roster=self._roster, engine_time=self._time, poll=settings.poll,
+        )  # fmt: skip
+        self._renewals = Renewals(
+            session=self._session, roster=self._roster, executor=self._executor,
+            fetcher=self._fetcher, planner=self._planner, settler=self._settler,
+            engine_time=self._time,
+        )  # fmt: skip
+        self._keeper = LeaseKeeper(
+            make_engine, self._session, self._roster, settings.heartbeat, self._renewals.hear
+        )
+        self._maintenance = Maintenance(
+            engine, self._keeper, self._fetcher.nudge, sweep=settings.sweep, poll=settings.poll
+        )
+        self._sweeper = Sweeper(self._roster, self._executor, self._notes, self._keeper)
+        self._cancels = CancelWatch(engine, self._roster)
+        self._capture = LogCapture()
+        self._fetching: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._grace_is_over = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def settled(self) -> int:
+        """How many settlements this worker has stored."""
+        return self._settler.settled
+
+    async def start(self) -> None:
+        """Open a session and begin to work."""
+        session = await self._session.open()
+        self._time.learn(session.now)
+        logging.getLogger().addHandler(self._capture)
+        self._executor.start()
+        self._keeper.start()
+        self._fetching = asyncio.create_task(self._fetcher.run(), name="trellis-fetch")
+        for work in (
+            self._fetcher.listen, self._settler.run, self._notes.run, self._sweeper.run,
+            self._cancels.run, self._maintenance.run,
+        ):  # fmt: skip
+            self._loops.append(asyncio.create_task(work(), name=f"trellis-{work.__qualname__}"))
+
+    async def stop(self) -> None:
+        """Stop in order; afterwards nothing of this worker runs and nothing is held."""
+        self._surroundings.stopping = True
+        self._fetcher.stop()
+        if self._fetching is not None:
+            await self._within(_LAST_MOMENT, _finished(self._fetching))
+        self._executor.hand_back()
+        await self._within(self.settings.grace / SECOND, self._quiet_or_over())
+        await self._release_the_rest()
+        await self._within(_LAST_MOMENT, self._settler.flush())
+        await self._keeper.stop()
+        with suppress(EngineUnavailable):
+            await self._notes.flush()
+            await self._engine.close_session(self._session.id)
+        await self._close_loops()
+
+    def stop_at_once(self) -> None:
+        """Cut the grace of a stop under way: handlers are interrupted now."""
+        self._grace_is_over.set()
+
+    async def _quiet_or_over(self) -> None:
+        quiet = asyncio.create_task(self._executor.until_quiet())
+        over = asyncio.create_task(self._grace_is_over.wait())
+        try:
+            await asyncio.wait((quiet, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            quiet.cancel()
+            over.cancel()
+
+    async def _release_the_rest(self) -> None:
+        for attempt in list(self._roster.running.values()):
+            attempt.stop(Stop.SHUTDOWN)
+        await self._within(_LAST_MOMENT / 2, self._executor.until_quiet())
+        self._executor.disown()
+
+    async def _close_loops(self) -> None:
+        logging.getLogger().removeHandler(self._capture)
+        await self._executor.close()
+        tasks = [*self._loops, *([self._fetching] if self._fetching else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @staticmethod
+    async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await work
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    await asyncio.wait((task,))

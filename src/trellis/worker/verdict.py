@@ -1,0 +1,92 @@
+"""From what a handler did to the command that settles its attempt."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from typing import Final
+
+from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze
+from trellis.core import commands
+from trellis.core.commands import FencedCommand
+from trellis.core.job import Failure
+from trellis.core.spans import in_words
+from trellis.errors import PayloadInvalid
+from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.texts import storable
+
+_random = random.Random()  # noqa: S311 - jitter needs no cryptography
+_FRAMES: Final = 20
+
+
+def returned(attempt: Attempt, result: object) -> FencedCommand:
+    """Settle an attempt whose handler returned."""
+    text: str | None = None
+    try:
+        if result is not None:
+            text = attempt.type.encode(result, "result")
+    except PayloadInvalid as error:
+        return failed_for_good(attempt, "result_invalid", str(error))
+    errors = len(attempt.item_errors) if attempt.item_errors else 0
+    return commands.Complete(attempt.fence, text, errors, attempt.started_at)
+
+
+def raised(attempt: Attempt, error: BaseException) -> FencedCommand:
+    """Settle an attempt whose handler raised."""
+    fence, started_at = attempt.fence, attempt.started_at
+    match error:
+        case Snooze():
+            return commands.Snooze(fence, error.delay, started_at)
+        case Fail():
+            message = str(error) or "The handler raised Fail."
+            return failed_for_good(attempt, error.code, message, _stack(error))
+        case Cancelled():
+            failure = Failure("cancelled", storable(str(error) or "The handler raised Cancelled."))
+            return commands.Fail(fence, failure, cancelled=True, started_at=started_at)
+        case RetryIn():
+            message = str(error) or f"The handler asked to be retried in {in_words(error.delay)}."
+            failure = Failure("retry_in", storable(message))
+            return commands.Fail(fence, failure, delay=error.delay, started_at=started_at)
+        case _:
+            words = "".join(traceback.format_exception_only(error)).strip()
+            failure = Failure("exception", storable(words, 2048), _stack(error))
+            return commands.Fail(fence, failure, roll=_random.random(), started_at=started_at)
+
+
+def failed_for_good(
+    attempt: Attempt, code: str, message: str, detail: str | None = None
+) -> FencedCommand:
+    """Settle an attempt that no further attempt can mend."""
+    failure = Failure(storable(code, 64), storable(message, 2048), detail)
+    return commands.Fail(attempt.fence, failure, retryable=False, started_at=attempt.started_at)
+
+
+def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | None:
+    """Settle an attempt that was stopped from outside; None if it is no longer ours to settle.
+
+    `ended` is False while the handler may still run (in a thread, which cannot be interrupted).
+    """
+    fence, started_at, roll = attempt.fence, attempt.started_at, _random.random()
+    match reason:
+        case Stop.LOST:
+            return None
+        case Stop.SHUTDOWN:
+            return commands.Release(fence, started_at=started_at)
+        case Stop.UNREACHABLE:
+            message = "The engine was out of reach for a whole lease, and the job holds a key."
+            return commands.LoseLease(fence, message, roll, stopped=ended)
+        case Stop.TIMEOUT:
+            timeout = in_words(attempt.record.definition.policy.timeout or 0)
+            failure = Failure("timeout", f"The attempt took longer than {timeout}.")
+            return commands.Fail(fence, failure, roll=roll, started_at=started_at, stopped=ended)
+
+
+def _stack(error: BaseException) -> str:
+    """Return the stack below our own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(
+        "trellis.worker."
+    ):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
+    return storable("".join(lines))

@@ -1,0 +1,68 @@
+"""The public conformance suite, run on every engine we ship."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.conftest import COLLECTED
+from trellis.engines.memory import MemoryEngine
+from trellis.engines.port import Engine
+from trellis.engines.sqlite import SqliteEngine
+from trellis.testing import ManualClock, conformance
+from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
+
+ENGINES: Final = ("memory", "sqlite")
+
+
+@pytest.fixture(params=ENGINES)
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def _make(engine_name: str, clock: ManualClock, folder: Path) -> Engine:
+    if engine_name == "memory":
+        return MemoryEngine(clock=clock)
+    return SqliteEngine(str(folder / "jobs.db"), clock=clock)
+
+
+@pytest.fixture
+async def engine(engine_name: str, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Engine]:
+    engine = _make(engine_name, clock, tmp_path)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def another(
+    engine_name: str, clock: ManualClock, tmp_path: Path
+) -> AsyncIterator[Callable[[], Awaitable[Engine]]]:
+    async with AsyncExitStack() as opened:
+
+        async def open_another() -> Engine:
+            engine = _make(engine_name, clock, tmp_path)
+            await engine.open()
+            opened.push_async_callback(engine.close)
+            return engine
+
+        yield open_another
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_no_engine_runs_fewer_tests_than_declared(name: str, pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.stash[COLLECTED][name] >= conformance.DECLARED
+
+
+def test_only_the_memory_engine_lacks_a_capability(engine: Engine, engine_name: str) -> None:
+    assert engine_name == "memory" or all(engine.capabilities)
+    assert all(needed in engine.capabilities._fields for needed in conformance.NEEDS.values())

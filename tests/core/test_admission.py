@@ -1,0 +1,147 @@
+"""Whether a job may come into its key: the whole decision table, written out by hand."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Final
+
+import pytest
+
+from trellis.core.admission import (
+    Admit,
+    Coalesce,
+    KeyFacts,
+    Reason,
+    Reject,
+    Replace,
+    admit_key,
+    check_new_job,
+    revive_key,
+)
+from trellis.core.job import JobId, NewJob
+from trellis.core.keys import hash_key
+from trellis.core.policy import KeyPolicy, WhenFull
+from trellis.errors import ConfigurationError, InvalidName
+from trellis.testing.builders import a_job
+
+HOLDER: Final = JobId("holder")
+NEWEST: Final = JobId("newest")
+OLDEST: Final = JobId("oldest")
+
+
+def _facts(held: int, waiting: int, replaceable: bool) -> KeyFacts:
+    return KeyFacts(
+        held,
+        waiting,
+        HOLDER if held else None,
+        NEWEST if replaceable else None,
+        OLDEST if replaceable else None,
+    )
+
+
+#: (active, queued) of a policy, (held, waiting) of a key: has it room?
+ROOM: Final = [
+    ((1, 0), (0, 0), True),
+    ((1, 0), (1, 0), False),
+    ((1, 0), (0, 1), False),
+    ((1, 1), (1, 0), True),
+    ((1, 1), (0, 1), True),
+    ((1, 1), (1, 1), False),
+    ((1, 1), (1, 2), False),
+    ((2, 0), (1, 0), True),
+    ((2, 0), (2, 0), False),
+    ((2, 0), (1, 1), False),
+    ((2, 3), (2, 2), True),
+    ((2, 3), (2, 3), False),
+    ((1, None), (1, 999), True),
+]
+
+
+@pytest.mark.parametrize("when_full", ["reject", "coalesce", "replace-oldest", "wait"])
+@pytest.mark.parametrize(("limits", "taken", "has_room"), ROOM)
+def test_while_there_is_room_every_policy_lets_the_job_in(
+    limits: tuple[int, int | None], taken: tuple[int, int], has_room: bool, when_full: WhenFull
+) -> None:
+    policy = KeyPolicy("k", *limits, when_full)
+    for replaceable in (True, False):
+        facts = _facts(*taken, replaceable)
+        let_in = has_room or when_full == "wait"
+        assert isinstance(admit_key(policy, facts), Admit) == let_in
+        assert isinstance(revive_key(policy, facts), Admit) == let_in
+
+
+@pytest.mark.parametrize(
+    ("when_full", "facts", "decision"),
+    [
+        ("reject", _facts(1, 0, False), Reject(Reason.KEY_BUSY, HOLDER)),
+        ("reject", _facts(1, 0, True), Reject(Reason.KEY_BUSY, HOLDER)),
+        ("reject", _facts(1, 1, True), Reject(Reason.QUEUE_FULL, HOLDER)),
+        ("reject", _facts(0, 1, True), Reject(Reason.QUEUE_FULL, NEWEST)),
+        ("reject", _facts(0, 1, False), Reject(Reason.QUEUE_FULL, None)),
+        ("coalesce", _facts(1, 0, False), Coalesce(HOLDER)),
+        ("coalesce", _facts(1, 1, True), Coalesce(NEWEST)),
+        ("coalesce", _facts(1, 1, False), Coalesce(HOLDER)),
+        ("coalesce", _facts(0, 1, True), Coalesce(NEWEST)),
+        ("coalesce", _facts(0, 1, False), Reject(Reason.QUEUE_FULL, None)),
+        ("replace-oldest", _facts(1, 1, True), Replace(OLDEST)),
+        ("replace-oldest", _facts(1, 0, True), Replace(OLDEST)),
+        ("replace-oldest", _facts(0, 1, True), Replace(OLDEST)),
+        ("replace-oldest", _facts(1, 0, False), Reject(Reason.KEY_BUSY, HOLDER)),
+        ("replace-oldest", _facts(1, 1, False), Reject(Reason.QUEUE_FULL, HOLDER)),
+    ],
+)
+def test_a_full_key_answers_by_its_policy(
+    when_full: WhenFull, facts: KeyFacts, decision: object
+) -> None:
+    assert admit_key(KeyPolicy("k", 1, 0, when_full), facts) == decision
+
+
+@pytest.mark.parametrize("when_full", ["reject", "coalesce", "replace-oldest"])
+def test_an_ended_job_never_pushes_another_aside_to_come_back(when_full: WhenFull) -> None:
+    policy = KeyPolicy("k", 1, 0, when_full)
+    for held, waiting, replaceable in product((0, 1), (0, 1), (True, False)):
+        facts = _facts(held, waiting, replaceable)
+        if held + waiting == 0:
+            assert revive_key(policy, facts) == Admit()
+            continue
+        reason = Reason.QUEUE_FULL if waiting else Reason.KEY_BUSY
+        existing = HOLDER if held else NEWEST if replaceable else None
+        assert revive_key(policy, facts) == Reject(reason, existing)
+
+
+def test_a_key_without_a_limit_to_its_line_is_never_full() -> None:
+    for when_full in ("reject", "coalesce", "replace-oldest", "wait"):
+        policy = KeyPolicy("k", 1, None, when_full)
+        assert admit_key(policy, _facts(1, 10_000, True)) == Admit()
+
+
+def test_a_new_job_gets_the_hash_of_its_key() -> None:
+    new = a_job(key="user/7")._replace(key_hash=None)
+    assert check_new_job(new).key_hash == hash_key(new.service, new.type, "user/7")
+
+
+def test_a_good_new_job_is_returned_as_it_is() -> None:
+    new = a_job(priority=4, dedupe="x" * 512, idempotency_key="y")
+    assert check_new_job(new) is new
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        a_job(priority=5),
+        a_job(priority=-5),
+        a_job(dedupe=""),
+        a_job(dedupe="x" * 513),
+        a_job(idempotency_key=""),
+        a_job(idempotency_key="x" * 513),
+    ],
+)
+def test_a_request_no_engine_should_see_is_refused(new: NewJob) -> None:
+    with pytest.raises(ConfigurationError):
+        check_new_job(new)
+
+
+@pytest.mark.parametrize("new", [a_job(service="workers"), a_job(type="a.b"), a_job(queue="")])
+def test_a_bad_name_in_a_request_is_refused(new: NewJob) -> None:
+    with pytest.raises(InvalidName):
+        check_new_job(new)
