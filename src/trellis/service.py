@@ -154,9 +154,7 @@ class Service:
         job_type = self._types.get(name)
         if job_type is None:
             known = ", ".join(sorted(self._types)) or "none"
-            raise UnknownJobType(
-                f"Service {self.name!r} has no job type {name!r}. It has: {known}."
-            )
+            raise UnknownJobType(f"Service {self.name!r} has no job type {name!r}, but: {known}.")
         return Job(job_type, self._connection, run_inline)
 
     def lifespan(self, make: Lifespan) -> Lifespan:

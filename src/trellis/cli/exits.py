@@ -60,6 +60,8 @@ def report(error: BaseException, *, debug: bool) -> int:
         case click.ClickException():
             error.show(sys.stderr)
             return error.exit_code
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else FAILED
         case KeyboardInterrupt() | click.Abort():
             complain("Interrupted.")
             return INTERRUPTED
@@ -77,4 +79,4 @@ def report(error: BaseException, *, debug: bool) -> int:
 
 def complain(text: str) -> None:
     """Write a sentence to stderr."""
-    print(text, file=sys.stderr)
+    sys.stderr.write(f"{text}\n")

@@ -11,6 +11,8 @@ from contextlib import suppress
 from trellis.cli.exits import INTERRUPTED, OK, complain
 from trellis.contract.settings import WorkerSettings
 from trellis.core.spans import in_words
+from trellis.engines import make_engine
+from trellis.errors import ConfigurationError
 from trellis.service import Service, work
 from trellis.worker.supervisor import Supervisor
 
@@ -42,16 +44,15 @@ class _Signals:
 
 async def run_worker(services: Sequence[Service], settings: WorkerSettings) -> int:
     """Work until a signal comes; return the exit code."""
+    _check_reach(services[0].url)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     signals = _Signals()
     signals.install()
     async with work(services, settings) as supervisor:
         signals.supervisor = supervisor
-        types = ", ".join(
-            f"{each.service}/{each.name}" for one in services for each in one.job_types
-        )
+        names = [f"{one.name}/{each.name}" for one in services for each in one.job_types]
         complain(
-            f"Working on {types} at {services[0].url} in {settings.concurrency} slots. "
+            f"Working on {', '.join(names)} at {services[0].url} in {settings.concurrency} slots. "
             "Ctrl-C stops."
         )
         await signals.stop.wait()
@@ -63,3 +64,11 @@ async def run_worker(services: Sequence[Service], settings: WorkerSettings) -> i
         await service.connection.close()
     complain(f"Stopped after {supervisor.settled:,} attempts.")
     return INTERRUPTED if signals.at_once else OK
+
+
+def _check_reach(url: str) -> None:
+    if not make_engine(url).capabilities.processes:
+        raise ConfigurationError(
+            f"Jobs at {url} live in the process that made them, so a worker process of its own "
+            "would never see one. Use `async with service.worker():` there, or a sqlite:/// URL."
+        )

@@ -7,7 +7,6 @@ engine could not keep: `decode(encode(value))` gives an equal value, or `encode`
 from __future__ import annotations
 
 import sys
-from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
@@ -116,7 +115,6 @@ class MsgspecCodec:
             raise PayloadInvalid(f"The {what} does not fit its type: {error}.") from error
 
 
-@lru_cache(maxsize=1024)
 def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annotation may be asked
     """Return the codec of an annotation; refuse one that cannot be written as JSON."""
     if annotation is None or annotation is type(None):
@@ -127,7 +125,7 @@ def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annota
         return PydanticCodec(annotation)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ConfigurationError(
-            f"{annotation!r} cannot be {what}: pydantic does not know how to read it. "
+            f"{annotation!r} cannot be {what}: {error.message.splitlines()[0]} "
             "Use a pydantic model, a dataclass, a TypedDict or a builtin type."
         ) from error
 

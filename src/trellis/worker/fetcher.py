@@ -88,8 +88,9 @@ class Fetcher:
             demands, limit = plan
             try:
                 count = await self._claim(demands, limit)
-            except EngineUnavailable as error:
-                _logger.warning("Cannot claim jobs now: %s", error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next claim may work
+                if not failures:
+                    _logger.warning("Cannot claim jobs now: %s", error)
                 self._maybe_more = True
                 await asyncio.sleep(_PATIENCE[min(failures, len(_PATIENCE) - 1)])
                 failures += 1

@@ -23,6 +23,7 @@ from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder
 
 _RETRY: Final = 1.0
+_FAREWELL: Final = 2.0
 _logger = logging.getLogger(__name__)
 
 Hear = Callable[[Renewed | SessionLost], None]
@@ -63,7 +64,7 @@ class LeaseKeeper:
         self._stopping = True
         self.wake()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._lease):
+            async with asyncio.timeout(_FAREWELL):
                 await self._ended.wait()
 
     def wake(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -37,6 +37,8 @@ from trellis.worker.sweeper import Sweeper
 
 #: How long stopped handlers and the last settlements may take after the grace.
 _LAST_MOMENT: Final = 2.0
+_RESTART: Final = 1.0
+_logger = logging.getLogger(__name__)
 
 
 class Supervisor:
@@ -118,7 +120,7 @@ class Supervisor:
             self._fetcher.listen, self._settler.run, self._notes.run, self._sweeper.run,
             self._cancels.run, self._maintenance.run,
         ):  # fmt: skip
-            self._loops.append(asyncio.create_task(work(), name=f"trellis-{work.__qualname__}"))
+            self._loops.append(asyncio.create_task(_keep_going(work), name=work.__qualname__))
 
     async def stop(self) -> None:
         """Stop in order; afterwards nothing of this worker runs and nothing is held."""
@@ -168,6 +170,16 @@ class Supervisor:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await work
+
+
+async def _keep_going(work: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop again when it ends: a worker without it would look alive and do nothing."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            _logger.exception("A part of the worker failed and is started again")
+        await asyncio.sleep(_RESTART)
 
 
 async def _finished(task: asyncio.Task[None]) -> None:

@@ -1,1 +1,1 @@
-"""One module per command, light to import: `--help` loads them all, so the rest comes when needed."""
+"""One module per command, light to import, because `--help` loads them all."""

@@ -6,6 +6,8 @@ import rich_click as click
 
 from trellis.cli.options import debug_option
 
+_QUERY = "select type, state, count(*) from trellis_record group by type, state"
+
 
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Keep the database to look at it afterwards.")
@@ -32,9 +34,7 @@ def command(*, keep: bool) -> None:
         database = folder / "demo.db"
         click.echo(f"\nThe database is {database}. Look further:")
         click.echo(f"  trellis doctor --url sqlite:///{database}")
-        click.echo(
-            f"  sqlite3 {database} 'select type, state, count(*) from trellis_record group by 1, 2'"
-        )
+        click.echo(f"  sqlite3 {database} '{_QUERY}'")
         click.echo(f"  trellis worker trellis.cli.demo.jobs:app --url sqlite:///{database}")
     else:
         click.echo("\nThe database is deleted again; keep it with: trellis demo --keep")

@@ -17,6 +17,7 @@ from trellis.cli.options import debug_option, url_option
 @debug_option
 def command(
     services: tuple[str, ...],
+    *,
     url: str | None,
     concurrency: int | None,
     lease: str | None,

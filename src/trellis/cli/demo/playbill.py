@@ -1,4 +1,4 @@
-"""Telling people what they see, scene by scene, and at the end what was promised and what was seen."""
+"""Telling people what they see, scene by scene, and at the end what was promised."""
 
 from __future__ import annotations
 

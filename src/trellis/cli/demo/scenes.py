@@ -1,10 +1,11 @@
-"""The scenes of the demo: each does harm on purpose and reports what was promised and what was seen."""
+"""The scenes of the demo: each does harm on purpose, then says what was promised and seen."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from trellis import control
@@ -116,8 +117,7 @@ async def one_at_a_time(stage: Stage) -> Seen:
     overlaps = 0
     for account in _ACCOUNTS:
         spans = sorted((int(entry[1]), int(entry[2])) for entry in entries if entry[0] == account)
-        pairs = zip(spans, spans[1:], strict=False)
-        overlaps += sum(later[0] < earlier[1] for earlier, later in pairs)
+        overlaps += sum(later[0] < earlier[1] for earlier, later in pairwise(spans))
     processes = len({entry[3] for entry in entries})
     seen = f"{len(entries)} deposits by {processes} processes, {overlaps} overlaps"
     holds = len(entries) == _DEPOSITS and overlaps == 0

@@ -61,7 +61,7 @@ class Stage:
         command += ["--url", self.url, "--lease", LEASE, "--concurrency", _SLOTS]
         with (self.folder / "workers.log").open("ab") as log:
             # A group of its own: Ctrl-C must reach us alone, we then end the workers ourselves.
-            process = subprocess.Popen(  # noqa: S603 - our own command
+            process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own command, started at once
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
         self._workers.append(process)

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from trellis.core.admission import Reject, revive_key
 from trellis.core.agenda import keep_until, look_at
 from trellis.core.commands import Complete
-from trellis.core.job import Head
 from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
@@ -121,7 +120,8 @@ def _end(tx: Transaction, transition: Transition) -> bool:
 def _move(tx: Transaction, transition: Transition) -> bool:
     definition, head = transition.definition, transition.head
     # The guard first, on its own: nothing else may happen to the slot if it does not hold.
-    moved = tx.run("commit_move", *_move_row(transition, "taken"), *_guard(transition))
+    row = _move_row(transition, _seen_at(tx, transition))
+    moved = tx.run("commit_move", *row, *_guard(transition))
     if not moved:
         return False
     if definition.key_hash is not None:
@@ -129,6 +129,14 @@ def _move(tx: Transaction, transition: Transition) -> bool:
     if head.state in WAITING:
         tx.run("key_park", park_of(tx, definition, head), definition.row)
     return True
+
+
+def _seen_at(tx: Transaction, transition: Transition) -> Instant | None:
+    """Return the last sign of life of an attempt that goes on."""
+    if transition.head.fence is None:
+        return None
+    row = tx.one("commit_seen_at", transition.definition.row)
+    return row[0] if row else None
 
 
 def _close(tx: Transaction, transition: Transition) -> bool:
@@ -189,11 +197,11 @@ def _guard(transition: Transition) -> Row:
     return (transition.definition.row, before.version, token)
 
 
-def _move_row(transition: Transition, park: str) -> Row:
-    head: Head = transition.head
+def _move_row(transition: Transition, seen_at: Instant | None) -> Row:
+    head = transition.head
     fence = head.fence or (None, None)
     return (
-        park,
+        "taken",  # a waiting job is parked right after, when its slot is settled
         head.state,
         head.version,
         head.generation,
@@ -207,7 +215,7 @@ def _move_row(transition: Transition, park: str) -> Row:
         head.blocked,
         head.suspect,
         encode_failure(head.error),
-        look_at(transition.definition, head),
+        look_at(transition.definition, head, seen_at),
     )
 
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file; make it, readable by its owner only, if it is missing and may be made."""
-    if not path.exists():
+    if not _exists(path):
         if not create:
             raise DatabaseMissing(
                 f"There is no database at {path}. Check the URL, or start a worker or run "
@@ -50,6 +50,16 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise translate(error, path) from error
     return connection
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ReadOnlyDatabase(
+            f"{path} cannot be reached ({error.strerror}). Check that this user may open its "
+            "folder and write there."
+        ) from error
 
 
 def _make(path: Path) -> None:

@@ -41,33 +41,27 @@ def folder_for(path: Path) -> Path | None:
 
 
 class Doorbell:
-    """Rings the other processes, and hears them."""
+    """Rings the other processes that watch a database."""
 
     def __init__(self, path: Path) -> None:
-        self._folder = folder_for(path)
-        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sender.setblocking(False)
-        self._ear: socket.socket | None = None
-        self._own = ""
-
-    @property
-    def works(self) -> bool:
-        """Whether there is a private place for the sockets."""
-        return self._folder is not None
+        self.folder = folder_for(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._own = f"{os.getpid()}-"
 
     def ring(self, topics: Iterable[Topic]) -> None:
         """Tell every other process that something happened to these topics."""
-        if self._folder is None:
+        if self.folder is None:
             return
         message = b"".join(_LETTERS[topic] for topic in topics)
         with suppress(OSError):
-            for name in os.listdir(self._folder):
-                if name != self._own:
-                    self._send(self._folder / name, message)
+            for name in os.listdir(self.folder):
+                if not name.startswith(self._own):
+                    self._send(self.folder / name, message)
 
     def _send(self, address: Path, message: bytes) -> None:
         try:
-            self._sender.sendto(message, str(address))
+            self._socket.sendto(message, str(address))
         except ConnectionRefusedError:
             # Its owner died without removing it.
             with suppress(OSError):
@@ -76,34 +70,35 @@ class Doorbell:
             # Gone meanwhile, or its buffer is full and so it will wake anyway.
             pass
 
-    def listen(self) -> socket.socket | None:
-        """Return the socket on which others ring us."""
-        if self._ear is None and self._folder is not None:
-            ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            ear.setblocking(False)
-            name = f"{os.getpid()}-{secrets.token_hex(4)}"
-            try:
-                ear.bind(str(self._folder / name))
-            except OSError:
-                ear.close()
-                return None
-            self._ear, self._own = ear, name
-        return self._ear
+    def close(self) -> None:
+        """Be silent from now on."""
+        self._socket.close()
+
+
+class Ear:
+    """Hears the doorbells of other processes, for one watch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._address = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        try:
+            self.socket.bind(str(self._address))
+        except OSError:
+            self.socket.close()
+            raise
 
     def hear(self, tell: Callable[[set[Topic]], None]) -> None:
         """Read everything that was rung and pass it on."""
         heard: set[Topic] = set()
         with suppress(BlockingIOError):
-            while self._ear is not None:
-                heard.update(_TOPICS[byte] for byte in self._ear.recv(64) if byte in _TOPICS)
+            while True:
+                heard.update(_TOPICS[byte] for byte in self.socket.recv(64) if byte in _TOPICS)
         if heard:
             tell(heard)
 
     def close(self) -> None:
-        """Be silent and deaf."""
-        self._sender.close()
-        if self._ear is not None and self._folder is not None:
-            self._ear.close()
-            with suppress(OSError):
-                (self._folder / self._own).unlink()
-            self._ear = None
+        """Be deaf, and leave no name behind."""
+        self.socket.close()
+        with suppress(OSError):
+            self._address.unlink()

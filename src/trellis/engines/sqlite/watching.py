@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from trellis.engines.hints import Hints
-from trellis.engines.sqlite.doorbell import Doorbell
+from trellis.engines.sqlite.doorbell import Doorbell, Ear
 from trellis.engines.values import Topic
 from trellis.errors import TrellisError
 
@@ -29,7 +29,7 @@ class Watching:
     @property
     def can_ring(self) -> bool:
         """Whether other processes can be woken at once."""
-        return self._doorbell is not None and self._doorbell.works
+        return self._doorbell is not None and self._doorbell.folder is not None
 
     def open(self, data_version: Callable[[], Awaitable[int]]) -> None:
         """Begin; `data_version` changes when another connection has written."""
@@ -54,18 +54,29 @@ class Watching:
     async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield hints until closed."""
         loop = asyncio.get_running_loop()
-        doorbell = self._doorbell
-        ear = doorbell.listen() if doorbell else None
-        if doorbell is not None and ear is not None:
-            loop.add_reader(ear, doorbell.hear, self._hints.publish)
+        ear = self._ear()
+        if ear is not None:
+            loop.add_reader(ear.socket, ear.hear, self._hints.publish)
         poll = asyncio.create_task(self._poll())
         try:
             async for topic in self._hints.watch(topics):
                 yield topic
         finally:
+            if ear is not None:
+                loop.remove_reader(ear.socket)
+                ear.close()
             poll.cancel()
             with suppress(asyncio.CancelledError):
                 await poll
+
+    def _ear(self) -> Ear | None:
+        folder = self._doorbell.folder if self._doorbell else None
+        if folder is None:
+            return None
+        try:
+            return Ear(folder)
+        except OSError:
+            return None  # the poll notices, a little later
 
     async def _poll(self) -> None:
         """Notice what the doorbell missed."""

@@ -33,6 +33,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from trellis.testing.conformance.agenda import TestAgenda
+from trellis.testing.conformance.cancelling import TestCancelling
 from trellis.testing.conformance.claiming import (
     TestClaiming,
     TestClaimLimits,
@@ -42,6 +44,20 @@ from trellis.testing.conformance.claiming import (
 from trellis.testing.conformance.committing import TestCommitting, TestConflicts
 from trellis.testing.conformance.creating import TestCreating
 from trellis.testing.conformance.fences import TestFences
+from trellis.testing.conformance.hints import TestHints
+from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestRevival
+from trellis.testing.conformance.late_results import TestLateResults, TestLostReplies
+from trellis.testing.conformance.leases import TestLeaseClock, TestReaping, TestRenewing
+from trellis.testing.conformance.lingering import TestLingering
+from trellis.testing.conformance.notes import TestLogs, TestNotes
+from trellis.testing.conformance.operators import TestOperators
+from trellis.testing.conformance.outcomes import TestOutcomes
+from trellis.testing.conformance.queues import TestQueues
+from trellis.testing.conformance.reading import TestCounting, TestFinding, TestLoading
+from trellis.testing.conformance.repeats import TestDedupe, TestIdempotency
+from trellis.testing.conformance.retention import TestRetention
+from trellis.testing.conformance.sharing import TestDurability, TestOpening, TestSharing
+from trellis.testing.conformance.slots import TestHeldForTheJob, TestSlots
 from trellis.testing.conformance.suite import EngineSuite, capability_of
 
 #: The parts of the suite.
@@ -54,6 +70,34 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestCommitting,
     TestConflicts,
     TestFences,
+    TestRenewing,
+    TestReaping,
+    TestLeaseClock,
+    TestAdmission,
+    TestKeyStatus,
+    TestRevival,
+    TestSlots,
+    TestHeldForTheJob,
+    TestLingering,
+    TestDedupe,
+    TestIdempotency,
+    TestAgenda,
+    TestNotes,
+    TestLogs,
+    TestLateResults,
+    TestLostReplies,
+    TestCancelling,
+    TestRetention,
+    TestLoading,
+    TestFinding,
+    TestCounting,
+    TestQueues,
+    TestOutcomes,
+    TestOperators,
+    TestHints,
+    TestOpening,
+    TestDurability,
+    TestSharing,
 )
 
 #: How many tests the suite has.

@@ -1,10 +1,12 @@
 """What is due by the clock alone: deadlines, timeouts, silence, cancels not heeded."""
-# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
 
 from trellis.core.agenda import TIMEOUT_SLACK, look_at
-from trellis.core.commands import Cancel, Release
+from trellis.core.commands import Cancel, Fail, Release
+from trellis.core.commands import Retry as RetryJob
+from trellis.core.job import Failure
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.spans import SECOND, micros
 from trellis.core.states import State
@@ -87,9 +89,7 @@ class TestAgenda(EngineSuite):
         assert after.head.error.code == "timeout"
         assert await _due(engine) == []
 
-    async def test_a_settled_attempt_is_never_due(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_a_settled_attempt_is_never_due(self, engine: Engine, clock: ManualClock) -> None:
         session = await a_session(engine, LONG)
         policy = Policy(timeout=SECOND, activity_timeout=SECOND)
         done = await start(engine, session, a_job(policy=policy, deadline_in=SECOND))
@@ -207,10 +207,6 @@ class TestAgenda(EngineSuite):
     async def test_a_revived_job_is_due_at_its_deadline_still(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        from trellis.core.commands import Fail
-        from trellis.core.commands import Retry as RetryJob
-        from trellis.core.job import Failure
-
         session = await a_session(engine, LONG)
         taken = await start(engine, session, a_job(deadline_in=60 * SECOND))
         boom = Fail(fence_of(taken), Failure("exception", "x"), retryable=False)

@@ -1,5 +1,5 @@
 """Dedupe and idempotency keys: two ways to ask twice and get one job."""
-# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ class TestDedupe(EngineSuite):
         answers = await engine.create([a_job(dedupe="d")])
         assert answers == [Coalesced(first.definition.id, Reason.SAME_DEDUPE_KEY)]
 
-    async def test_a_merged_job_is_merged_even_while_its_queue_drains(
-        self, engine: Engine
-    ) -> None:
+    async def test_a_merged_job_is_merged_even_while_its_queue_drains(self, engine: Engine) -> None:
         first = await accept_one(engine, a_job(dedupe="d"))
         await engine.set_queue(QueueSettings(SERVICE, QUEUE, draining=True))
         answers = await engine.create([a_job(dedupe="d"), a_job(dedupe="e")])
@@ -196,9 +194,7 @@ class TestIdempotency(EngineSuite):
         answers = await engine.create([a_job(idempotency_key="k", dedupe="d")])
         assert answers == [Coalesced(one.definition.id, Reason.SAME_IDEMPOTENCY_KEY)]
 
-    async def test_a_known_request_is_answered_while_its_queue_drains(
-        self, engine: Engine
-    ) -> None:
+    async def test_a_known_request_is_answered_while_its_queue_drains(self, engine: Engine) -> None:
         new = a_job(idempotency_key="k")
         record = await accept_one(engine, new)
         await engine.set_queue(QueueSettings(SERVICE, QUEUE, draining=True))

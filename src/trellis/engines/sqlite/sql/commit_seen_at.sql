@@ -1,0 +1,1 @@
+select seen_at from trellis_queue where job = ?

@@ -1,0 +1,199 @@
+"""Notes: what an attempt says about itself is kept, fenced, and moves no version."""
+# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+
+from __future__ import annotations
+
+from trellis.core.commands import Release
+from trellis.core.job import JobRecord
+from trellis.core.spans import SECOND
+from trellis.engines.port import Engine
+from trellis.engines.values import (
+    Activity,
+    Begun,
+    Heartbeat,
+    Item,
+    LogEntry,
+    LogLine,
+    Note,
+    NoteBody,
+    NoteResult,
+    Phase,
+    Progress,
+)
+from trellis.testing.builders import a_job, a_job_id, complete, fence_of
+from trellis.testing.clock import ManualClock
+from trellis.testing.conformance.steps import (
+    a_session,
+    accept_one,
+    claim_one,
+    head,
+    journal,
+    settle,
+    start,
+)
+from trellis.testing.conformance.suite import EngineSuite
+
+
+async def say(engine: Engine, taken: JobRecord, *bodies: NoteBody) -> None:
+    """Note something about an attempt that must still hold its job."""
+    row, claims, fence = taken.definition.row, taken.head.claims, fence_of(taken)
+    results = await engine.note([Note(row, claims, fence, body) for body in bodies])
+    assert results == [NoteResult.NOTED] * len(bodies)
+
+
+async def activity(engine: Engine, taken: JobRecord) -> Activity:
+    """Return what the attempt said, of which there must be something."""
+    found = await engine.activity(taken.definition.id)
+    assert found is not None
+    return found
+
+
+class TestNotes(EngineSuite):
+    """The latest attempt's progress, phase and items, as it last told them."""
+
+    async def test_a_job_that_said_nothing_has_no_activity(self, engine: Engine) -> None:
+        record = await accept_one(engine, a_job())
+        assert await engine.activity(record.definition.id) is None
+        assert await engine.activity(a_job_id()) is None
+
+    async def test_everything_an_attempt_says_is_kept(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        progress = Progress(3, 10.5, "render", "Seite 3 von Zoë")
+        await say(
+            engine,
+            taken,
+            Begun(clock.now() - 5),
+            Phase("upload"),
+            progress,
+            Item("b.md", "in_progress"),
+            Item("a.md", "failed", "no such file"),
+        )
+        assert await activity(engine, taken) == Activity(
+            1,
+            clock.now() - 5,
+            clock.now(),
+            progress,
+            "upload",
+            (Item("a.md", "failed", "no such file"), Item("b.md", "in_progress")),
+        )
+
+    async def test_a_note_moves_no_version_and_leaves_no_event(self, engine: Engine) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        before = await journal(engine, taken)
+        await say(engine, taken, Begun(1), Heartbeat(), Progress(1), Phase("x"), LogLine("a", "b"))
+        assert await head(engine, taken) == taken.head
+        assert await journal(engine, taken) == before
+
+    async def test_later_progress_takes_the_place_of_earlier(self, engine: Engine) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        await say(engine, taken, Progress(1, 10, "a", "b"), Progress(2))
+        assert (await activity(engine, taken)).progress == Progress(2)
+
+    async def test_an_item_has_one_status_at_a_time(self, engine: Engine) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        await say(engine, taken, Item("a", "in_progress"), Item("b", "in_progress"))
+        await say(engine, taken, Item("a", "completed"), Item("b", "skipped", "unchanged"))
+        items = (await activity(engine, taken)).items
+        assert items == (Item("a", "completed"), Item("b", "skipped", "unchanged"))
+
+    async def test_a_new_phase_starts_without_items_and_progress(self, engine: Engine) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        await say(engine, taken, Phase("one"), Progress(1, 2), Item("a", "completed"))
+        await say(engine, taken, Phase("two"))
+        said = await activity(engine, taken)
+        assert (said.phase, said.items, said.progress) == ("two", (), None)
+        await say(engine, taken, Item("b", "failed"))
+        assert (await activity(engine, taken)).items == (Item("b", "failed"),)
+
+    async def test_a_phase_does_not_forget_when_the_attempt_began(self, engine: Engine) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        await say(engine, taken, Begun(77), Phase("one"))
+        assert (await activity(engine, taken)).began_at == 77
+
+    async def test_every_note_is_a_sign_of_life(self, engine: Engine, clock: ManualClock) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        bodies = (Heartbeat(), Progress(1), Phase("x"), Item("a", "failed"), LogLine("info", "x"))
+        for body in bodies:
+            clock.advance_micros(SECOND)
+            await say(engine, taken, body)
+            assert (await activity(engine, taken)).seen_at == clock.now()
+
+    async def test_a_new_attempt_starts_with_nothing_said(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        first = await start(engine, session, a_job())
+        await say(engine, first, Begun(1), Phase("x"), Progress(1), Item("a", "failed"))
+        await settle(engine, first, Release(fence_of(first)))
+        second = await claim_one(engine, session)
+        assert await engine.activity(second.definition.id) is None
+        await say(engine, second, Progress(5))
+        said = await activity(engine, second)
+        assert (said.claim, said.progress) == (2, Progress(5))
+        assert (said.began_at, said.phase, said.items) == (None, None, ())
+
+    async def test_what_the_last_attempt_said_stays_after_the_end(self, engine: Engine) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        await say(engine, taken, Progress(9, 10))
+        before = await activity(engine, taken)
+        await settle(engine, taken, complete(taken))
+        assert await activity(engine, taken) == before
+
+    async def test_notes_are_answered_one_by_one(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        one, two = await start(engine, session, a_job()), await start(engine, session, a_job())
+        await settle(engine, one, complete(one))
+        notes = [Note(each.definition.row, 1, fence_of(each), Heartbeat()) for each in (one, two)]
+        assert await engine.note(notes) == [NoteResult.STALE, NoteResult.NOTED]
+        assert await engine.note([]) == []
+
+    async def test_a_note_about_a_job_that_is_not_there_is_stale(self, engine: Engine) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        stray = Note(taken.definition.row + 999, 1, fence_of(taken), Heartbeat())
+        assert await engine.note([stray]) == [NoteResult.STALE]
+
+
+class TestLogs(EngineSuite):
+    """Log lines are kept in order, for all attempts of a job."""
+
+    async def test_lines_come_back_in_order_with_all_they_carry(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        await say(engine, taken, LogLine("info", "one"), LogLine("error", "zwei ü", '{"n":1}'))
+        lines = await engine.logs(taken.definition.id)
+        assert [line[1:] for line in lines] == [
+            (clock.now(), 1, "info", "one", None),
+            (clock.now(), 1, "error", "zwei ü", '{"n":1}'),
+        ]
+        assert 0 < lines[0].number < lines[1].number
+
+    async def test_lines_are_read_from_where_the_reader_left_off(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        taken, other = await start(engine, session, a_job()), await start(engine, session, a_job())
+        for number in range(5):
+            await say(engine, taken, LogLine("info", str(number)))
+            await say(engine, other, LogLine("info", "noise"))
+        read: list[LogEntry] = []
+        while page := await engine.logs(
+            taken.definition.id, after=read[-1].number if read else 0, limit=2
+        ):
+            assert len(page) <= 2
+            read += page
+        assert [line.message for line in read] == ["0", "1", "2", "3", "4"]
+
+    async def test_lines_of_every_attempt_are_kept(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        first = await start(engine, session, a_job())
+        await say(engine, first, LogLine("info", "first"))
+        await settle(engine, first, Release(fence_of(first)))
+        second = await claim_one(engine, session)
+        await say(engine, second, LogLine("info", "second"))
+        await settle(engine, second, complete(second))
+        lines = await engine.logs(first.definition.id)
+        assert [(line.claim, line.message) for line in lines] == [(1, "first"), (2, "second")]
+
+    async def test_a_job_without_lines_or_no_job_has_none(self, engine: Engine) -> None:
+        record = await accept_one(engine, a_job())
+        assert await engine.logs(record.definition.id) == []
+        assert await engine.logs(a_job_id()) == []

@@ -1,0 +1,95 @@
+"""Where a service's jobs are kept, and for how long its engine is open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from trellis import ConfigurationError, JobStatus, Service
+from trellis.errors import CapabilityMissing, UnknownScheme
+
+
+def test_the_url_is_looked_up_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRELLIS_URL", raising=False)
+    service = Service("shop")
+    assert service.url == "sqlite:///trellis.db"
+    monkeypatch.setenv("TRELLIS_URL", "memory://")
+    assert service.url == "memory://"
+    assert Service("shop", "sqlite:///own.db").url == "sqlite:///own.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        ("redis://localhost", UnknownScheme, "does not know redis://"),
+        ("jobs.db", ConfigurationError, "is not an engine URL"),
+        ("sqlite://jobs.db", ConfigurationError, "names no file"),
+        ("postgresql://localhost/jobs", CapabilityMissing, "has no postgresql:// engine yet"),
+    ],
+)
+async def test_a_url_that_leads_nowhere_is_refused_at_first_use(
+    url: str, error: type[Exception], words: str
+) -> None:
+    job = Service("shop", url).declare("greet", payload=str, result=str)
+    with pytest.raises(error, match=words):
+        await job.create("ada")
+
+
+def test_jobs_outlive_the_loop_that_made_them(url: str) -> None:
+    job = Service("shop", url).declare("greet", payload=str, result=str)
+
+    async def create() -> str:
+        return (await job.create("ada")).id
+
+    async def look(job_id: str) -> JobStatus:
+        return await job.ref(job_id).status()
+
+    job_id = asyncio.run(create())
+    assert asyncio.run(look(job_id)).id == job_id
+
+
+async def test_the_engine_is_opened_once_however_many_ask(url: str) -> None:
+    async with Service("shop", url) as service:
+        engines = await asyncio.gather(*(service.connection.engine() for _ in range(5)))
+        assert len({id(engine) for engine in engines}) == 1
+
+
+async def test_a_closed_service_opens_again_when_it_is_used(url: str) -> None:
+    service = Service("shop", url)
+    job = service.declare("greet", payload=str, result=str)
+    async with service:
+        ref = await job.create("ada")
+    async with service:
+        assert (await ref.status()).id == ref.id
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_opens_an_engine_of_its_own(tmp_path: Path) -> None:
+    job = Service("shop", f"sqlite:///{tmp_path / 'jobs.db'}").declare(
+        "greet", payload=str, result=str
+    )
+
+    async def create() -> str:
+        return (await job.create("ada")).id
+
+    parents = asyncio.run(create())
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, asyncio.run(create()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    childs = os.read(reading, 100).decode()
+    os.close(reading)
+    os.waitpid(child, 0)
+
+    async def states() -> list[str]:
+        return [(await job.ref(each).status()).state for each in (parents, childs)]
+
+    assert asyncio.run(states()) == ["pending", "pending"]

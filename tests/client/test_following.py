@@ -1,0 +1,156 @@
+"""Following jobs with a reference: status, cancel, waiting for the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trellis import (
+    Fail,
+    Job,
+    JobCancelled,
+    JobDead,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    JobReplaced,
+    PerKey,
+    Retry,
+    Service,
+    State,
+    WaitTimeout,
+)
+from trellis.core.job import JobId
+from trellis.errors import CommandRejected, EngineClosed
+
+
+def greeting(service: Service) -> Job[str, str]:
+    return service.declare("greet", payload=str, result=str)
+
+
+async def test_a_result_comes_back_typed(service: Service) -> None:
+    @service.job
+    async def add(numbers: tuple[int, int]) -> tuple[str, int]:
+        return "sum", sum(numbers)
+
+    async with service.worker():
+        assert await (await add.create((2, 3))).wait("10s") == ("sum", 5)
+
+
+async def test_many_waiters_are_served(service: Service) -> None:
+    @service.job
+    async def double(number: int) -> int:
+        return number * 2
+
+    async with service.worker():
+        refs = await double.create_many(range(300))
+        results = await asyncio.gather(*(ref.wait("20s") for ref in refs))
+    assert results == [number * 2 for number in range(300)]
+
+
+async def test_a_reference_made_from_an_id_waits_just_as_well(service: Service) -> None:
+    @service.job
+    async def nothing() -> None:
+        return None
+
+    async with service.worker():
+        ref = await nothing.create()
+        assert await nothing.ref(ref.id).wait("10s") is None
+
+
+async def test_waiting_too_long_names_the_missing_worker(service: Service) -> None:
+    ref = await greeting(service).create("ada")
+    with pytest.raises(WaitTimeout, match="still pending after 10ms. No worker for shop/greet"):
+        await ref.wait("10ms")
+
+
+async def test_waiting_for_an_unknown_job_says_so(service: Service) -> None:
+    with pytest.raises(JobNotFound, match="There is no job 01ARZ3NDEKTSV4RRFFQ69G5FAV"):
+        await greeting(service).ref("01ARZ3NDEKTSV4RRFFQ69G5FAV").wait("10s")
+
+
+async def test_an_unknown_job_has_no_status(service: Service) -> None:
+    with pytest.raises(JobNotFound):
+        await greeting(service).ref("01ARZ3NDEKTSV4RRFFQ69G5FAV").status()
+
+
+async def test_a_cancelled_job_raises_for_its_waiter(service: Service) -> None:
+    ref = await greeting(service).create("ada")
+    waiter = asyncio.create_task(ref.wait("10s"))
+    status = await ref.cancel("not needed")
+    assert status.state is State.CANCELLED
+    with pytest.raises(JobCancelled, match="was cancelled"):
+        await waiter
+
+
+async def test_cancelling_twice_is_fine(service: Service) -> None:
+    ref = await greeting(service).create("ada")
+    await ref.cancel()
+    assert (await ref.cancel()).state is State.CANCELLED
+
+
+async def test_a_finished_job_cannot_be_cancelled(service: Service) -> None:
+    @service.job
+    async def nothing() -> None:
+        return None
+
+    async with service.worker():
+        ref = await nothing.create()
+        await ref.wait("10s")
+    with pytest.raises(CommandRejected, match="completed"):
+        await ref.cancel()
+
+
+async def test_a_failed_job_raises_its_reason(service: Service) -> None:
+    @service.job
+    async def refuse(name: str) -> None:
+        raise Fail(f"{name} is not welcome")
+
+    async with service.worker():
+        with pytest.raises(JobFailed, match="ada is not welcome"):
+            await (await refuse.create("ada")).wait("10s")
+
+
+async def test_a_dead_job_raises_its_reason(service: Service) -> None:
+    @service.job(retry=Retry.never())
+    async def crash(name: str) -> None:
+        raise RuntimeError(name)
+
+    async with service.worker():
+        with pytest.raises(JobDead, match="RuntimeError: ada"):
+            await (await crash.create("ada")).wait("10s")
+
+
+async def test_an_expired_job_raises(service: Service) -> None:
+    job = greeting(service)
+
+    @service.job
+    async def other() -> None:
+        return None
+
+    async with service.worker(lease="300ms"):
+        ref = await job.create("ada", deadline="1ms")
+        with pytest.raises(JobExpired, match="its deadline passed"):
+            await ref.wait("20s")
+
+
+async def test_a_replaced_job_raises(service: Service) -> None:
+    key = PerKey("one", queued=1, when_full="replace-oldest")
+    job = service.declare("report", result=str, per_key=key)
+    oldest = await job.create()
+    await job.create()
+    await job.create()
+    with pytest.raises(JobReplaced, match="a newer job of its key took its place"):
+        await oldest.wait("10s")
+
+
+async def test_closing_the_service_sends_waiters_away(service: Service) -> None:
+    ref = await greeting(service).create("ada")
+    waiter = asyncio.create_task(ref.wait())
+    room = await service.connection.room()
+    while JobId(ref.id) not in room._waiting:  # noqa: SLF001 - a signal that it waits
+        await asyncio.sleep(0)
+    await service.connection.close()
+    with pytest.raises(EngineClosed):
+        await waiter

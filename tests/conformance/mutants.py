@@ -1,0 +1,81 @@
+"""Ways to break the SQLite engine on purpose; the suite must notice every one of them.
+
+Each mutant is one small fault of the kind that real engines have had: a guard dropped from a
+WHERE, a release forgotten, an order changed, a clock comparison off by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from trellis.core.lifecycle import Transition
+from trellis.engines.sqlite import committing, keying, noting
+from trellis.engines.sqlite.journaling import journal
+from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
+from trellis.engines.values import CommitResult, Conflict
+
+Mutant = Callable[[], None]
+
+
+def _sql(*changes: tuple[str, str, str]) -> Mutant:
+    """Replace a piece of text in statements; the piece must be there."""
+
+    def apply() -> None:
+        for name, old, new in changes:
+            if old not in STATEMENTS[name]:
+                raise LookupError(f"{name}.sql has no {old!r} to mutate")
+            STATEMENTS[name] = STATEMENTS[name].replace(old, new)
+
+    return apply
+
+
+def _journal_a_conflict() -> None:
+    honest = committing.commit_one
+
+    def commit_one(tx: Transaction, transition: Transition) -> CommitResult:
+        result = honest(tx, transition)
+        if isinstance(result, Conflict) and result.record is not None:
+            journal(tx, transition.definition.row, transition.event)
+        return result
+
+    committing.commit_one = commit_one
+
+
+def _free_instead_of_linger() -> None:
+    keying.slot_effect = lambda _: "free"  # type: ignore[attr-defined] # an imported name
+
+
+def _believe_any_note() -> None:
+    def note_one(tx: Transaction, note: noting.Note) -> noting.NoteResult:
+        noting._mark_seen(tx, note)
+        noting._write(tx, note)
+        return noting.NoteResult.NOTED
+
+    noting._note_one = note_one
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "drop the version guard": _sql(
+        ("commit_end", "q.version = b.column2", "(q.version = b.column2 or true)"),
+        ("commit_move", "version = ? and token", "(version = ? or true) and token"),
+    ),
+    "forget a slot release": _sql(("slot_free", "where id = ?", "where id = ? and false")),
+    "claim in another order": _sql(
+        ("claim_pick", "order by job", "order by job desc"),
+        ("claim_pick_few", "order by job", "order by job desc"),
+    ),
+    "journal a conflict": _journal_a_conflict,
+    "skip a due job": _sql(("due_later", "limit ?", "limit ? offset 1")),
+    "look too late": _sql(("due_jobs", "look_at <= ?", "look_at < ?")),
+    "keep the dedupe mark after the claim": _sql(("claim_take", "dedupe = null,", "")),
+    "free a slot whose handler may still run": _free_instead_of_linger,
+    "believe any note": _believe_any_note,
+    "renew a session that was reaped": _sql(("session_lease", "and ended_at is null", "")),
+    "reap by the wall clock": _sql(
+        ("due_sessions", "lease_until <= ?", "opened_at + lease <= 1000 * ?")
+    ),
+    "count a slot once too often": _sql(("key_held", "count(*)", "count(*) - 1")),
+    "forget when the job may run": _sql(("commit_move", "run_at = ?,", "run_at = ? * 0,")),
+    "claim from a paused queue": _sql(("queue_settings", "queue, paused", "queue, 0")),
+}

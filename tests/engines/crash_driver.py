@@ -1,0 +1,247 @@
+"""Die at one step of a fixed piece of work, look at what is left, and again at the next step.
+
+Run as a program: `python crash_driver.py FAILPOINT FOLDER`. For n = 1, 2, ... it forks a child that
+does the work below on a fresh file and dies (kill -9) at the n-th time the failpoint is reached;
+what the child was told before it died is compared with what the file holds. It ends when a child
+survives, printing how many times one died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from trellis import failpoints
+from trellis.control import apply, apply_all
+from trellis.core.commands import Cancel, Command, Complete, Fail, LoseLease, Retry, Snooze
+from trellis.core.fold import fold
+from trellis.core.job import Failure, JobId, JobRecord, NewJob
+from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, Policy, Retention
+from trellis.core.retry import Retry as RetryPolicy
+from trellis.core.states import LIVE
+from trellis.engines.sqlite import SqliteEngine
+from trellis.engines.values import (
+    Accepted,
+    Item,
+    JobFilter,
+    LogLine,
+    Note,
+    Progress,
+    Renewed,
+    Replaced,
+)
+from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker, fence_of
+
+IN_TURN = KeyPolicy("k", queued=None, when_full="wait")
+NEWEST = KeyPolicy("k", queued=1, when_full="replace-oldest")
+FORGET = replace(DEFAULT_POLICY, retention=Retention(0, 0, 0, 0))
+NO_WAIT = Policy(retry=RetryPolicy.fixed(0))
+ERROR = Failure("exception", "boom")
+
+Told = list[dict[str, object]]
+
+
+def planned(number: int) -> JobId:
+    """Return the same ids in every run, so that the work can be repeated after the crash."""
+    return JobId(f"{number:026d}")
+
+
+def jobs() -> list[NewJob]:
+    """Return the jobs of the work: plain, unique in some way, keyed, short-lived."""
+    return [
+        *(a_job(id=planned(n), policy=NO_WAIT) for n in range(1, 5)),
+        a_job(id=planned(5), dedupe="once"),
+        a_job(id=planned(6), idempotency_key="same"),
+        *(a_keyed_job("turn", IN_TURN, id=planned(n)) for n in range(7, 10)),
+        *(a_keyed_job("new", NEWEST, id=planned(n), type="refund") for n in range(10, 13)),
+        *(a_job(id=planned(n), policy=FORGET, type="short") for n in range(13, 16)),
+        a_job(id=planned(16), delay=3_600_000_000),
+    ]
+
+
+class Work:
+    """The work; `tell` says what was acknowledged, and survives the death of the process."""
+
+    def __init__(self, engine: SqliteEngine, told: int) -> None:
+        self.engine = engine
+        self._told = told
+
+    def tell(self, **facts: object) -> None:
+        os.write(self._told, json.dumps(facts).encode() + b"\n")
+
+    async def create(self) -> None:
+        """Create in three calls: plain together, unique and keyed, the rest."""
+        all_jobs = jobs()
+        for part in (all_jobs[:4], all_jobs[4:12], all_jobs[12:]):
+            answers = await self.engine.create(part)
+            for new, answer in zip(part, answers, strict=True):
+                if isinstance(answer, Accepted | Replaced):
+                    self.tell(created=new.id)
+
+    async def settle(self, *asked: tuple[JobRecord, Command]) -> None:
+        results = await apply_all(self.engine, asked, await self.engine.now())
+        for (record, command), result in zip(asked, results, strict=True):
+            head = result.record.head  # type: ignore[union-attr] # all are applied here
+            self.tell(
+                job=record.definition.id, version=head.version, by=type(command).__name__
+            )
+
+    async def run(self) -> None:
+        """Take jobs through most of what can happen to them."""
+        engine = self.engine
+        await self.create()
+        session = (await engine.open_session(a_worker(), 30_000_000)).id
+        claimed = (await engine.claim(session, [a_demand("invoice", "refund", "short")], 6)).jobs
+        by_id = {record.definition.id: record for record in claimed}
+        one, two, three, four = (by_id[planned(n)] for n in range(1, 5))
+        await self.settle(
+            (one, Complete(fence_of(one), "1")), (two, Complete(fence_of(two), "2"))
+        )
+        await self.settle((three, Fail(fence_of(three), ERROR)))
+        await self.settle((four, Fail(fence_of(four), ERROR, retryable=False)))
+        await apply(engine, planned(4), Retry())
+        await self.talk(by_id[planned(5)])
+        await self.keyed(session)
+        await self.short(session)
+        await apply(engine, planned(6), Cancel("enough"))
+        await engine.close_session(session)
+        for lost in (await engine.due("lost", 10)).jobs:
+            await self.settle((lost.record, LoseLease(fence_of(lost.record))))
+        await engine.prune(10)
+
+    async def talk(self, record: JobRecord) -> None:
+        """Say something about an attempt, then snooze it."""
+        row, claim, fence = record.definition.row, record.head.claims, fence_of(record)
+        bodies = (Progress(1, 2), Item("a", "completed"), LogLine("info", "hello"))
+        await self.engine.note([Note(row, claim, fence, body) for body in bodies])
+        await self.settle((record, Snooze(fence, 0)))
+
+    async def keyed(self, session: int) -> None:
+        """Hand a slot over, then end an attempt from outside and report that it stopped."""
+        demand = [a_demand("invoice")]
+        taken = (await self.engine.claim(session, demand, 10)).jobs  # type: ignore[arg-type]
+        holder = next(r for r in taken if r.definition.key == "turn")
+        await self.settle((holder, Complete(fence_of(holder), "null")))
+        again = (await self.engine.claim(session, demand, 10)).jobs  # type: ignore[arg-type]
+        ended = next(r for r in again if r.definition.key == "turn")
+        await self.settle((ended, Cancel("now", force=True)))
+        renewed = await self.engine.renew(session, [], [fence_of(ended)])  # type: ignore[arg-type]
+        self.tell(renewed=isinstance(renewed, Renewed))
+
+    async def short(self, session: int) -> None:
+        """Finish jobs that retention may remove at once."""
+        taken = (await self.engine.claim(session, [a_demand("short")], 10)).jobs  # type: ignore[arg-type]
+        await self.settle(*((record, Complete(fence_of(record), "null")) for record in taken))
+
+
+async def work(path: Path, told: int) -> None:
+    """Do all of it on this file."""
+    engine = SqliteEngine(path)
+    await engine.open()
+    await Work(engine, told).run()
+    await engine.close()
+
+
+async def examine(path: Path, told: Told) -> None:
+    """Refuse a file that lost, doubled or contradicts anything."""
+    engine = SqliteEngine(path)
+    await engine.open()
+    try:
+        page = await engine.find(JobFilter(), limit=1000)
+        records = {record.definition.id: record for record in page.jobs}
+        for record in page.jobs:
+            folded = fold(await engine.journal(record.definition.id))
+            check(folded == record.head, f"{record.definition.id}: {folded} != {record.head}")
+        await check_told(engine, records, told)
+        await engine.create(jobs())  # the caller repeats its calls: same ids, no doubles
+        again = await engine.find(JobFilter(), limit=1000)
+        ids = Counter(record.definition.id for record in again.jobs)
+        check(set(ids.values()) <= {1}, f"doubled: {ids}")
+    finally:
+        await engine.close()
+    check_file(path)
+
+
+async def check_told(
+    engine: SqliteEngine, records: dict[JobId, JobRecord], told: Told
+) -> None:
+    """Whatever was acknowledged must be there."""
+    for fact in told:
+        job_id = JobId(str(fact.get("created") or fact.get("job") or ""))
+        if not job_id:
+            continue
+        if job_id not in records:
+            check((await engine.removed([job_id]))[0], f"lost: {fact}")
+        elif "version" in fact:
+            versions = [event.version for event in await engine.journal(job_id)]
+            check(fact["version"] in versions, f"lost: {fact}, journal has {versions}")
+
+
+def check_file(path: Path) -> None:
+    """Look at the tables themselves."""
+    connection = sqlite3.connect(path)
+    try:
+        (sound,) = connection.execute("pragma integrity_check").fetchone()
+        check(sound == "ok", str(sound))
+        for key, held in connection.execute(
+            "select key_hash, count(*) from trellis_key_slot group by key_hash"
+        ):
+            check(held <= 1, f"key {key} has {held} slots")
+        live = "select job, state from trellis_queue"
+        for job, state in connection.execute(live).fetchall():
+            check(state in LIVE, f"queue row {job} is {state}")
+        orphans = connection.execute(
+            "select count(*) from trellis_job j where not exists "
+            "(select 1 from trellis_queue q where q.job = j.seq) and not exists "
+            "(select 1 from trellis_outcome o where o.job = j.seq)"
+        ).fetchone()[0]
+        check(orphans == 0, f"{orphans} jobs stand nowhere")
+    finally:
+        connection.close()
+
+
+def check(holds: bool, what: str) -> None:  # noqa: FBT001 - reads like an assertion
+    """Stop with a message."""
+    if not holds:
+        raise SystemExit(f"broken promise: {what}")
+
+
+def die_at(failpoint: str, n: int, path: Path) -> tuple[bool, Told]:
+    """Run the work in a child that dies there; return whether it died, and what it was told."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        failpoints._armed, failpoints._remaining = failpoint, n  # noqa: SLF001
+        asyncio.run(work(path, writer))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        told = [json.loads(line) for line in lines]
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status) and os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(f"the work failed at {failpoint}:{n}")
+    return os.WIFSIGNALED(status), told
+
+
+def main() -> None:
+    """Walk the failpoint from its first to its last hit."""
+    failpoint, folder = sys.argv[1], Path(sys.argv[2])
+    deaths = 0
+    died = True
+    while died:
+        path = folder / f"{deaths}.db"
+        died, told = die_at(failpoint, deaths + 1, path)
+        asyncio.run(examine(path, told))
+        deaths += died
+    sys.stdout.write(f"{deaths}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""Bad files, full disks, locks and clocks: each gets a clear error and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from trellis.core.policy import KeyPolicy
+from trellis.core.spans import SECOND
+from trellis.engines import make_engine
+from trellis.engines.sqlite import SqliteEngine, connection, schema
+from trellis.engines.sqlkit.statements import load_migrations
+from trellis.engines.values import Accepted, JobFilter
+from trellis.errors import (
+    ConfigurationError,
+    DatabaseMissing,
+    DiskFull,
+    EngineBusy,
+    EngineClosed,
+    NotATrellisDatabase,
+    ReadOnlyDatabase,
+    SchemaTooNew,
+    SchemaTooOld,
+    TrellisError,
+    UnknownScheme,
+)
+from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker
+from trellis.testing.clock import ManualClock
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
+    engine = SqliteEngine(tmp_path / "jobs.db")
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+async def count(engine: SqliteEngine) -> int:
+    return sum((await engine.count(JobFilter(), "state")).groups.values())
+
+
+async def opening(path: Path, *, create: bool = True) -> str:
+    """Open a file that must be refused; return what the error says."""
+    engine = SqliteEngine(path, create=create)
+    with pytest.raises(TrellisError) as raised:
+        await engine.open()
+    return f"{type(raised.value).__name__}: {raised.value}"
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("just some notes, long enough to be no SQLite header at all\n" * 4)
+    before = path.read_bytes()
+    text = await opening(path)
+    assert text.startswith(NotATrellisDatabase.__name__)
+    assert str(path) in text
+    assert "Check the URL" in text
+    assert path.read_bytes() == before
+
+
+async def test_a_missing_file_is_not_created_for_a_reader(tmp_path: Path) -> None:
+    path = tmp_path / "absent.db"
+    text = await opening(path, create=False)
+    assert text.startswith(DatabaseMissing.__name__)
+    assert str(path) in text
+    assert "trellis migrate" in text
+    assert not path.exists()
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    text = await opening(tmp_path / "no" / "such" / "jobs.db")
+    assert text.startswith(ReadOnlyDatabase.__name__)
+    assert "folder exists" in text
+
+
+async def test_tables_of_somebody_else_with_our_names_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("create table trellis_plants (name text)")
+    other.close()
+    assert (await opening(path)).startswith(NotATrellisDatabase.__name__)
+
+
+async def test_a_database_of_the_application_gets_our_tables_beside_its_own(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "app.db"
+    with sqlite3.connect(path) as app:
+        app.execute("create table job (name text)")
+        app.execute("insert into job values ('theirs')")
+    app.close()
+    engine = SqliteEngine(path)
+    await engine.open()
+    assert await engine.create([job := a_job()]) == [Accepted(job.id)]
+    await engine.close()
+    with sqlite3.connect(path) as app:
+        assert app.execute("select name from job").fetchall() == [("theirs",)]
+    app.close()
+
+
+async def test_a_newer_schema_is_refused(engine: SqliteEngine, tmp_path: Path) -> None:
+    await engine.close()
+    with sqlite3.connect(tmp_path / "jobs.db") as other:
+        other.execute("update trellis_meta set value = 999 where name = 'schema'")
+    other.close()
+    text = await opening(tmp_path / "jobs.db")
+    assert text.startswith(SchemaTooNew.__name__)
+    assert "999" in text
+    assert "Upgrade trellis-jobs" in text
+
+
+async def test_an_older_schema_is_migrated_with_its_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    old = connection.connect(path, create=True)
+    for statement in schema.split(load_migrations("trellis.engines.sqlite")[0][1]):
+        old.execute(statement)
+    old.execute("insert into trellis_meta values ('schema', 1)")
+    old.close()
+    assert (await opening(path, create=False)).startswith(SchemaTooOld.__name__)
+    engine = SqliteEngine(path)
+    assert await engine.migrate() == (1, schema.latest_version())
+    assert await engine.migrate() == (schema.latest_version(), schema.latest_version())
+    await engine.open()
+    await engine.create([a_job()])
+    assert await count(engine) == 1
+    await engine.close()
+
+
+def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from trellis.engines.sqlite import SqliteEngine\n"
+        "from trellis.testing.builders import a_job\n"
+        "async def main():\n"
+        "    engine = SqliteEngine(sys.argv[1])\n"
+        "    sys.stdin.readline()\n"
+        "    await engine.open()\n"
+        "    await engine.create([a_job() for _ in range(10)])\n"
+        "    await engine.close()\n"
+        "asyncio.run(main())\n"
+    )
+    path = tmp_path / "race.db"
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(path)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
+        _, problem = child.communicate(timeout=60)
+        assert child.returncode == 0, problem
+    with sqlite3.connect(path) as file:
+        assert file.execute("select count(*) from trellis_job").fetchone() == (40,)
+    file.close()
+
+
+async def test_a_locked_database_is_a_typed_error_and_nothing_is_lost(
+    engine: SqliteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.engines.sqlite.writer.BUSY_SECONDS", 0.05)
+    await engine.create([a_job()])
+    blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    blocker.execute("begin immediate")
+    job = a_job()
+    with pytest.raises(EngineBusy, match="Nothing was stored; try again"):
+        await engine.create([job])
+    assert await count(engine) == 1
+    blocker.execute("rollback")
+    blocker.close()
+    assert await engine.create([job]) == [Accepted(job.id)]
+    assert await count(engine) == 2
+
+
+async def test_a_lock_that_ends_in_time_is_waited_for(
+    engine: SqliteEngine, tmp_path: Path
+) -> None:
+    blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    blocker.execute("begin immediate")
+    waiting = asyncio.create_task(engine.create([a_job()]))
+    await asyncio.sleep(0)
+    blocker.execute("commit")
+    blocker.close()
+    assert len(await waiting) == 1
+
+
+async def test_a_full_disk_is_a_typed_error_and_nothing_is_lost(engine: SqliteEngine) -> None:
+    await engine.create([a_job() for _ in range(5)])
+    writer = engine._writer
+    assert writer is not None
+    # A page limit makes SQLite say SQLITE_FULL at the same places as a full disk does.
+    (pages,) = writer._connection.execute("pragma page_count").fetchone()
+    writer._connection.execute(f"pragma max_page_count = {pages + 2}").fetchone()
+    big = [a_job(payload='"' + "x" * 50_000 + '"') for _ in range(10)]
+    with pytest.raises(DiskFull, match="free some space and try again"):
+        await engine.create(big)
+    assert await count(engine) == 5
+    writer._connection.execute("pragma max_page_count = 1000000").fetchone()
+    assert await engine.create(big) == [Accepted(job.id) for job in big]
+    assert await count(engine) == 15
+
+
+async def test_calls_that_share_a_transaction_with_a_failing_one_are_kept(
+    engine: SqliteEngine,
+) -> None:
+    bad = a_job(priority=99)
+    good = [a_job() for _ in range(20)]
+    answers = await asyncio.gather(
+        *(engine.create([job]) for job in (*good[:10], bad, *good[10:])), return_exceptions=True
+    )
+    assert isinstance(answers.pop(10), ConfigurationError)
+    assert answers == [[Accepted(job.id)] for job in good]
+    assert await count(engine) == 20
+
+
+async def test_a_read_only_database_is_refused(engine: SqliteEngine, tmp_path: Path) -> None:
+    await engine.create([a_job()])
+    writer = engine._writer
+    assert writer is not None
+    # Root writes everywhere, so the permission is taken away inside SQLite, for any user alike.
+    writer._connection.execute("pragma query_only = on")
+    with pytest.raises(ReadOnlyDatabase, match="write permission"):
+        await engine.create([a_job()])
+    writer._connection.execute("pragma query_only = off")
+    assert await count(engine) == 1
+
+
+def test_a_read_only_folder_is_refused_for_an_ordinary_user(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, os, sys\n"
+        "from trellis.engines.sqlite import SqliteEngine\n"
+        "from trellis.errors import ReadOnlyDatabase\n"
+        "if os.geteuid() == 0:\n"
+        "    os.setuid(65534)\n"
+        "try:\n"
+        "    asyncio.run(SqliteEngine(sys.argv[1]).open())\n"
+        "except ReadOnlyDatabase as error:\n"
+        "    print(error)\n"
+    )
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    folder.chmod(0o555)
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(folder / "jobs.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "cannot be" in run.stdout
+    assert "write there" in run.stdout
+
+
+async def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:
+    await engine.close()
+    with pytest.raises(EngineClosed, match="Open it again"):
+        await engine.create([a_job()])
+    with pytest.raises(EngineClosed, match="Open it again"):
+        await engine.load([a_job().id])
+
+
+async def test_an_engine_carried_over_a_fork_refuses_to_work(engine: SqliteEngine) -> None:
+    engine._pid -= 1
+    with pytest.raises(EngineClosed, match="before a fork"):
+        await engine.create([a_job()])
+
+
+async def test_a_stepped_wall_clock_lapses_no_lease_and_a_reboot_lapses_all(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    engine = SqliteEngine(tmp_path / "clock.db", clock=clock)
+    await engine.open()
+    session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+    await engine.create([a_keyed_job("k", KeyPolicy("k"))])
+    await engine.claim(session, [a_demand()], 1)
+    clock.step_wall("30d")
+    assert (await engine.due("sessions", 10)).sessions == ()
+    clock.step_wall("60d", back=True)
+    assert (await engine.due("sessions", 10)).sessions == ()
+    clock.reboot()
+    assert (await engine.due("sessions", 10)).sessions == (session,)
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "hint"),
+    [
+        ("mysql://x", UnknownScheme, "sqlite:///path"),
+        ("jobs.db", ConfigurationError, "sqlite:///path"),
+        ("sqlite://", ConfigurationError, "names no file"),
+        ("sqlite://jobs.db", ConfigurationError, "names no file"),
+    ],
+)
+def test_a_wrong_url_says_how_a_right_one_looks(
+    url: str, error: type[TrellisError], hint: str
+) -> None:
+    with pytest.raises(error, match=hint):
+        make_engine(url)

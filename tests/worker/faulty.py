@@ -1,0 +1,56 @@
+"""An engine that can be made to fail from outside, and waiting for things to come true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from trellis.core.lifecycle import Transition
+from trellis.engines.memory import MemoryEngine
+from trellis.engines.values import CommitResult, Renewed, SessionLost
+from trellis.errors import EngineUnavailable
+
+
+class FaultyEngine(MemoryEngine):
+    """A memory engine with an off switch and a dislike of certain results."""
+
+    down = False
+    disliked: str | None = None
+    failed_commits = 0
+
+    async def claim(self, *args: Any) -> Any:
+        self._check()
+        return await super().claim(*args)
+
+    async def renew(self, *args: Any) -> Renewed | SessionLost:
+        self._check()
+        return await super().renew(*args)
+
+    async def note(self, *args: Any) -> Any:
+        self._check()
+        return await super().note(*args)
+
+    async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
+        if self.down:
+            self.failed_commits += 1
+        self._check()
+        for transition in transitions:
+            result = getattr(transition.command, "result", None)
+            if self.disliked is not None and result == self.disliked:
+                raise ValueError(f"cannot store {result}")
+        return await super().commit(transitions)
+
+    def _check(self) -> None:
+        if self.down:
+            raise EngineUnavailable("The engine is down for a test.")
+
+
+async def eventually(holds: Callable[[], Awaitable[bool] | bool], seconds: float = 20) -> None:
+    """Wait until something is true; fail if it is not in time."""
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = holds()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.005)

@@ -1,0 +1,229 @@
+"""Losing the lease: jobs go to others, late results are refused, and nothing is judged too early."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.worker.faulty import FaultyEngine, eventually
+from trellis import Job, PerKey, Retry, Service, State
+from trellis.client.request import new_job
+from trellis.contract.settings import WorkerSettings
+from trellis.core.events import EventKind
+from trellis.core.job import JobId, JobRecord
+from trellis.core.spans import SECOND
+from trellis.engines.port import Engine
+from trellis.engines.values import Demand, WorkerInfo
+from trellis.worker.supervisor import Supervisor
+
+QUICKLY = WorkerSettings().with_options(lease="300ms", poll="20ms", grace="5s")
+SOON = Retry.fixed("1ms")
+
+
+def service_of(*handlers: Callable[..., Any], **options: Any) -> Service:
+    service = Service("shop", "memory://")
+    for handler in handlers:
+        service.job(**options)(handler)
+    return service
+
+
+def worker(
+    engine: Engine, service: Service, settings: WorkerSettings = QUICKLY
+) -> Supervisor:
+    return Supervisor(engine, lambda: engine, service.job_types, settings)
+
+
+async def create(engine: Engine, job: Job[Any, Any], payload: object = None) -> JobId:
+    new = new_job(job.job_type, payload)
+    await engine.create([new])
+    return new.id
+
+
+async def record(engine: Engine, job_id: JobId) -> JobRecord:
+    found = (await engine.load([job_id])).records[0]
+    assert found is not None
+    return found
+
+
+async def state(engine: Engine, job_id: JobId) -> State:
+    return (await record(engine, job_id)).head.state
+
+
+async def kinds(engine: Engine, job_id: JobId) -> Sequence[EventKind]:
+    return [event.kind for event in await engine.journal(job_id)]
+
+
+async def test_work_of_a_silent_worker_is_taken_over() -> None:
+    async def work() -> str:
+        return "done"
+
+    service = service_of(work, retry=SOON)
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"))
+    silent = await engine.open_session(WorkerInfo("silent", "host", 1), SECOND // 10)
+    claimed = await engine.claim(silent.id, [Demand("shop", "work", ("work",), 1)], 1)
+    assert len(claimed.jobs) == 1
+    async with worker(engine, service):
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+    assert await kinds(engine, job_id) == ["created", "started", "retry", "started", "completed"]
+
+
+async def _is(engine: Engine, job_id: JobId, wanted: State) -> bool:
+    return await state(engine, job_id) is wanted
+
+
+async def test_a_handler_whose_lease_was_lost_is_stopped_and_its_worker_goes_on() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+    attempts = 0
+
+    async def work() -> str:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 1:
+            return "done"
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return "never"
+
+    service = service_of(work, retry=SOON)
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"))
+    async with worker(engine, service):
+        await asyncio.wait_for(begun.wait(), 10)
+        (session,) = await engine.sessions()
+        await engine.close_session(session.id)
+        await asyncio.wait_for(stopped.wait(), 10)
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+        assert len(await engine.sessions()) == 2
+
+
+async def test_the_late_result_of_a_lost_attempt_is_refused_and_journalled() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    attempts = 0
+
+    def work() -> int:
+        nonlocal attempts
+        attempts += 1
+        mine = attempts
+        if mine == 1:
+            begun.set()
+            go_on.wait(20)
+        return mine
+
+    service = service_of(work, retry=SOON)
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"))
+    async with worker(engine, service):
+        await eventually(begun.is_set)
+        (session,) = await engine.sessions()
+        await engine.close_session(session.id)
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+        go_on.set()
+
+        async def is_refused() -> bool:
+            return EventKind.STALE_COMPLETION_IGNORED in await kinds(engine, job_id)
+
+        await eventually(is_refused)
+    (outcome,) = await engine.outcomes(job_id)
+    assert outcome.result == "2"
+
+
+async def test_an_outage_of_the_engine_stops_nobody_and_loses_nothing() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    service = service_of(work)
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"))
+    async with worker(engine, service) as supervisor:
+        await asyncio.wait_for(begun.wait(), 10)
+        engine.down = True
+        await eventually(lambda: supervisor._keeper.is_out_of_reach)  # noqa: SLF001 - the signal
+        go_on.set()
+        await eventually(lambda: engine.failed_commits >= 2)
+        engine.down = False
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+    assert await kinds(engine, job_id) == ["created", "started", "completed"]
+
+
+async def test_a_keyed_job_stops_when_its_lease_can_no_longer_be_protected() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def work(name: str) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    service = service_of(work, per_key=PerKey("only"))
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"), "x")
+    async with worker(engine, service):
+        await asyncio.wait_for(begun.wait(), 10)
+        engine.down = True
+        await asyncio.wait_for(stopped.wait(), 10)
+        engine.down = False
+        await eventually(lambda: _is(engine, job_id, State.STALE))
+
+
+async def test_claims_whose_answer_was_lost_are_handed_back() -> None:
+    async def work() -> str:
+        return "done"
+
+    service = service_of(work, retry=SOON)
+    engine = FaultyEngine()
+    async with worker(engine, service):
+        (session,) = await engine.sessions()
+        job_id = await create(engine, service.find("work"))
+        # The answer to this claim reaches nobody, as if the connection had broken.
+        await engine.claim(session.id, [Demand("shop", "work", ("work",), 1)], 1)
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+    assert (await record(engine, job_id)).head.attempt == 1
+
+
+async def test_a_worker_judges_nobody_before_it_has_been_steady_for_a_lease() -> None:
+    async def work() -> None:
+        return None
+
+    service = service_of(work)
+    engine = FaultyEngine()
+    settings = WorkerSettings().with_options(lease="1h", poll="20ms")
+    lapsed = await engine.open_session(WorkerInfo("gone", "host", 1), 1)
+    async with worker(engine, service, settings) as supervisor:
+        await supervisor._maintenance.sweep()  # noqa: SLF001 - the sweep itself is what is tested
+        sessions = {session.id: session for session in await engine.sessions()}
+        assert sessions[lapsed.id].lapsed
+        assert sessions[lapsed.id].ended_at is None
+
+
+@pytest.mark.parametrize("per_key", [PerKey("only"), PerKey.in_turn("only")])
+async def test_jobs_of_one_key_never_run_at_the_same_time(per_key: PerKey) -> None:
+    running = most = 0
+
+    async def work(number: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    service = service_of(work, per_key=per_key)
+    engine = FaultyEngine()
+    async with worker(engine, service), worker(engine, service):
+        ids = [await create(engine, service.find("work"), number) for number in range(20)]
+        for job_id in ids:
+            if (await engine.load([job_id])).records[0] is not None:
+                await eventually(lambda job_id=job_id: _is(engine, job_id, State.COMPLETED))
+    assert most == 1
