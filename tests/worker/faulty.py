@@ -17,7 +17,7 @@ class FaultyEngine(MemoryEngine):
 
     down = False
     disliked: str | None = None
-    failed_commits = 0
+    refused_writes = 0
 
     async def claim(self, *args: Any) -> Any:
         self._check()
@@ -28,12 +28,12 @@ class FaultyEngine(MemoryEngine):
         return await super().renew(*args)
 
     async def note(self, *args: Any) -> Any:
+        self.refused_writes += self.down
         self._check()
         return await super().note(*args)
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
-        if self.down:
-            self.failed_commits += 1
+        self.refused_writes += self.down
         self._check()
         for transition in transitions:
             result = getattr(transition.command, "result", None)

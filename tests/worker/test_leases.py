@@ -31,9 +31,7 @@ def service_of(*handlers: Callable[..., Any], **options: Any) -> Service:
     return service
 
 
-def worker(
-    engine: Engine, service: Service, settings: WorkerSettings = QUICKLY
-) -> Supervisor:
+def worker(engine: Engine, service: Service, settings: WorkerSettings = QUICKLY) -> Supervisor:
     return Supervisor(engine, lambda: engine, service.job_types, settings)
 
 
@@ -151,7 +149,7 @@ async def test_an_outage_of_the_engine_stops_nobody_and_loses_nothing() -> None:
         engine.down = True
         await eventually(lambda: supervisor._keeper.is_out_of_reach)  # noqa: SLF001 - the signal
         go_on.set()
-        await eventually(lambda: engine.failed_commits >= 2)
+        await eventually(lambda: engine.refused_writes >= 5)
         engine.down = False
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert await kinds(engine, job_id) == ["created", "started", "completed"]

@@ -51,11 +51,13 @@ class Refused(NamedTuple):
     reason: str
 
 
-def _index() -> dict[tuple[type, State], tuple[Rule[Any], ...]]:
-    table: dict[tuple[type, State], tuple[Rule[Any], ...]] = {}
+def _index() -> dict[tuple[type, str], tuple[Rule[Any], ...]]:
+    """Sort the rules by command and state; by the state's word, because enums hash slowly."""
+    table: dict[tuple[type, str], tuple[Rule[Any], ...]] = {}
     for rule in RULES:
         for state in rule.sources:
-            table[rule.command, state] = (*table.get((rule.command, state), ()), rule)
+            place = (rule.command, state.value)
+            table[place] = (*table.get(place, ()), rule)
     return table
 
 
@@ -68,7 +70,7 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
     if isinstance(command, _FENCED) and command.fence != head.fence:
         return Stale(head)
     case = Case(definition, head, command, now)
-    for rule in _TABLE.get((type(command), head.state), ()):
+    for rule in _TABLE.get((type(command), head.state._value_), ()):
         if rule.when is None or rule.when.holds(case):
             after, data = rule.change(case)
             spoken_of = head if head.fence is not None else after
@@ -87,7 +89,7 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
 
 def _why_not(command: Command, head: Head) -> str:
     name = type(command).__name__
-    if (type(command), head.state) in _TABLE:
+    if (type(command), head.state.value) in _TABLE:
         return f"{name} does not apply to this {head.state} job at this moment."
     return f"{name} is not possible for a job that is {head.state}."
 

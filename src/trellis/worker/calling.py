@@ -77,8 +77,9 @@ class HandlerThreads:
         failure: BaseException | None = None
         try:
             result = context.run(function)
-        except StopIteration as error:
-            failure = RuntimeError("The handler raised StopIteration.")
+        except (StopIteration, GeneratorExit) as error:
+            # Neither can travel through an `await`: they would end the slot instead.
+            failure = RuntimeError(f"The handler raised {type(error).__name__}.")
             failure.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends only this attempt
             failure = error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trellis.core.agenda import look_at
 from trellis.core.context import Context
@@ -27,6 +27,10 @@ from trellis.engines.values import Claimed, Demand
 
 # Where `claim_rows` has the columns that decide what else a claim must write.
 _LANE, _POLICY, _DEADLINE, _KEY_HASH = 2, 3, 9, 11
+
+
+#: Makes a named tuple from its fields in order, at half the cost of calling its class.
+_make: Final = tuple.__new__
 
 
 class RawClaim(NamedTuple):
@@ -147,40 +151,15 @@ def _record(raw: RawClaim, index: int, row: Row) -> JobRecord:
         version, generation, attempt, claims, crashes, run_at, suspect, error,
     ) = row  # fmt: skip
     lane = raw.lanes[lane_number]
-    definition = Definition(
-        seq,
-        job_id,
-        lane.service,
-        lane.type,
-        lane.queue,
-        payload,
-        raw.policies[policy],
-        Context(request_id, traceparent, tracestate),
-        lane.priority,
-        created_at,
-        deadline_at,
-        key,
-        key_hash,
-        () if tags is None else decode_tags(tags),
-        config,
-        expect,
-        schema_version,
-        clone_of,
-    )
-    head = Head(
-        State.ACTIVE,
-        version + 1,
-        generation,
-        attempt + 1,
-        claims + 1,
-        crashes,
-        run_at,
-        Fence(raw.session, raw.first_token + index),
-        raw.now,
-        None,
-        False,
-        suspect == 1,
-        None if error is None else decode_failure(error),
-        None,
-    )
-    return JobRecord(definition, head)
+    context = _make(Context, (request_id, traceparent, tracestate))
+    definition = (
+        seq, job_id, lane.service, lane.type, lane.queue, payload, raw.policies[policy], context,
+        lane.priority, created_at, deadline_at, key, key_hash,
+        () if tags is None else decode_tags(tags), config, expect, schema_version, clone_of,
+    )  # fmt: skip
+    fence = _make(Fence, (raw.session, raw.first_token + index))
+    head = (
+        State.ACTIVE, version + 1, generation, attempt + 1, claims + 1, crashes, run_at, fence,
+        raw.now, None, False, suspect == 1, None if error is None else decode_failure(error), None,
+    )  # fmt: skip
+    return _make(JobRecord, (_make(Definition, definition), _make(Head, head)))

@@ -35,9 +35,9 @@ class Batch(NamedTuple):
     """Decisions to store; the rows of plain settlements are made before the writer's turn."""
 
     transitions: Sequence[Transition]
-    guards: Sequence[Row] = ()
-    successes: Sequence[Row] = ()
-    others: Sequence[Row] = ()
+    guards: list[Row] = []
+    successes: list[Row] = []
+    others: list[Row] = []
     events: Shaped = {}
 
 
@@ -45,15 +45,15 @@ def prepare(transitions: Sequence[Transition]) -> Batch:
     """Make the rows of a call, on the caller's thread."""
     if len(transitions) < 2 or not all(map(_is_plain_end, transitions)):  # noqa: PLR2004
         return Batch(transitions)
-    successes = [each for each in transitions if isinstance(each.command, Complete)]
-    others = [each for each in transitions if not isinstance(each.command, Complete)]
-    return Batch(
-        transitions,
-        [_guard(each) for each in transitions],
-        [_success_row(each) for each in successes],
-        [_outcome_row(each) for each in others],
-        shape_many((each.definition.row, each.event) for each in transitions),
-    )
+    batch = Batch(transitions, [], [], [], {})
+    for transition in transitions:
+        batch.guards.append(_guard(transition))
+        if isinstance(transition.command, Complete):
+            batch.successes.append(_success_row(transition))
+        else:
+            batch.others.append(_outcome_row(transition))
+    events = ((each.definition.row, each.event) for each in transitions)
+    return batch._replace(events=shape_many(events))
 
 
 def commit(tx: Transaction, batch: Batch) -> list[CommitResult]:

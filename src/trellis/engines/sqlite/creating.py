@@ -27,7 +27,7 @@ from trellis.core.lifecycle import Transition, born, decide, first_run_at
 from trellis.core.spans import Instant
 from trellis.engines.sqlite.books import Lane
 from trellis.engines.sqlite.committing import commit_one
-from trellis.engines.sqlite.journaling import journal, journal_many, shape_many
+from trellis.engines.sqlite.journaling import journal, journal_many, shape, shape_many
 from trellis.engines.sqlite.keying import gather_facts, hand_over, park_of
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlkit.rows import Row, encode_tags, record_from
@@ -66,6 +66,7 @@ def _create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]
     now, seq = tx.now, _last_seq(tx)
     event, head = born(now, now)
     queue_tail = _queue_tail("ready", head)
+    _, *event_tail = shape(0, event)[1]
     rows = _Rows()
     like: NewJob | None = None
     lane = policy = 0
@@ -78,7 +79,7 @@ def _create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]
             request_id, traceparent, _ = new.context
             rows.jobs.append((seq, new.id, lane, policy, new.payload, now, request_id, traceparent))
             rows.queue.append((seq, lane, *queue_tail))
-            rows.events.append((seq, event))
+            rows.events.append((seq, *event_tail))
         else:
             rows.add_full(new, seq, lane, policy, now)
     rows.write(tx)
@@ -108,7 +109,8 @@ class _Rows:
         self.full_jobs: list[Row] = []
         self.queue: list[Row] = []
         self.full_queue: list[Row] = []
-        self.events: list[tuple[int, Event]] = []
+        self.events: list[Row] = []
+        self.full_events: list[tuple[int, Event]] = []
 
     def add_full(self, new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> None:
         """Add a job that is not bare: delayed, with a deadline, tagged, ..."""
@@ -116,7 +118,7 @@ class _Rows:
         tail = _queue_tail("ready" if head.run_at == now else "later", head)
         self.full_jobs.append(_job_row(new, seq, lane, policy, now))
         self.full_queue.append((seq, lane, *tail, None, None, deadline_of(new, now)))
-        self.events.append((seq, event))
+        self.full_events.append((seq, event))
 
     def write(self, tx: Transaction) -> None:
         """Insert them all."""
@@ -124,7 +126,8 @@ class _Rows:
         tx.run_many("create_job_full", self.full_jobs)
         tx.run_many("create_queue", self.queue)
         tx.run_many("create_queue_full", self.full_queue)
-        journal_many(tx, shape_many(self.events))
+        tx.run_many("event", self.events)
+        journal_many(tx, shape_many(self.full_events))
 
 
 #: run_at, delay, deadline_at, deadline_in, key, key_hash, dedupe, idempotency_key, tags, config,

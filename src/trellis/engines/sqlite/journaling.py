@@ -19,7 +19,7 @@ Shaped: TypeAlias = dict[str, list[Row]]
 
 def journal(tx: Transaction, job: int, event: Event) -> None:
     """Append one event to a job's journal."""
-    name, row = _shape(job, event)
+    name, row = shape(job, event)
     tx.run(name, *row)
 
 
@@ -27,7 +27,7 @@ def shape_many(events: Iterable[tuple[int, Event]]) -> Shaped:
     """Make the rows of many events, by statement."""
     shaped: Shaped = {}
     for job, event in events:
-        name, row = _shape(job, event)
+        name, row = shape(job, event)
         shaped.setdefault(name, []).append(row)
     return shaped
 
@@ -38,7 +38,8 @@ def journal_many(tx: Transaction, shaped: Shaped) -> None:
         tx.run_many(name, rows)
 
 
-def _shape(job: int, event: Event) -> tuple[str, Row]:
+def shape(job: int, event: Event) -> tuple[str, Row]:
+    """Return the statement for an event like this one, and its row."""
     kind, version, state, at, attempt, fence, data = event
     row = (job, version, kind._value_, state._value_, at, attempt)
     if data is not None:

@@ -23,7 +23,7 @@ STATEMENTS = load_statements("trellis.engines.sqlite")
 
 #: Rows per statement when there are many: one call into SQLite instead of one per row, which also
 #: lets other threads run meanwhile. Few sizes, so that few statements are prepared.
-_CHUNKS: Final = (50, 10)
+_CHUNKS: Final = (100, 10)
 _VALUES: Final = re.compile(r"values (\([?, 0-9]+\))")
 
 

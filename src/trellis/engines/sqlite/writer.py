@@ -123,8 +123,7 @@ class Writer:
         self._checkpointer.after_commit()
 
     def _work(self, calls: Sequence[Call[Any]]) -> set[Topic]:
-        calls = [call for call in calls if not self._finds_nothing(call)]
-        if not calls:
+        if all(self._finds_nothing(call) for call in calls):
             return set()
         try:
             patiently(lambda: self._connection.execute("begin immediate"), BUSY_SECONDS)
@@ -134,7 +133,8 @@ class Writer:
         try:
             tx = Transaction(self._connection, self._clock, self._books)
             for call in calls:
-                self._run_call(tx, call, alone=len(calls) == 1)
+                if call.error is None:
+                    self._run_call(tx, call, alone=len(calls) == 1)
             self._commit()
         except BaseException:
             self._books.forget()

@@ -1,0 +1,173 @@
+"""What the model may ask for: kinds of jobs, words of attempts, verbs of operators, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from trellis.core.commands import (
+    Cancel,
+    Command,
+    Complete,
+    Crash,
+    Dismiss,
+    Expire,
+    Fail,
+    LoseLease,
+    Release,
+    ReleaseKey,
+    Replay,
+    Retry,
+    Snooze,
+)
+from trellis.core.job import Failure, Fence, NewJob
+from trellis.core.policy import KeyPolicy, Policy, Retention
+from trellis.core.retry import Retry as RetryPolicy
+from trellis.core.spans import SECOND, Micros
+from trellis.engines.values import (
+    Begun,
+    Heartbeat,
+    Item,
+    LateResult,
+    LogLine,
+    NoteBody,
+    Phase,
+    Progress,
+)
+from trellis.testing.builders import a_job
+
+_TWICE: Final = RetryPolicy.fixed("5s", attempts=2, jitter=0.5)
+_SHORT: Final = Retention(60 * SECOND, 120 * SECOND, 180 * SECOND, 90 * SECOND)
+
+
+def _keyed(key: KeyPolicy, policy: Policy) -> Policy:
+    return Policy(
+        retry=policy.retry,
+        activity_timeout=policy.activity_timeout,
+        timeout=policy.timeout,
+        on_lost=policy.on_lost,
+        dead_letters=policy.dead_letters,
+        key=key,
+        retention=_SHORT,
+    )
+
+
+_PLAIN: Final = Policy(retry=_TWICE, retention=_SHORT)
+_WATCHED: Final = Policy(
+    retry=RetryPolicy.fixed("1s", attempts=3),
+    timeout=20 * SECOND,
+    activity_timeout=10 * SECOND,
+    cancel_grace=5 * SECOND,
+    retention=_SHORT,
+)
+#: Job types by name, each with a policy of its own.
+TYPES: Final[dict[str, Policy]] = {
+    "plain": _PLAIN,
+    "watched": _WATCHED,
+    "single": Policy(
+        retry=RetryPolicy.never(), on_shutdown="fail", max_crashes=1, retention=_SHORT
+    ),
+    "careful": Policy(retry=_TWICE, on_lost="fail", dead_letters=False, retention=_SHORT),
+    "reject": _keyed(KeyPolicy("k/{k}", 1, 0, "reject"), _PLAIN),
+    "deep": _keyed(KeyPolicy("k/{k}", 1, 2, "reject"), Policy(retry=_TWICE, on_lost="stale")),
+    "coalesce": _keyed(KeyPolicy("k/{k}", 1, 1, "coalesce"), _PLAIN),
+    "replace": _keyed(KeyPolicy("k/{k}", 1, 1, "replace-oldest"), _PLAIN),
+    "pair": _keyed(KeyPolicy("k/{k}", 2, None, "wait"), _WATCHED),
+    "strict": _keyed(KeyPolicy("k/{k}", 1, None, "wait", "job"), _WATCHED),
+    "block": _keyed(
+        KeyPolicy("k/{k}", 1, None, "wait"),
+        Policy(retry=_TWICE, on_lost="block", key=KeyPolicy("k/{k}")),
+    ),
+}
+KEYED: Final = tuple(name for name, policy in TYPES.items() if policy.key is not None)
+QUEUES: Final = ("first", "second")
+SERVICE: Final = "model"
+
+
+def queue_of(job_type: str) -> str:
+    """Return the queue of a type: several types share one."""
+    return QUEUES[sorted(TYPES).index(job_type) % len(QUEUES)]
+
+
+class Wish(NamedTuple):
+    """A request for work, before it has an id."""
+
+    type: str
+    key: int
+    priority: int
+    payload: str
+    delay: Micros
+    deadline: Micros | None
+    dedupe: str | None
+    idempotency_key: str | None
+
+    def make(self) -> NewJob:
+        """Return the request with an id of its own."""
+        return a_job(
+            service=SERVICE,
+            type=self.type,
+            queue=queue_of(self.type),
+            policy=TYPES[self.type],
+            key=f"k/{self.key}" if self.type in KEYED else None,
+            priority=self.priority,
+            payload=self.payload,
+            delay=self.delay,
+            deadline_in=self.deadline,
+            dedupe=self.dedupe,
+            idempotency_key=self.idempotency_key,
+            tags=(("payload", self.payload),),
+        )
+
+
+_BOOM: Final = Failure("exception", "boom", "Traceback")
+#: What an attempt may say to settle, besides completing and failing.
+WORDS: Final[dict[str, Callable[[Fence], Command]]] = {
+    "partly": lambda fence: Complete(fence, "[1]", 2),
+    "fail for good": lambda fence: Fail(fence, _BOOM, retryable=False),
+    "fail, own delay": lambda fence: Fail(fence, _BOOM, delay=7 * SECOND),
+    "gave up": lambda fence: Fail(fence, _BOOM, cancelled=True),
+    "timeout": lambda fence: Fail(fence, _BOOM, stopped=False),
+    "snooze": lambda fence: Snooze(fence, 3 * SECOND),
+    "release": Release,
+    "release unbegun": lambda fence: Release(fence, begun=False),
+    "lose": LoseLease,
+    "lose, still running": lambda fence: LoseLease(fence, stopped=False),
+    "crash": lambda fence: Crash(fence, "signal 9"),
+    "crash unbegun": lambda fence: Crash(fence, "signal 9", begun=False),
+    "crash among others": lambda fence: Crash(fence, "signal 9", alone=False),
+}
+
+
+def complete(fence: Fence) -> Command:
+    """Return the word of an attempt that went well."""
+    return Complete(fence, '{"done":true}', 0, 5)
+
+
+def fail(fence: Fence) -> Command:
+    """Return the word of an attempt that did not."""
+    return Fail(fence, _BOOM, roll=0.5, started_at=7)
+
+
+VERBS: Final[dict[str, Command]] = {
+    "cancel": Cancel("no", actor="ann"),
+    "force": Cancel("now", force=True),
+    "expire": Expire(),
+    "retry": Retry("ann"),
+    "replay": Replay(),
+    "dismiss": Dismiss(),
+    "release key, retry": ReleaseKey("retry"),
+    "release key, fail": ReleaseKey("fail"),
+}
+
+BODIES: Final[tuple[NoteBody, ...]] = (
+    Begun(11),
+    Heartbeat(),
+    Progress(1, 2.5, "step", "message"),
+    Phase("one"),
+    Phase("two"),
+    Item("a", "in_progress"),
+    Item("a", "failed", "detail"),
+    Item("b", "completed"),
+    LogLine("info", "line", '{"n":1}'),
+    LateResult("Complete", "late"),
+)

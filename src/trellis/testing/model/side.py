@@ -1,0 +1,228 @@
+"""One of the two engines in the model: asked through the port, answering in comparable values.
+
+Session ids and tokens are random on every engine, and rows are an engine's own business; answers
+name fences by the order in which they first appeared, and leave rows out.
+"""
+# ruff: noqa: S101 - a step that cannot be taken at all is a failure of the model
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from trellis.control import apply_all
+from trellis.core.agenda import overdue
+from trellis.core.commands import Command, LoseLease
+from trellis.core.fold import fold
+from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
+from trellis.core.lifecycle import Transition, decide
+from trellis.core.spans import Micros
+from trellis.engines.port import Engine
+from trellis.engines.values import Demand, DueJob, JobFilter, Note, NoteBody
+from trellis.testing.builders import a_worker, fence_of
+from trellis.testing.clock import ManualClock
+from trellis.testing.model.menu import KEYED, SERVICE, TYPES
+
+#: Something that can be compared between two engines.
+Plain = Any
+Word = Callable[[Fence], Command]
+_ALL: Final = 10_000
+
+
+class Side:
+    """An engine, its clock, and what the model has seen of it."""
+
+    def __init__(self, engine: Engine, clock: ManualClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.sessions: list[SessionId] = []
+        #: Every claim ever made, as it was returned.
+        self.claims: list[JobRecord] = []
+        self._names: dict[int, int] = {}
+        self._versions: dict[JobId, int] = {}
+
+    # -- making answers comparable -------------------------------------------------------------
+
+    def _name(self, number: int) -> int:
+        return self._names.setdefault(number, len(self._names))
+
+    def plain(self, value: Any) -> Plain:  # noqa: ANN401 - any value of the port
+        """Return the value without what engines may choose at random."""
+        match value:
+            case JobRecord(definition, head):
+                return definition[1:], self.plain(head)
+            case Head():
+                fence = head_fence(value)
+                return value[:7], fence and self.plain(fence), value[8:]
+            case Fence(session, token):
+                return "fence", self._name(session), self._name(token)
+            case DueJob(record, seen_at):
+                watched = record.definition.policy.activity_timeout is not None
+                return self.plain(record), seen_at if watched else None
+            case tuple() | list():
+                return type(value).__name__, [self.plain(each) for each in value]
+            case _:
+                return value
+
+    # -- the steps -----------------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[NewJob]) -> Plain:
+        """Create jobs."""
+        return self.plain(await self.engine.create(jobs))
+
+    async def open_session(self, lease: Micros) -> Plain:
+        """Open one more session."""
+        session = await self.engine.open_session(a_worker(), lease)
+        self.sessions.append(session.id)
+        return self._name(session.id), session.lease, session.now
+
+    async def claim(self, session: int, demands: Sequence[Demand], limit: int) -> Plain:
+        """Claim for one of the sessions."""
+        claimed = await self.engine.claim(self.sessions[session], demands, limit)
+        self.claims += claimed.jobs
+        return self.plain(claimed)
+
+    async def settle(self, claim: int, word: Word, *, fresh: bool) -> Plain:
+        """Decide a word against the claim, or the job as it is now, and commit it."""
+        taken = self.claims[claim]
+        loaded = await self.engine.load([taken.definition.id])
+        seen = loaded.records[0] if fresh else taken
+        if seen is None:
+            return "gone"
+        decision = decide(seen, word(fence_of(taken)), loaded.now)
+        if not isinstance(decision, Transition):
+            return self.plain(decision)
+        return self.plain(await self.engine.commit([decision]))
+
+    async def settle_together(self, claims: Sequence[int], word: Word) -> Plain:
+        """Commit one word of several attempts in one batch, decided against their claims."""
+        now = await self.engine.now()
+        taken = [self.claims[claim] for claim in claims]
+        decisions = [decide(each, word(fence_of(each)), now) for each in taken]
+        batch = [each for each in decisions if isinstance(each, Transition)]
+        return self.plain(await self.engine.commit(batch))
+
+    async def apply_late(self, claim: int, word: Word) -> Plain:
+        """Apply a word of an attempt as a worker does, whatever became of it."""
+        taken = self.claims[claim]
+        now = await self.engine.now()
+        self._versions.pop(taken.definition.id, None)
+        return self.plain(await apply_all(self.engine, [(taken, word(fence_of(taken)))], now))
+
+    async def operate(self, job_id: JobId, verb: Command) -> Plain:
+        """Apply a verb of an operator."""
+        loaded = await self.engine.load([job_id])
+        record = loaded.records[0]
+        if record is None:
+            return "gone", await self.engine.removed([job_id])
+        return self.plain(await apply_all(self.engine, [(record, verb)], loaded.now))
+
+    async def note(self, claim: int, bodies: Sequence[NoteBody]) -> Plain:
+        """Let an attempt say something."""
+        taken = self.claims[claim]
+        row, claims, fence = taken.definition.row, taken.head.claims, fence_of(taken)
+        results = await self.engine.note([Note(row, claims, fence, body) for body in bodies])
+        self._versions.pop(taken.definition.id, None)
+        return results, self.plain(await self.engine.activity(taken.definition.id))
+
+    async def renew(self, session: int, *, held: bool, stopped: bool) -> Plain:
+        """Renew a session, naming all or none of its claims as held and as stopped."""
+        ours = self.sessions[session]
+        fences = [fence_of(each) for each in self.claims if fence_of(each).session == ours]
+        answer = await self.engine.renew(ours, fences * held, fences * stopped)
+        return self.plain(answer)
+
+    async def end_session(self, session: int, *, reap: bool) -> Plain:
+        """Close a session, or try to reap it."""
+        if reap:
+            return await self.engine.reap(self.sessions[session])
+        return await self.engine.close_session(self.sessions[session])
+
+    async def maintain(self) -> Plain:
+        """Do a round of maintenance: reap, give up, settle what is overdue, promote."""
+        lapsed = (await self.engine.due("sessions", _ALL)).sessions
+        reaped = [await self.engine.reap(session) for session in lapsed]
+        lost = await self.engine.due("lost", _ALL)
+        given_up = await apply_all(
+            self.engine,
+            [(job.record, LoseLease(fence_of(job.record), roll=0.5)) for job in lost.jobs],
+            lost.now,
+        )
+        due = await self.engine.due("jobs", _ALL)
+        asked = []
+        for record, seen_at in due.jobs:
+            command = overdue(record.definition, record.head, seen_at, due.now, 0.5)
+            assert command is not None, "The engine called a job due that is not."
+            asked.append((record, command))
+        settled = await apply_all(self.engine, asked, due.now)
+        return reaped, self.plain(given_up), self.plain(settled), await self.engine.promote(_ALL)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def look(self) -> Seen:
+        """Return all that must be equal after a step; journals only of jobs that changed."""
+        engine = self.engine
+        await engine.catch_up()
+        records = (await engine.find(JobFilter(), limit=_ALL)).jobs
+        changed = [each for each in records if self._is_changed(each)]
+        journals = [await self._journal(each) for each in changed]
+        sessions = [
+            (self._name(each.id), each.lapsed, each.ended_at, each.renewed_at, each.held)
+            for each in await engine.sessions()
+        ]
+        lapsed = (await engine.due("sessions", _ALL)).sessions
+        return Seen(
+            jobs=[self.plain(record) for record in records],
+            journals=journals,
+            keys=[await self._keys(name) for name in KEYED],
+            sessions=sessions,
+            due_sessions=[self._name(each) for each in lapsed],
+            due_lost=self.plain(await engine.due("lost", _ALL)),
+            due_jobs=self.plain(await engine.due("jobs", _ALL)),
+        )
+
+    def _is_changed(self, record: JobRecord) -> bool:
+        job_id, version = record.definition.id, record.head.version
+        known = self._versions.get(job_id)
+        self._versions[job_id] = version
+        return known != version
+
+    async def _journal(self, record: JobRecord) -> Plain:
+        events = await self.engine.journal(record.definition.id)
+        assert fold(events) == record.head, "The journal does not fold to the head."
+        return self.plain(events)
+
+    async def _keys(self, name: str) -> Plain:
+        statuses = await self.engine.keys(SERVICE, name)
+        policy = TYPES[name].key
+        assert policy is not None
+        for status in statuses:
+            assert len(status.holders) <= policy.active, "A key has one holder too many."
+        return self.plain(statuses)
+
+    async def look_closely(self, job_ids: Sequence[JobId]) -> Plain:
+        """Return everything else that is known of these jobs."""
+        engine = self.engine
+        found = []
+        for job_id in job_ids:
+            lines = [line[1:] for line in await engine.logs(job_id)]
+            said = self.plain(await engine.activity(job_id))
+            found.append((job_id, lines, said, self.plain(await engine.outcomes(job_id))))
+        return found, await engine.removed(job_ids), await engine.queue_settings()
+
+
+class Seen(NamedTuple):
+    """How an engine stands after a step."""
+
+    jobs: Plain
+    journals: Plain
+    keys: Plain
+    sessions: Plain
+    due_sessions: Plain
+    due_lost: Plain
+    due_jobs: Plain
+
+
+def head_fence(head: Head) -> Fence | None:
+    """Return the fence of a head."""
+    return head.fence

@@ -1,0 +1,164 @@
+"""`trellis worker`, as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, start
+from trellis import Service, State
+from trellis.core.job import JobId
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from trellis import Service
+
+app = Service("shop")
+other = 3
+
+@app.job
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
+
+@app.job
+async def endless(name: str) -> None:
+    Path(name).touch()
+    await asyncio.Event().wait()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    (tmp_path / "broken.py").write_text("app = 1 / 0")
+    (tmp_path / "needy.py").write_text("import no_such_package_at_all")
+    return tmp_path
+
+
+@contextmanager
+def worker(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = start(folder, "worker", *arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_line(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    pytest.fail(f"The worker never said {words!r}")
+
+
+@pytest.fixture
+def shop(folder: Path) -> Service:
+    return Service("shop", f"sqlite:///{folder / 'trellis.db'}")
+
+
+def test_a_worker_runs_jobs_until_it_is_told_to_stop(folder: Path, shop: Service) -> None:
+    greet = shop.declare("greet", payload=str, result=str)
+
+    async def ask() -> str:
+        return await (await greet.create("world")).wait("20s")
+
+    with worker(folder, "shop:app") as process:
+        wait_for_line(process, "Working on shop/greet")
+        assert asyncio.run(ask()) == "Hello, world!"
+        process.terminate()
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "")
+    assert "Stopped after 1 attempts" in err
+
+
+def test_the_example_of_the_readme_works_with_a_worker_of_its_own(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "hello.py"
+    (tmp_path / "hello.py").write_text(example.read_text())
+    hello = Service("hello", f"sqlite:///{tmp_path / 'trellis.db'}")
+    greet = hello.declare("greet", payload=str, result=str)
+
+    async def ask() -> str:
+        return await (await greet.create("reader")).wait("20s")
+
+    with worker(tmp_path, "hello:app") as process:
+        wait_for_line(process, "Working on hello/greet")
+        assert asyncio.run(ask()) == "Hello, reader!"
+
+
+def test_a_second_signal_stops_at_once_and_hands_the_job_back(folder: Path, shop: Service) -> None:
+    endless = shop.declare("endless", payload=str, result=str)
+    begun = folder / "begun"
+
+    async def create() -> str:
+        return (await endless.create(str(begun))).id
+
+    async def look(job_id: str) -> tuple[State, int]:
+        engine = await shop.connection.engine()
+        record = (await engine.load([JobId(job_id)])).records[0]
+        assert record is not None
+        return record.head.state, record.head.attempt
+
+    async def until_begun() -> None:
+        async with asyncio.timeout(20):
+            while not begun.exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.01)
+
+    with worker(folder, "shop:app", "--grace", "60s") as process:
+        job_id = asyncio.run(create())
+        asyncio.run(until_begun())
+        os.kill(process.pid, signal.SIGINT)
+        wait_for_line(process, "Stopping")
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(timeout=20)
+    assert process.returncode == 130
+    assert asyncio.run(look(job_id)) == (State.RETRY, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shop", "names no service. Write the module and its variable"),
+        ("nowhere:app", "There is no module 'nowhere' here"),
+        ("shop:missing", "shop has no such variable"),
+        ("shop:other", "shop has a int there"),
+        ("broken:app", "Importing 'broken' failed with ZeroDivisionError"),
+        ("needy:app", "it needs 'no_such_package_at_all', which is not installed"),
+    ],
+)
+def test_a_service_that_cannot_be_found_ends_with_2_and_a_sentence(
+    command: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    ran = command("worker", name)
+    assert ran.code == 2
+    assert words in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_worker_of_its_own_on_a_memory_engine_is_refused(
+    command: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    ran = command("worker", "shop:app", "--url", "memory://")
+    assert ran.code == 2
+    assert "would never see one" in ran.err
+
+
+def test_a_lease_that_is_no_span_is_refused(
+    command: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    ran = command("worker", "shop:app", "--lease", "long")
+    assert (ran.code, "'long' is not a span of time" in ran.err) == (2, True)
