@@ -67,7 +67,9 @@ def decide_microseconds() -> float:
         raise TypeError(claimed)
     record, command = JobRecord(claimed.definition, claimed.head), Complete(fence, "null")
     count = 20_000
-    return min(timeit.repeat(lambda: decide(record, command, 1), number=count, repeat=5)) / count * 1e6
+    return (
+        min(timeit.repeat(lambda: decide(record, command, 1), number=count, repeat=5)) / count * 1e6
+    )
 
 
 def show(rows: list[Row], decision: float, console: Console) -> None:

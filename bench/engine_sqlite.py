@@ -25,9 +25,7 @@ def new_jobs(count: int) -> list[NewJob]:
     for number in range(count):
         job_id = JobId(str(ULID()))
         context = fresh_context(job_id, number + 1, number + 1)
-        jobs.append(
-            NewJob(job_id, "bench", "noop", "noop", PAYLOAD, DEFAULT_POLICY, context)
-        )
+        jobs.append(NewJob(job_id, "bench", "noop", "noop", PAYLOAD, DEFAULT_POLICY, context))
     return jobs
 
 

@@ -12,7 +12,11 @@ import sqlite3
 import time
 from pathlib import Path
 
-PAYLOAD = '{"order_id":12345,"email":"someone@example.com","lines":[1,2,3,4,5],"note":"' + "x" * 112 + '"}'
+PAYLOAD = (
+    '{"order_id":12345,"email":"someone@example.com","lines":[1,2,3,4,5],"note":"'
+    + "x" * 112
+    + '"}'
+)
 
 SCHEMA = """
 create table job (id integer primary key, lane integer not null, kind text not null,
@@ -78,9 +82,7 @@ def drain(connection: sqlite3.Connection, jobs: int, batch: int) -> float:
     return jobs / (time.perf_counter() - began)
 
 
-def _claim(
-    connection: sqlite3.Connection, batch: int, now: int
-) -> list[tuple[int, int, int, str]]:
+def _claim(connection: sqlite3.Connection, batch: int, now: int) -> list[tuple[int, int, int, str]]:
     token = int.from_bytes(os.urandom(7), "big")
     rows = connection.execute(
         "update ready set attempt = attempt + 1, session = 7, token = ?, claimed_at = ? "

@@ -11,7 +11,17 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_benchmark_runs_and_prints_its_table(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "bench", "--jobs", "500", "--rounds", "1", "--folder", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "bench",
+            "--jobs",
+            "500",
+            "--rounds",
+            "1",
+            "--folder",
+            str(tmp_path),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -49,7 +49,7 @@ class NotAdaptable:
     pass
 
 
-def round_trip(annotation: Any, value: object) -> object:
+def round_trip(annotation: object, value: object) -> object:
     codec = codec_for(annotation, "a payload")
     return codec.decode(codec.encode(value))
 
@@ -76,7 +76,7 @@ ORDER = Order(orderNumber=3, placed=datetime(2030, 1, 1, tzinfo=UTC))
         (None, None),
     ],
 )
-def test_a_value_comes_back_as_it_was(annotation: Any, value: object) -> None:
+def test_a_value_comes_back_as_it_was(annotation: object, value: object) -> None:
     assert round_trip(annotation, value) == value
 
 
@@ -118,7 +118,7 @@ def test_a_secret_is_stored_whole() -> None:
     ],
 )
 def test_what_cannot_be_stored_is_refused_with_the_reason(
-    annotation: Any, value: object, words: str
+    annotation: object, value: object, words: str
 ) -> None:
     with pytest.raises(PayloadInvalid) as refusal:
         codec_for(annotation, "a payload").encode(value)

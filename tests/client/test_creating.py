@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from opentelemetry import trace
@@ -28,10 +28,11 @@ from trellis import (
     Service,
     State,
 )
+from trellis.contract.options import DeclareOptions
 from trellis.core.admission import Reason
 from trellis.core.job import Definition, JobId
 from trellis.core.spans import SECOND
-from trellis.engines.values import QueueSettings
+from trellis.engines.values import JobFilter, QueueSettings
 
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
@@ -41,9 +42,8 @@ class Sync:
     origin: str | None
 
 
-def sync(service: Service, per_key: PerKey | None = None, **options: Any) -> Job[Sync, int]:
-    policies = options if per_key is None else {**options, "per_key": per_key}
-    return service.declare("sync", payload=Sync, result=int, **policies)
+def sync(service: Service, **options: Unpack[DeclareOptions]) -> Job[Sync, int]:
+    return service.declare("sync", payload=Sync, result=int, **options)
 
 
 async def definition(service: Service, job_id: str) -> Definition:
@@ -134,13 +134,11 @@ async def test_one_bad_payload_among_many_stores_none(service: Service) -> None:
     engine = await service.connection.engine()
     with pytest.raises(PayloadInvalid):
         await sync(service).create_many([Sync("eu"), Sync(3)])  # type: ignore[arg-type]
-    from trellis.engines.values import JobFilter  # noqa: PLC0415
-
     assert not (await engine.find(JobFilter())).jobs
 
 
 async def test_a_refusal_among_many_says_how_many_were_accepted(service: Service) -> None:
-    job = sync(service, PerKey("sync/{origin}"))
+    job = sync(service, per_key=PerKey("sync/{origin}"))
     with pytest.raises(KeyBusy) as refusal:
         await job.create_many([Sync("eu"), Sync("us"), Sync("eu")])
     assert refusal.value.__notes__ == ["2 of 3 jobs were accepted."]
@@ -169,7 +167,7 @@ async def test_an_idempotency_key_makes_one_job_and_refuses_another_payload(
 
 
 async def test_a_busy_key_names_its_holder_and_the_way_out(service: Service) -> None:
-    job = sync(service, PerKey("sync/{origin}"))
+    job = sync(service, per_key=PerKey("sync/{origin}"))
     holder = await job.create(Sync("eu"))
     with pytest.raises(KeyBusy, match=r"PerKey.in_turn") as refusal:
         await job.create(Sync("eu"))
@@ -179,7 +177,7 @@ async def test_a_busy_key_names_its_holder_and_the_way_out(service: Service) -> 
 
 
 async def test_submit_answers_a_busy_key_with_a_value(service: Service) -> None:
-    job = sync(service, PerKey("sync/{origin}"))
+    job = sync(service, per_key=PerKey("sync/{origin}"))
     holder = await job.create(Sync("eu"))
     match await job.submit(Sync("eu")):
         case Rejected(reason, existing):
@@ -189,7 +187,7 @@ async def test_submit_answers_a_busy_key_with_a_value(service: Service) -> None:
 
 
 async def test_a_full_line_is_refused(service: Service) -> None:
-    job = sync(service, PerKey("sync/{origin}", queued=1))
+    job = sync(service, per_key=PerKey("sync/{origin}", queued=1))
     await job.create(Sync("eu"))
     await job.create(Sync("eu"))
     with pytest.raises(QueueFull, match="Allow more with queued="):
@@ -197,7 +195,7 @@ async def test_a_full_line_is_refused(service: Service) -> None:
 
 
 async def test_a_full_line_may_replace_its_oldest(service: Service) -> None:
-    job = sync(service, PerKey("sync/{origin}", queued=1, when_full="replace-oldest"))
+    job = sync(service, per_key=PerKey("sync/{origin}", queued=1, when_full="replace-oldest"))
     await job.create(Sync("eu"))
     await job.create(Sync("eu"))
     match await job.submit(Sync("eu")):
@@ -209,19 +207,19 @@ async def test_a_full_line_may_replace_its_oldest(service: Service) -> None:
 
 
 async def test_in_turn_accepts_any_number(service: Service) -> None:
-    job = sync(service, PerKey.in_turn("sync/{origin}"))
+    job = sync(service, per_key=PerKey.in_turn("sync/{origin}"))
     answers = [await job.submit(Sync("eu")) for _ in range(5)]
     assert all(isinstance(answer, Accepted) for answer in answers)
 
 
 async def test_a_key_that_points_nowhere_is_refused(service: Service) -> None:
-    job = sync(service, PerKey("sync/{region}"))
+    job = sync(service, per_key=PerKey("sync/{region}"))
     with pytest.raises(KeyUnresolved, match="points at /region, which the payload does not have"):
         await job.create(Sync("eu"))
 
 
 async def test_a_key_that_points_at_no_scalar_is_refused(service: Service) -> None:
-    job = sync(service, PerKey("sync/{origin}"))
+    job = sync(service, per_key=PerKey("sync/{origin}"))
     with pytest.raises(KeyUnresolved, match="a key needs a string, number or boolean"):
         await job.create(Sync(None))
 

@@ -17,8 +17,14 @@ def app() -> Service:
     return Service("shop", "memory://")
 
 
-async def takes_payload(order: int) -> str: ...
-async def takes_job(job: ActiveJob[int]) -> str: ...
+async def takes_payload(order: int) -> str:
+    return str(order)
+
+
+async def takes_job(job: ActiveJob[int]) -> str:
+    return str(job.payload)
+
+
 async def takes_nothing() -> None: ...
 def plain(order: int) -> None: ...
 async def with_default(order: int, *, retries: int = 3) -> None: ...
@@ -115,7 +121,9 @@ def test_a_type_or_queue_name_that_some_engine_could_not_carry_is_refused(
 
 
 def test_a_misspelt_policy_is_refused_and_the_right_one_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="has no option 'timeot'. Did you mean timeout?"):
+    with pytest.raises(
+        ConfigurationError, match=r"'timeot'\. Did you mean timeout\?"
+    ):
         app().job(timeot="10m")(takes_payload)  # type: ignore[call-overload]
 
 
@@ -148,7 +156,7 @@ def test_policies_are_frozen_into_the_type() -> None:
 
 def test_an_unknown_state_in_retention_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="retention does not know done"):
-        app().job(retention={"done": "1h"})(takes_payload)  # type: ignore[typeddict-item]
+        app().job(retention={"done": "1h"})(takes_payload)  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
@@ -212,6 +220,10 @@ async def double(job: ActiveJob[int]) -> int:
     return job.payload * 2
 
 
+async def gives_seven() -> int:
+    return 7
+
+
 def triple(number: int) -> int:
     return number * 3
 
@@ -220,7 +232,7 @@ async def test_run_inline_runs_the_handler_as_a_function() -> None:
     shop = app()
     assert await shop.job(double).run_inline(4) == 8
     assert await shop.job(triple).run_inline(4) == 12
-    assert await shop.job(takes_nothing).run_inline() is None
+    assert await shop.job(gives_seven).run_inline() == 7
 
 
 async def test_run_inline_needs_a_handler() -> None:

@@ -51,17 +51,17 @@ async def test_many_waiters_are_served(service: Service) -> None:
 
 async def test_a_reference_made_from_an_id_waits_just_as_well(service: Service) -> None:
     @service.job
-    async def nothing() -> None:
-        return None
+    async def seven() -> int:
+        return 7
 
     async with service.worker():
-        ref = await nothing.create()
-        assert await nothing.ref(ref.id).wait("10s") is None
+        ref = await seven.create()
+        assert await seven.ref(ref.id).wait("10s") == 7
 
 
 async def test_waiting_too_long_names_the_missing_worker(service: Service) -> None:
     ref = await greeting(service).create("ada")
-    with pytest.raises(WaitTimeout, match="still pending after 10ms. No worker for shop/greet"):
+    with pytest.raises(WaitTimeout, match=r"still pending after 10ms\. No worker for shop/greet"):
         await ref.wait("10ms")
 
 
@@ -149,7 +149,7 @@ async def test_closing_the_service_sends_waiters_away(service: Service) -> None:
     ref = await greeting(service).create("ada")
     waiter = asyncio.create_task(ref.wait())
     room = await service.connection.room()
-    while JobId(ref.id) not in room._waiting:  # noqa: SLF001 - a signal that it waits
+    while JobId(ref.id) not in room._waiting:  # noqa: SLF001, ASYNC110 - a signal that it waits
         await asyncio.sleep(0)
     await service.connection.close()
     with pytest.raises(EngineClosed):

@@ -88,9 +88,7 @@ class Work:
         results = await apply_all(self.engine, asked, await self.engine.now())
         for (record, command), result in zip(asked, results, strict=True):
             head = result.record.head  # type: ignore[union-attr] # all are applied here
-            self.tell(
-                job=record.definition.id, version=head.version, by=type(command).__name__
-            )
+            self.tell(job=record.definition.id, version=head.version, by=type(command).__name__)
 
     async def run(self) -> None:
         """Take jobs through most of what can happen to them."""
@@ -100,9 +98,7 @@ class Work:
         claimed = (await engine.claim(session, [a_demand("invoice", "refund", "short")], 6)).jobs
         by_id = {record.definition.id: record for record in claimed}
         one, two, three, four = (by_id[planned(n)] for n in range(1, 5))
-        await self.settle(
-            (one, Complete(fence_of(one), "1")), (two, Complete(fence_of(two), "2"))
-        )
+        await self.settle((one, Complete(fence_of(one), "1")), (two, Complete(fence_of(two), "2")))
         await self.settle((three, Fail(fence_of(three), ERROR)))
         await self.settle((four, Fail(fence_of(four), ERROR, retryable=False)))
         await apply(engine, planned(4), Retry())
@@ -168,9 +164,7 @@ async def examine(path: Path, told: Told) -> None:
     check_file(path)
 
 
-async def check_told(
-    engine: SqliteEngine, records: dict[JobId, JobRecord], told: Told
-) -> None:
+async def check_told(engine: SqliteEngine, records: dict[JobId, JobRecord], told: Told) -> None:
     """Whatever was acknowledged must be there."""
     for fact in told:
         job_id = JobId(str(fact.get("created") or fact.get("job") or ""))

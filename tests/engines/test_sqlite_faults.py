@@ -185,9 +185,7 @@ async def test_a_locked_database_is_a_typed_error_and_nothing_is_lost(
     assert await count(engine) == 2
 
 
-async def test_a_lock_that_ends_in_time_is_waited_for(
-    engine: SqliteEngine, tmp_path: Path
-) -> None:
+async def test_a_lock_that_ends_in_time_is_waited_for(engine: SqliteEngine, tmp_path: Path) -> None:
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     blocker.execute("begin immediate")
     waiting = asyncio.create_task(engine.create([a_job()]))

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
+from trellis.core.job import Fence, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.memory import MemoryEngine
-from trellis.engines.values import CommitResult, Renewed, SessionLost
+from trellis.engines.values import (
+    Claimed,
+    CommitResult,
+    Demand,
+    Note,
+    NoteResult,
+    Renewed,
+    SessionLost,
+)
 from trellis.errors import EngineUnavailable
 
 
@@ -19,18 +27,20 @@ class FaultyEngine(MemoryEngine):
     disliked: str | None = None
     refused_writes = 0
 
-    async def claim(self, *args: Any) -> Any:
+    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         self._check()
-        return await super().claim(*args)
+        return await super().claim(session, demands, limit)
 
-    async def renew(self, *args: Any) -> Renewed | SessionLost:
+    async def renew(
+        self, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence] = ()
+    ) -> Renewed | SessionLost:
         self._check()
-        return await super().renew(*args)
+        return await super().renew(session, held, stopped)
 
-    async def note(self, *args: Any) -> Any:
+    async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         self.refused_writes += self.down
         self._check()
-        return await super().note(*args)
+        return await super().note(notes)
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         self.refused_writes += self.down

@@ -97,13 +97,14 @@ async def test_a_handler_in_a_thread_can_say_all_of_it_too(service: Service) -> 
     @service.job
     def talk(job: ActiveJob[int]) -> None:
         for number in job.track(range(job.payload), step="rows"):
-            job.log.info(f"row {number}")
+            job.log.info("row", number=number)
 
     async with service.worker():
         ref = await talk.create(3)
         await ref.wait("10s")
         assert (await activity(service, ref)).progress == Progress(3, 3, "rows")
-        assert [line.message for line in await logs(service, ref)] == ["row 0", "row 1", "row 2"]
+        fields = [line.fields for line in await logs(service, ref)]
+        assert fields == ['{"number": 0}', '{"number": 1}', '{"number": 2}']
 
 
 async def test_a_job_with_failed_items_completes_with_errors(service: Service) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -364,13 +366,11 @@ async def test_a_handler_that_blocks_the_loop_costs_nobody_the_lease(service: Se
 
 
 async def test_a_lifespan_gives_handlers_their_shared_state(service: Service) -> None:
-    from contextlib import asynccontextmanager  # noqa: PLC0415
-
     events: list[str] = []
 
     @service.lifespan
     @asynccontextmanager
-    async def resources() -> Any:
+    async def resources() -> AsyncIterator[dict[str, str]]:
         events.append("open")
         yield {"greeting": "hello"}
         events.append("close")

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.worker.faulty import eventually
 from trellis import ActiveJob, JobRef, Service, State
-from trellis.core.job import JobId
+from trellis.core.job import Head, JobId
 
 
-async def head(service: Service, ref: JobRef[Any]) -> Any:
+async def head(service: Service, ref: JobRef[Any]) -> Head:
     engine = await service.connection.engine()
     record = (await engine.load([JobId(ref.id)])).records[0]
     assert record is not None
@@ -24,7 +24,7 @@ async def test_a_running_handler_may_finish_within_the_grace(service: Service) -
     @service.job
     async def patient(job: ActiveJob[str]) -> str:
         begun.set()
-        while not job.stopping:
+        while not job.stopping:  # noqa: ASYNC110 - a property is all a handler has
             await asyncio.sleep(0.001)
         return "finished"
 

@@ -74,9 +74,7 @@ def started(case: Case[Claim]) -> Change:
     return after, None
 
 
-def _end(
-    case: AnyCase, state: State, error: Failure | None, crashes: int | None = None
-) -> Head:
+def _end(case: AnyCase, state: State, error: Failure | None, crashes: int | None = None) -> Head:
     head = case.head
     return Head(
         state,
@@ -165,9 +163,7 @@ def failed_dead(case: Case[Fail]) -> Change:
     return _failure(case, State.DEAD, case.command.error)
 
 
-def _failure(
-    case: AnyCase, state: State, error: Failure, crashes: int | None = None
-) -> Change:
+def _failure(case: AnyCase, state: State, error: Failure, crashes: int | None = None) -> Change:
     data: dict[str, JsonValue] = {"error": list(error)}
     if crashes is not None:
         data["crashes"] = crashes

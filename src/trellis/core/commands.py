@@ -160,13 +160,5 @@ class Dismiss:
 #: Commands that only the attempt named in their fence may give.
 FencedCommand: TypeAlias = Complete | Fail | Snooze | Release | LoseLease | Crash
 Command: TypeAlias = (
-    Claim
-    | FencedCommand
-    | ReleaseKey
-    | Cancel
-    | Expire
-    | Skip
-    | Retry
-    | Replay
-    | Dismiss
+    Claim | FencedCommand | ReleaseKey | Cancel | Expire | Skip | Retry | Replay | Dismiss
 )

@@ -30,7 +30,9 @@ def evolve(head: Head | None, event: Event) -> Head:
         if event.kind is not EventKind.CREATED or event.version != 1:
             raise ValueError(f"A journal must begin with 'created' at version 1, not {event}.")
         run_at = data.get("run_at", event.at)
-        return Head(State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None)
+        return Head(
+            State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None
+        )
     if event.version != head.version + 1:
         raise ValueError(f"Version {event.version} cannot follow {head.version}.")
     error = Failure(*data["error"]) if "error" in data else head.error

@@ -98,9 +98,7 @@ def born(at: Instant, run_at: Instant) -> tuple[Event, Head]:
     """Return the first event and head of a job accepted at this moment."""
     data = None if run_at == at else {"run_at": run_at}
     event = Event(EventKind.CREATED, 1, State.PENDING, at, 0, None, data)
-    head = Head(
-        State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None
-    )
+    head = Head(State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None)
     return event, head
 
 

@@ -1,14 +1,14 @@
 """The one table of the lifecycle: which command does what in which state.
 
 `RULES` is read from top to bottom; the first rule whose command, state and condition fit decides.
-What no rule allows is refused. `docs/lifecycle.md` is generated from this table. A rule's `change`
-builds the next head and says what the event must carry so that `fold` can build the same head.
+What no rule allows is refused. `docs/lifecycle.md` is generated from this table. A rule's change
+(in `changes.py`) builds the next head and says what the event must carry so that `fold` can build
+the same head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from trellis.core import changes as to
@@ -31,45 +31,40 @@ from trellis.core.commands import (
     Snooze,
 )
 from trellis.core.events import EventKind
-from trellis.core.policy import OnLost
 from trellis.core.states import LIVE, WAITING, State
 
 C = TypeVar("C", bound=Command)
+AnyCase: TypeAlias = Case[Any]
 
 
-class When(NamedTuple, Generic[C]):
+class When(NamedTuple):
     """A condition: in words for people, as a function for the machine."""
 
     words: str
-    holds: Callable[[Case[C]], bool]
+    holds: Callable[[AnyCase], bool]
+
+    def __and__(self, other: When) -> When:
+        """Both must hold."""
+        one, two = self.holds, other.holds
+        return When(f"{self.words}, {other.words}", lambda case: one(case) and two(case))
 
 
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[C]):
+class Rule(NamedTuple, Generic[C]):
     """One line of the table."""
 
     command: type[C]
     sources: frozenset[State]
-    when: When[C] | None
+    when: When | None
     target: State
     event: EventKind
     change: Callable[[Case[C]], Change]
 
 
-AnyCase: TypeAlias = Case[Any]
-_ACTIVE: Final = frozenset({State.ACTIVE})
-
-
-def _asked(case: AnyCase) -> bool:
-    return case.head.asked_at is not None
+# -- conditions --------------------------------------------------------------------------------
 
 
 def _attempts_left(case: AnyCase) -> bool:
     return case.head.attempt < case.definition.policy.retry.attempts
-
-
-def _dead_letters(case: AnyCase) -> bool:
-    return case.definition.policy.dead_letters
 
 
 def _expired(case: AnyCase) -> bool:
@@ -77,295 +72,119 @@ def _expired(case: AnyCase) -> bool:
     return deadline is not None and deadline <= case.now
 
 
-def _crash_loop(case: Case[Crash]) -> bool:
-    return case.head.crashes + 1 >= case.definition.policy.max_crashes
+def _requeued(case: Case[Release]) -> bool:
+    return not case.command.begun or case.definition.policy.on_shutdown == "requeue"
 
 
-def _all(*parts: When[Any] | Callable[[AnyCase], bool]) -> Callable[[AnyCase], bool]:
-    tests = [part.holds if isinstance(part, When) else part for part in parts]
-    return lambda case: all(test(case) for test in tests)
+def _on_lost(policy: str) -> When:
+    return When(f"on_lost={policy}", lambda case: to.on_lost(case) == policy)
 
 
-_CANCEL_ASKED: Final[When[Any]] = When("cancel was asked", _asked)
+DUE: Final = When(
+    "due, deadline not passed (and: queue open, type known, slot held)",
+    lambda case: case.head.run_at <= case.now and not _expired(case),
+)
+CLEAN: Final = When("no item errors", lambda case: case.command.item_errors == 0)
+PARTIAL: Final = When("some item errors", lambda case: case.command.item_errors > 0)
+ASKED: Final = When("cancel was asked", lambda case: case.head.asked_at is not None)
+STOPPED: Final = When(
+    "cancel was asked, or the handler raised Cancelled",
+    lambda case: case.command.cancelled or case.head.asked_at is not None,
+)
+RETRYABLE: Final = When("retryable", lambda case: case.command.retryable)
+HOPELESS: Final = When("not retryable", lambda case: not case.command.retryable)
+LEFT: Final = When("attempts left", _attempts_left)
+NONE_LEFT: Final = When("none left", lambda case: not _attempts_left(case))
+LETTERS: Final = When("dead letters on", lambda case: case.definition.policy.dead_letters)
+NO_LETTERS: Final = When("dead letters off", lambda case: not case.definition.policy.dead_letters)
+REQUEUED: Final = When("on_shutdown=requeue, or the handler had not begun", _requeued)
+SHUT_DOWN: Final = When("on_shutdown=fail", lambda case: not _requeued(case))
+UNBEGUN: Final = When("the handler had not begun", lambda case: not case.command.begun)
+SHARED: Final = When(
+    "other jobs were in the process", lambda case: case.command.begun and not case.command.alone
+)
+ALONE: Final = When("alone", lambda case: case.command.begun and case.command.alone)
+LOOPING: Final = When(
+    "crashes + 1 ≥ max_crashes",
+    lambda case: case.head.crashes + 1 >= case.definition.policy.max_crashes,
+)
+BLOCKED: Final = When("the attempt blocks its key", lambda case: case.head.blocked)
+BLOCKS: Final = _on_lost("block") & When("not blocked yet", lambda case: not case.head.blocked)
+FORCED: Final = When(
+    "forced (an operator, or the grace has passed)", lambda case: case.command.force
+)
+ASKS: Final = When(
+    "cooperative, not asked before",
+    lambda case: not case.command.force and case.head.asked_at is None,
+)
+PASSED: Final = When("deadline ≤ now", _expired)
+UNCLAIMED: Final = When("never claimed", lambda case: case.head.claims == 0)
+
+# -- the table ---------------------------------------------------------------------------------
+
+_S, _E = State, EventKind
+_ACTIVE: Final = frozenset({_S.ACTIVE})
+_FAILED: Final = frozenset({_S.FAILED})
+_DEAD: Final = frozenset({_S.DEAD})
+_PENDING: Final = frozenset({_S.PENDING})
 
 
-def _lost(
-    command: type[C], words: str, applies: Callable[[AnyCase], bool]
-) -> tuple[Rule[Any], ...]:
-    """What a lost attempt leads to, by the type's `on_lost`; shared by three commands."""
+def _lost(command: type[C], *also: When) -> tuple[Rule[Any], ...]:
+    """What a lost attempt leads to, by the type's `on_lost`; three commands share it."""
 
-    def when(policy: OnLost, more: str, *tests: Callable[[AnyCase], bool]) -> When[Any]:
-        def on_lost(case: AnyCase) -> bool:
-            return to.on_lost(case) == policy
+    def when(*parts: When) -> When:
+        every = (*also, *parts)
+        first = every[0]
+        for part in every[1:]:
+            first = first & part
+        return first
 
-        text = ", ".join(filter(None, (words, f"on_lost={policy}", more)))
-        return When(text, _all(applies, on_lost, *tests))
-
-    def none_left(case: AnyCase) -> bool:
-        return not _attempts_left(case)
-
-    def no_letters(case: AnyCase) -> bool:
-        return not _dead_letters(case)
-
+    again = _on_lost("retry")
+    spent, fail, stale = again & NONE_LEFT, _on_lost("fail"), _on_lost("stale")
     return (
-        Rule(
-            command,
-            _ACTIVE,
-            when("retry", "attempts left", _attempts_left),
-            State.RETRY,
-            EventKind.RETRY,
-            to.lost_retry,
-        ),
-        Rule(
-            command,
-            _ACTIVE,
-            when("retry", "none left, dead letters on", none_left, _dead_letters),
-            State.DEAD,
-            EventKind.DEAD,
-            to.lost_dead,
-        ),
-        Rule(
-            command,
-            _ACTIVE,
-            when("retry", "none left, dead letters off", none_left, no_letters),
-            State.FAILED,
-            EventKind.FAILED,
-            to.lost_failed,
-        ),
-        Rule(command, _ACTIVE, when("fail", ""), State.FAILED, EventKind.FAILED, to.lost_failed),
-        Rule(command, _ACTIVE, when("stale", ""), State.STALE, EventKind.STALE, to.lost_stale),
+        Rule(command, _ACTIVE, when(again, LEFT), _S.RETRY, _E.RETRY, to.lost_retry),
+        Rule(command, _ACTIVE, when(spent, LETTERS), _S.DEAD, _E.DEAD, to.lost_dead),
+        Rule(command, _ACTIVE, when(spent, NO_LETTERS), _S.FAILED, _E.FAILED, to.lost_failed),
+        Rule(command, _ACTIVE, when(fail), _S.FAILED, _E.FAILED, to.lost_failed),
+        Rule(command, _ACTIVE, when(stale), _S.STALE, _E.STALE, to.lost_stale),
+        Rule(command, _ACTIVE, when(BLOCKS), _S.ACTIVE, _E.BLOCKED, to.blocked),
     )
 
 
-def _block(command: type[C], words: str, applies: Callable[[AnyCase], bool]) -> Rule[Any]:
-    def blocks(case: AnyCase) -> bool:
-        return to.on_lost(case) == "block" and not case.head.blocked
-
-    text = ", ".join(filter(None, (words, "on_lost=block")))
-    return Rule(
-        command, _ACTIVE, When(text, _all(applies, blocks)), State.ACTIVE, EventKind.BLOCKED,
-        to.blocked,
-    )
-
-
-def _always(_: AnyCase) -> bool:
-    return True
-
-
-def _is_alone(case: Case[Crash]) -> bool:
-    return case.command.begun and case.command.alone
-
-
-def _fail_rules() -> tuple[Rule[Any], ...]:
-    def cancelled(case: Case[Fail]) -> bool:
-        return case.command.cancelled or _asked(case)
-
-    def retryable(case: Case[Fail]) -> bool:
-        return case.command.retryable
-
-    def spent(case: Case[Fail]) -> bool:
-        return case.command.retryable and not _attempts_left(case)
-
-    return (
-        Rule(
-            Fail,
-            _ACTIVE,
-            When("cancel was asked, or the handler raised Cancelled", cancelled),
-            State.CANCELLED,
-            EventKind.CANCELLED,
-            to.cancelled,
-        ),
-        Rule(
-            Fail,
-            _ACTIVE,
-            When("retryable, attempts left", _all(retryable, _attempts_left)),
-            State.RETRY,
-            EventKind.RETRY,
-            to.failed_retry,
-        ),
-        Rule(
-            Fail,
-            _ACTIVE,
-            When("retryable, none left, dead letters on", _all(spent, _dead_letters)),
-            State.DEAD,
-            EventKind.DEAD,
-            to.failed_dead,
-        ),
-        Rule(
-            Fail,
-            _ACTIVE,
-            When("retryable, none left, dead letters off", spent),
-            State.FAILED,
-            EventKind.FAILED,
-            to.failed,
-        ),
-        Rule(
-            Fail,
-            _ACTIVE,
-            When("not retryable", lambda case: not case.command.retryable),
-            State.FAILED,
-            EventKind.FAILED,
-            to.failed,
-        ),
-    )
-
-
-def _release_rules() -> tuple[Rule[Any], ...]:
-    def requeues(case: Case[Release]) -> bool:
-        return not case.command.begun or case.definition.policy.on_shutdown == "requeue"
-
-    return (
-        Rule(Release, _ACTIVE, _CANCEL_ASKED, State.CANCELLED, EventKind.CANCELLED, to.cancelled),
-        Rule(
-            Release,
-            _ACTIVE,
-            When("on_shutdown=requeue, or the handler had not begun", requeues),
-            State.RETRY,
-            EventKind.RETRY,
-            to.released,
-        ),
-        Rule(
-            Release,
-            _ACTIVE,
-            When("on_shutdown=fail", lambda case: not requeues(case)),
-            State.FAILED,
-            EventKind.FAILED,
-            to.shut_down,
-        ),
-    )
-
-
-def _crash_rules() -> tuple[Rule[Any], ...]:
-    def suspects(case: Case[Crash]) -> bool:
-        return case.command.begun and not case.command.alone
-
-    return (
-        Rule(Crash, _ACTIVE, _CANCEL_ASKED, State.CANCELLED, EventKind.CANCELLED, to.cancelled),
-        Rule(
-            Crash,
-            _ACTIVE,
-            When("the handler had not begun", lambda case: not case.command.begun),
-            State.RETRY,
-            EventKind.RETRY,
-            to.released,
-        ),
-        Rule(
-            Crash,
-            _ACTIVE,
-            When("other jobs were in the process", suspects),
-            State.RETRY,
-            EventKind.RETRY,
-            to.suspected,
-        ),
-        Rule(
-            Crash,
-            _ACTIVE,
-            When(
-                "alone, crashes + 1 ≥ max_crashes, dead letters on",
-                _all(_is_alone, _crash_loop, _dead_letters),
-            ),
-            State.DEAD,
-            EventKind.DEAD,
-            to.crash_loop_dead,
-        ),
-        Rule(
-            Crash,
-            _ACTIVE,
-            When("alone, crashes + 1 ≥ max_crashes, dead letters off", _all(_is_alone, _crash_loop)),
-            State.FAILED,
-            EventKind.FAILED,
-            to.crash_loop_failed,
-        ),
-        *_lost(Crash, "alone", _is_alone),
-        _block(Crash, "alone", _is_alone),
-    )
-
-
-def _cancel_rules() -> tuple[Rule[Any], ...]:
-    def asks(case: Case[Cancel]) -> bool:
-        return not case.command.force and not _asked(case)
-
-    return (
-        Rule(Cancel, WAITING, None, State.CANCELLED, EventKind.CANCELLED, to.cancelled),
-        Rule(
-            Cancel,
-            _ACTIVE,
-            When("forced (an operator, or the grace has passed)", lambda case: case.command.force),
-            State.CANCELLED,
-            EventKind.CANCELLED,
-            to.cancelled,
-        ),
-        Rule(
-            Cancel,
-            _ACTIVE,
-            When("cooperative, not asked before", asks),
-            State.ACTIVE,
-            EventKind.CANCEL_REQUESTED,
-            to.asked,
-        ),
-    )
-
-
-def _release_key_rules() -> tuple[Rule[Any], ...]:
-    def is_blocked(case: Case[ReleaseKey]) -> bool:
-        return case.head.blocked
-
-    return _lost(ReleaseKey, "the attempt blocks its key", is_blocked)[:4]
-
-
-def _claimable(case: Case[Claim]) -> bool:
-    return case.head.run_at <= case.now and not _expired(case)
-
+_SPENT: Final = RETRYABLE & NONE_LEFT
+_LOOP: Final = ALONE & LOOPING
 
 RULES: Final[tuple[Rule[Any], ...]] = (
+    Rule(Claim, WAITING, DUE, _S.ACTIVE, _E.STARTED, to.started),
+    Rule(Complete, _ACTIVE, CLEAN, _S.COMPLETED, _E.COMPLETED, to.completed),
     Rule(
-        Claim,
-        WAITING,
-        When("due, deadline not passed (and: queue open, type known, slot held)", _claimable),
-        State.ACTIVE,
-        EventKind.STARTED,
-        to.started,
+        Complete, _ACTIVE, PARTIAL, _S.COMPLETED_WITH_ERRORS, _E.COMPLETED, to.completed_with_errors
     ),
-    Rule(
-        Complete,
-        _ACTIVE,
-        When("no item errors", lambda case: case.command.item_errors == 0),
-        State.COMPLETED,
-        EventKind.COMPLETED,
-        to.completed,
-    ),
-    Rule(
-        Complete,
-        _ACTIVE,
-        When("some item errors", lambda case: case.command.item_errors > 0),
-        State.COMPLETED_WITH_ERRORS,
-        EventKind.COMPLETED,
-        to.completed_with_errors,
-    ),
-    *_fail_rules(),
-    Rule(Snooze, _ACTIVE, _CANCEL_ASKED, State.CANCELLED, EventKind.CANCELLED, to.cancelled),
-    Rule(Snooze, _ACTIVE, None, State.RETRY, EventKind.RETRY, to.snoozed),
-    *_release_rules(),
-    Rule(LoseLease, _ACTIVE, _CANCEL_ASKED, State.CANCELLED, EventKind.CANCELLED, to.cancelled),
-    *_lost(LoseLease, "", _always),
-    _block(LoseLease, "", _always),
-    *_crash_rules(),
-    *_release_key_rules(),
-    *_cancel_rules(),
-    Rule(
-        Expire, LIVE, When("deadline ≤ now", _expired), State.EXPIRED, EventKind.EXPIRED, to.expired
-    ),
-    Rule(
-        Skip,
-        frozenset({State.PENDING}),
-        When("never claimed", lambda case: case.head.claims == 0),
-        State.SKIPPED,
-        EventKind.SKIPPED,
-        to.skipped,
-    ),
-    Rule(Retry, frozenset({State.FAILED}), None, State.PENDING, EventKind.RETRIED, to.revived),
-    Rule(Replay, frozenset({State.DEAD}), None, State.PENDING, EventKind.RETRIED, to.revived),
-    Rule(
-        Dismiss, frozenset({State.DEAD}), None, State.DISMISSED, EventKind.DISMISSED, to.dismissed
-    ),
+    Rule(Fail, _ACTIVE, STOPPED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Fail, _ACTIVE, RETRYABLE & LEFT, _S.RETRY, _E.RETRY, to.failed_retry),
+    Rule(Fail, _ACTIVE, _SPENT & LETTERS, _S.DEAD, _E.DEAD, to.failed_dead),
+    Rule(Fail, _ACTIVE, _SPENT & NO_LETTERS, _S.FAILED, _E.FAILED, to.failed),
+    Rule(Fail, _ACTIVE, HOPELESS, _S.FAILED, _E.FAILED, to.failed),
+    Rule(Snooze, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Snooze, _ACTIVE, None, _S.RETRY, _E.RETRY, to.snoozed),
+    Rule(Release, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Release, _ACTIVE, REQUEUED, _S.RETRY, _E.RETRY, to.released),
+    Rule(Release, _ACTIVE, SHUT_DOWN, _S.FAILED, _E.FAILED, to.shut_down),
+    Rule(LoseLease, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    *_lost(LoseLease),
+    Rule(Crash, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Crash, _ACTIVE, UNBEGUN, _S.RETRY, _E.RETRY, to.released),
+    Rule(Crash, _ACTIVE, SHARED, _S.RETRY, _E.RETRY, to.suspected),
+    Rule(Crash, _ACTIVE, _LOOP & LETTERS, _S.DEAD, _E.DEAD, to.crash_loop_dead),
+    Rule(Crash, _ACTIVE, _LOOP & NO_LETTERS, _S.FAILED, _E.FAILED, to.crash_loop_failed),
+    *_lost(Crash, ALONE),
+    *_lost(ReleaseKey, BLOCKED)[:4],
+    Rule(Cancel, WAITING, None, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Cancel, _ACTIVE, FORCED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Cancel, _ACTIVE, ASKS, _S.ACTIVE, _E.CANCEL_REQUESTED, to.asked),
+    Rule(Expire, LIVE, PASSED, _S.EXPIRED, _E.EXPIRED, to.expired),
+    Rule(Skip, _PENDING, UNCLAIMED, _S.SKIPPED, _E.SKIPPED, to.skipped),
+    Rule(Retry, _FAILED, None, _S.PENDING, _E.RETRIED, to.revived),
+    Rule(Replay, _DEAD, None, _S.PENDING, _E.RETRIED, to.revived),
+    Rule(Dismiss, _DEAD, None, _S.DISMISSED, _E.DISMISSED, to.dismissed),
 )

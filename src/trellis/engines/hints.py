@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 
 from trellis.engines.values import Topic
 
@@ -68,5 +69,6 @@ class Hints:
 
     @staticmethod
     def _wake(subscriber: _Subscriber) -> None:
-        if not subscriber.loop.is_closed():
+        # A loop that was closed meanwhile has nobody left to wake.
+        with suppress(RuntimeError):
             subscriber.loop.call_soon_threadsafe(subscriber.woken.set)

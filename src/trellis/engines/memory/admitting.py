@@ -9,7 +9,6 @@ from trellis.core.admission import (
     Reject,
     Replace,
     admit_key,
-    check_new_job,
     revive_key,
 )
 from trellis.core.commands import Skip
@@ -43,7 +42,6 @@ class Admitting:
         raise NotImplementedError
 
     def _create_one(self, new: NewJob) -> CreateResult:
-        new = check_new_job(new)
         answered = self._answer_repeated(new)
         if answered is not None:
             return answered

@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Sequence
 
+from trellis.core.admission import check_new_job
 from trellis.core.commands import Claim
 from trellis.core.job import Fence, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
@@ -95,7 +96,8 @@ class MemoryEngine(Admitting, Noting, Reading):
     async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Admit and store new jobs."""
         with self._lock:
-            results = [self._create_one(new) for new in jobs]
+            checked = [check_new_job(new) for new in jobs]
+            results = [self._create_one(new) for new in checked]
         self._hints.publish(("ready",))
         return results
 
@@ -220,7 +222,9 @@ class MemoryEngine(Admitting, Noting, Reading):
             state.renewed_at = now
             state.lease_until = self._clock.lease_now() + state.lease
             state.boot_id = self._clock.boot_id()
-            self._slots.end_lingering({fence for fence in stopped if fence.session == session}, None)
+            self._slots.end_lingering(
+                {fence for fence in stopped if fence.session == session}, None
+            )
             ours = {entry.head.fence: entry for entry in self._tables.held_by(session)}
             asked = (
                 fence for fence in held if fence in ours and ours[fence].head.asked_at is not None
@@ -308,9 +312,7 @@ class MemoryEngine(Admitting, Noting, Reading):
         return state is None or state.ended_at is not None
 
     def _overdue(self, now: Instant) -> list[Entry]:
-        moments = (
-            (entry.look_at, row, entry) for row, entry in self._tables.entries.items()
-        )
+        moments = ((entry.look_at, row, entry) for row, entry in self._tables.entries.items())
         due = [(moment, row, entry) for moment, row, entry in moments if moment and moment <= now]
         return [entry for _, _, entry in sorted(due, key=lambda each: each[:2])]
 

@@ -97,9 +97,7 @@ class ReadyLanes:
         """Put a job that became ready into its lane."""
         definition = entry.definition
         lane = (definition.service, definition.queue, definition.type)
-        heapq.heappush(
-            self._heaps.setdefault(lane, []), (-definition.priority, definition.row)
-        )
+        heapq.heappush(self._heaps.setdefault(lane, []), (-definition.priority, definition.row))
 
     def in_order(self, lanes: list[Lane]) -> Iterator[tuple[Lane, int]]:
         """Yield and remove jobs of these lanes: by priority, then in creation order.

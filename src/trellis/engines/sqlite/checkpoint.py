@@ -48,8 +48,8 @@ class Checkpointer:
             return False
         try:
             self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
-        except sqlite3.OperationalError:
-            # Busy or full: the log stays, nothing is lost, and the next one tries again.
+        except sqlite3.Error:
+            # Busy, full or worse: the log stays, nothing is lost, and the next one tries again.
             return False
         finally:
             fcntl.flock(self._lock_file, fcntl.LOCK_UN)

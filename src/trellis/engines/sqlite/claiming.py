@@ -53,9 +53,7 @@ def peek(tx: Transaction, session: SessionId, demands: Sequence[Demand]) -> RawC
     return RawClaim(tx.now, session)
 
 
-def claim(
-    tx: Transaction, session: SessionId, demands: Sequence[Demand], limit: int
-) -> RawClaim:
+def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit: int) -> RawClaim:
     """Lease up to `limit` due jobs to this session."""
     nothing = RawClaim(tx.now, session)
     if tx.one("session_lease", session) is None:
@@ -89,9 +87,7 @@ def _lanes(tx: Transaction, demands: Sequence[Demand]) -> dict[int, int]:
         for index, demand in enumerate(demands)
         for job_type in demand.types
     }
-    paused = {
-        (service, queue) for service, queue, paused, _ in tx.rows("queue_settings") if paused
-    }
+    paused = {(service, queue) for service, queue, paused, _ in tx.rows("queue_settings") if paused}
     return {
         number: wanted[lane.service, lane.queue, lane.type]
         for number, lane in tx.books.lanes.items()

@@ -89,11 +89,7 @@ def _create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]
 
 def _alike(new: NewJob, other: NewJob) -> bool:
     """Tell whether two jobs share lane and policy; then checking one is checking both."""
-    return (
-        new.policy is other.policy
-        and new.priority == other.priority
-        and new[1:4] == other[1:4]
-    )
+    return new.policy is other.policy and new.priority == other.priority and new[1:4] == other[1:4]
 
 
 def _numbers(tx: Transaction, new: NewJob) -> tuple[int, int]:

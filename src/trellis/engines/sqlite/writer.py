@@ -23,7 +23,7 @@ from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
 from trellis.engines.sqlite.faults import translate
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import Topic
-from trellis.errors import EngineClosed, EngineError
+from trellis.errors import EngineClosed, PayloadInvalid
 
 T = TypeVar("T")
 _MOST_PER_TICK: Final = 500
@@ -158,8 +158,8 @@ class Writer:
         if alone:
             try:
                 call.result = call.verb(tx)
-            except sqlite3.Error as error:
-                raise translate(error, self._path) from error
+            except Exception as error:
+                raise self._typed(error) from error
             return
         self._connection.execute("savepoint call")
         try:
@@ -183,9 +183,12 @@ class Writer:
 
     def _typed(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):
-            typed: EngineError = translate(error, self._path)
-            typed.__cause__ = error
-            return typed
+            return translate(error, self._path)
+        if isinstance(error, UnicodeEncodeError):
+            return PayloadInvalid(
+                "A text to be stored contains a lone surrogate, which is not valid Unicode. "
+                "Nothing of this call was stored; remove or replace it."
+            )
         return error
 
 

@@ -20,7 +20,8 @@ from trellis.core.commands import (
     Retry,
     Snooze,
 )
-from trellis.core.job import Failure, Fence, NewJob
+from trellis.core.context import fresh_context
+from trellis.core.job import Failure, Fence, JobId, NewJob
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.core.spans import SECOND, Micros
@@ -82,6 +83,7 @@ TYPES: Final[dict[str, Policy]] = {
 KEYED: Final = tuple(name for name, policy in TYPES.items() if policy.key is not None)
 QUEUES: Final = ("first", "second")
 SERVICE: Final = "model"
+_CONTEXT: Final = fresh_context("model", 1, 1)
 
 
 def queue_of(job_type: str) -> str:
@@ -101,9 +103,11 @@ class Wish(NamedTuple):
     dedupe: str | None
     idempotency_key: str | None
 
-    def make(self) -> NewJob:
-        """Return the request with an id of its own."""
+    def make(self, number: int) -> NewJob:
+        """Return the request with an id made from this number: the same for both engines."""
         return a_job(
+            id=JobId(f"01MODEL{number:019d}"),
+            context=_CONTEXT,
             service=SERVICE,
             type=self.type,
             queue=queue_of(self.type),
@@ -120,8 +124,10 @@ class Wish(NamedTuple):
 
 
 _BOOM: Final = Failure("exception", "boom", "Traceback")
-#: What an attempt may say to settle, besides completing and failing.
+#: What an attempt may say to settle.
 WORDS: Final[dict[str, Callable[[Fence], Command]]] = {
+    "complete": lambda fence: Complete(fence, '{"done":true}', 0, 5),
+    "fail": lambda fence: Fail(fence, _BOOM, roll=0.5, started_at=7),
     "partly": lambda fence: Complete(fence, "[1]", 2),
     "fail for good": lambda fence: Fail(fence, _BOOM, retryable=False),
     "fail, own delay": lambda fence: Fail(fence, _BOOM, delay=7 * SECOND),
@@ -138,16 +144,7 @@ WORDS: Final[dict[str, Callable[[Fence], Command]]] = {
 }
 
 
-def complete(fence: Fence) -> Command:
-    """Return the word of an attempt that went well."""
-    return Complete(fence, '{"done":true}', 0, 5)
-
-
-def fail(fence: Fence) -> Command:
-    """Return the word of an attempt that did not."""
-    return Fail(fence, _BOOM, roll=0.5, started_at=7)
-
-
+#: What an operator, or the clock, may ask.
 VERBS: Final[dict[str, Command]] = {
     "cancel": Cancel("no", actor="ann"),
     "force": Cancel("now", force=True),
@@ -159,6 +156,7 @@ VERBS: Final[dict[str, Command]] = {
     "release key, fail": ReleaseKey("fail"),
 }
 
+#: What an attempt may note.
 BODIES: Final[tuple[NoteBody, ...]] = (
     Begun(11),
     Heartbeat(),

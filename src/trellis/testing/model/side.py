@@ -21,7 +21,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Demand, DueJob, JobFilter, Note, NoteBody
 from trellis.testing.builders import a_worker, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.model.menu import KEYED, SERVICE, TYPES
+from trellis.testing.model.menu import KEYED, SERVICE, TYPES, Wish
 
 #: Something that can be compared between two engines.
 Plain = Any
@@ -36,8 +36,10 @@ class Side:
         self.engine = engine
         self.clock = clock
         self.sessions: list[SessionId] = []
-        #: Every claim ever made, as it was returned.
+        #: Every request ever sent, and every claim ever made, as it was returned.
+        self.sent: list[NewJob] = []
         self.claims: list[JobRecord] = []
+        self._looks = 0
         self._names: dict[int, int] = {}
         self._versions: dict[JobId, int] = {}
 
@@ -64,11 +66,32 @@ class Side:
             case _:
                 return value
 
+    # -- picking, counted from the newest -------------------------------------------------------
+
+    def _claim(self, recent: int) -> JobRecord:
+        return self.claims[-1 - recent % len(self.claims)]
+
+    def _job_ids(self) -> list[JobId]:
+        return [new.id for new in self.sent]
+
+    def _session(self, recent: int) -> SessionId:
+        return self.sessions[-1 - recent % len(self.sessions)]
+
     # -- the steps -----------------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[NewJob]) -> Plain:
+    async def create(self, wishes: Sequence[Wish]) -> Plain:
         """Create jobs."""
+        jobs = [wish.make(len(self.sent) + place) for place, wish in enumerate(wishes)]
+        self.sent += jobs
         return self.plain(await self.engine.create(jobs))
+
+    async def create_again(self, recent: int, payload: str | None) -> Plain:
+        """Send a job once more, as it was or with another payload."""
+        if not self.sent:
+            return None
+        new = self.sent[-1 - recent % len(self.sent)]
+        again = new if payload is None else new._replace(payload=payload)
+        return self.plain(await self.engine.create([again]))
 
     async def open_session(self, lease: Micros) -> Plain:
         """Open one more session."""
@@ -78,13 +101,15 @@ class Side:
 
     async def claim(self, session: int, demands: Sequence[Demand], limit: int) -> Plain:
         """Claim for one of the sessions."""
-        claimed = await self.engine.claim(self.sessions[session], demands, limit)
+        claimed = await self.engine.claim(self._session(session), demands, limit)
         self.claims += claimed.jobs
         return self.plain(claimed)
 
     async def settle(self, claim: int, word: Word, *, fresh: bool) -> Plain:
         """Decide a word against the claim, or the job as it is now, and commit it."""
-        taken = self.claims[claim]
+        if not self.claims:
+            return None
+        taken = self._claim(claim)
         loaded = await self.engine.load([taken.definition.id])
         seen = loaded.records[0] if fresh else taken
         if seen is None:
@@ -96,21 +121,29 @@ class Side:
 
     async def settle_together(self, claims: Sequence[int], word: Word) -> Plain:
         """Commit one word of several attempts in one batch, decided against their claims."""
+        if not self.claims:
+            return None
         now = await self.engine.now()
-        taken = [self.claims[claim] for claim in claims]
+        taken = [self._claim(claim) for claim in claims]
         decisions = [decide(each, word(fence_of(each)), now) for each in taken]
         batch = [each for each in decisions if isinstance(each, Transition)]
         return self.plain(await self.engine.commit(batch))
 
     async def apply_late(self, claim: int, word: Word) -> Plain:
         """Apply a word of an attempt as a worker does, whatever became of it."""
-        taken = self.claims[claim]
+        if not self.claims:
+            return None
+        taken = self._claim(claim)
         now = await self.engine.now()
         self._versions.pop(taken.definition.id, None)
         return self.plain(await apply_all(self.engine, [(taken, word(fence_of(taken)))], now))
 
-    async def operate(self, job_id: JobId, verb: Command) -> Plain:
-        """Apply a verb of an operator."""
+    async def operate(self, recent: int, verb: Command, *, claimed: bool) -> Plain:
+        """Apply a verb of an operator to a job that was claimed once, or to any."""
+        job_ids = [each.definition.id for each in self.claims] if claimed else self._job_ids()
+        if not job_ids:
+            return None
+        job_id = job_ids[-1 - recent % len(job_ids)]
         loaded = await self.engine.load([job_id])
         record = loaded.records[0]
         if record is None:
@@ -119,7 +152,9 @@ class Side:
 
     async def note(self, claim: int, bodies: Sequence[NoteBody]) -> Plain:
         """Let an attempt say something."""
-        taken = self.claims[claim]
+        if not self.claims:
+            return None
+        taken = self._claim(claim)
         row, claims, fence = taken.definition.row, taken.head.claims, fence_of(taken)
         results = await self.engine.note([Note(row, claims, fence, body) for body in bodies])
         self._versions.pop(taken.definition.id, None)
@@ -127,7 +162,7 @@ class Side:
 
     async def renew(self, session: int, *, held: bool, stopped: bool) -> Plain:
         """Renew a session, naming all or none of its claims as held and as stopped."""
-        ours = self.sessions[session]
+        ours = self._session(session)
         fences = [fence_of(each) for each in self.claims if fence_of(each).session == ours]
         answer = await self.engine.renew(ours, fences * held, fences * stopped)
         return self.plain(answer)
@@ -135,8 +170,8 @@ class Side:
     async def end_session(self, session: int, *, reap: bool) -> Plain:
         """Close a session, or try to reap it."""
         if reap:
-            return await self.engine.reap(self.sessions[session])
-        return await self.engine.close_session(self.sessions[session])
+            return await self.engine.reap(self._session(session))
+        return await self.engine.close_session(self._session(session))
 
     async def maintain(self) -> Plain:
         """Do a round of maintenance: reap, give up, settle what is overdue, promote."""
@@ -174,12 +209,22 @@ class Side:
         return Seen(
             jobs=[self.plain(record) for record in records],
             journals=journals,
-            keys=[await self._keys(name) for name in KEYED],
+            keys=[await self._keys(name) for name in self._types_to_look_at(changed)],
             sessions=sessions,
             due_sessions=[self._name(each) for each in lapsed],
             due_lost=self.plain(await engine.due("lost", _ALL)),
             due_jobs=self.plain(await engine.due("jobs", _ALL)),
         )
+
+    def _types_to_look_at(self, changed: Sequence[JobRecord]) -> list[str]:
+        """Return the keyed types that changed, and one more in turn: all of them is slow."""
+        self._looks += 1
+        touched = {record.definition.type for record in changed}
+        return [
+            name
+            for place, name in enumerate(KEYED)
+            if name in touched or place == self._looks % len(KEYED)
+        ]
 
     def _is_changed(self, record: JobRecord) -> bool:
         job_id, version = record.definition.id, record.head.version
@@ -200,10 +245,10 @@ class Side:
             assert len(status.holders) <= policy.active, "A key has one holder too many."
         return self.plain(statuses)
 
-    async def look_closely(self, job_ids: Sequence[JobId]) -> Plain:
-        """Return everything else that is known of these jobs."""
-        engine = self.engine
-        found = []
+    async def look_closely(self) -> Plain:
+        """Return everything else that is known, of all jobs and keys."""
+        engine, job_ids = self.engine, self._job_ids()
+        found = [await self._keys(name) for name in KEYED]
         for job_id in job_ids:
             lines = [line[1:] for line in await engine.logs(job_id)]
             said = self.plain(await engine.activity(job_id))
