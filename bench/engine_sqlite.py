@@ -42,7 +42,7 @@ def completed(record: JobRecord, now: Instant) -> Transition:
     fence = record.head.fence
     decision = decide(record, Complete(fence, "null", started_at=now), now) if fence else None
     if not isinstance(decision, Transition):
-        raise RuntimeError(f"not ours: {decision}")
+        raise TypeError(f"not ours: {decision}")
     return decision
 
 

@@ -16,6 +16,7 @@ from trellis.core.lifecycle import Refused, Stale, Transition, decide
 from trellis.core.spans import Instant
 from trellis.engines.port import Engine
 from trellis.engines.values import (
+    CommitResult,
     Committed,
     Conflict,
     KeyRefused,
@@ -108,16 +109,21 @@ async def apply_all(
         answers = await engine.commit([transition for _, transition in decided])
         for (index, transition), answer in zip(decided, answers, strict=True):
             tried.setdefault(index, transition)
-            match answer:
-                case Committed():
-                    results[index] = Applied(JobRecord(transition.definition, transition.head))
-                case KeyRefused():
-                    results[index] = answer
-                case Conflict(record):
-                    results[index] = Missing() if record is None else Contended(record)
-                    if record is not None:
-                        open_items.append((index, (record, transition.command)))
+            results[index] = result = _meaning(transition, answer)
+            if isinstance(result, Contended):
+                open_items.append((index, (result.record, transition.command)))
     return results
+
+
+def _meaning(transition: Transition, answer: CommitResult) -> Result:
+    """Say what an engine's answer means for the command."""
+    match answer:
+        case Committed():
+            return Applied(JobRecord(transition.definition, transition.head))
+        case KeyRefused():
+            return answer
+        case Conflict(record):
+            return Missing() if record is None else Contended(record)
 
 
 async def _explain(

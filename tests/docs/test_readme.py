@@ -1,4 +1,4 @@
-"""What the documents show is what is there: the hello world runs, and every link leads somewhere."""
+"""What the documents show is there: the hello world runs, every link leads somewhere."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def check_file(path: Path) -> None:
         connection.close()
 
 
-def check(holds: bool, what: str) -> None:  # noqa: FBT001 - reads like an assertion
+def check(holds: bool, what: str) -> None:
     """Stop with a message."""
     if not holds:
         raise SystemExit(f"broken promise: {what}")

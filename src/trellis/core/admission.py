@@ -18,6 +18,7 @@ from trellis.errors import ConfigurationError
 
 MIN_PRIORITY: Final = -4
 MAX_PRIORITY: Final = 4
+MAX_MARK_LENGTH: Final = 512
 
 
 class Reason(StrEnum):
@@ -117,8 +118,8 @@ def check_new_job(new: NewJob) -> NewJob:
             f"{MAX_PRIORITY} (first); 0 is normal."
         )
     for what, text in (("dedupe", new.dedupe), ("idempotency_key", new.idempotency_key)):
-        if text is not None and not 0 < len(text) <= 512:
-            raise ConfigurationError(f"{what} must have 1 to 512 characters.")
+        if text is not None and not 0 < len(text) <= MAX_MARK_LENGTH:
+            raise ConfigurationError(f"{what} must have 1 to {MAX_MARK_LENGTH} characters.")
     if new.key is not None and new.key_hash is None:
         return new._replace(key_hash=hash_key(new.service, new.type, new.key))
     return new

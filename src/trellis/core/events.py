@@ -15,7 +15,7 @@ from trellis.core.spans import Instant
 from trellis.core.states import State
 
 JsonValue: TypeAlias = (
-    None | bool | int | float | str | list["JsonValue"] | Mapping[str, "JsonValue"]
+    bool | int | float | str | list["JsonValue"] | Mapping[str, "JsonValue"] | None
 )
 Data: TypeAlias = Mapping[str, JsonValue]
 

@@ -27,12 +27,7 @@ def evolve(head: Head | None, event: Event) -> Head:
     """Return the head after this event; refuse an event that cannot follow."""
     data: dict[str, Any] = dict(event.data or {})
     if head is None:
-        if event.kind is not EventKind.CREATED or event.version != 1:
-            raise ValueError(f"A journal must begin with 'created' at version 1, not {event}.")
-        run_at = data.get("run_at", event.at)
-        return Head(
-            State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None
-        )
+        return _first(event, data)
     if event.version != head.version + 1:
         raise ValueError(f"Version {event.version} cannot follow {head.version}.")
     error = Failure(*data["error"]) if "error" in data else head.error
@@ -75,6 +70,13 @@ def evolve(head: Head | None, event: Event) -> Head:
             raise ValueError(f"{event.kind} cannot follow version {head.version}.")
         case unreachable:
             assert_never(unreachable)
+
+
+def _first(event: Event, data: dict[str, Any]) -> Head:
+    if event.kind is not EventKind.CREATED or event.version != 1:
+        raise ValueError(f"A journal must begin with 'created' at version 1, not {event}.")
+    run_at = data.get("run_at", event.at)
+    return Head(State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None)
 
 
 def _at_rest(head: Head) -> Head:

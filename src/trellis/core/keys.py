@@ -97,5 +97,5 @@ def _is_list(value: object) -> TypeGuard[Sequence[object]]:
 
 def hash_key(service: str, job_type: str, key: str) -> str:
     """Return the stable hash under which engines keep the slots of this key."""
-    text = "\0".join((service, job_type, key))
+    text = f"{service}\0{job_type}\0{key}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -8,7 +8,7 @@ decides, and the engine writes.
 
 Promises every engine keeps, checked by `trellis.testing.conformance`:
 
-- `create` is atomic per job and serial per key; a repeated call with the same ids stores nothing new.
+- `create` is atomic per job and serial per key; repeating a call with the same ids stores nothing.
 - `commit` stores head and event together or not at all; on a conflict it stores nothing.
 - A slot is a row owned by a job, then by its attempt. Freeing one hands it to the next waiting job
   of the key in the same step.
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """Return what maintenance must look at: lapsed sessions, lost attempts, overdue jobs."""
 
     async def promote(self, limit: int) -> int:
-        """Make waiting jobs whose time has come claimable; end lingering slots. Moves no version."""
+        """Make jobs whose time has come claimable; end lingering slots. Moves no version."""
 
     async def prune(self, limit: int) -> int:
         """Remove ended jobs that retention no longer keeps, leaving a removal record each."""

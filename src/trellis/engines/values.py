@@ -205,7 +205,7 @@ class Session(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The lease goes on. What the worker should know about its claims:"""
+    """The lease goes on; what the worker should know about its claims."""
 
     now: Instant
     #: A cancel was asked of these attempts.

@@ -34,7 +34,6 @@ from trellis.engines.values import (
     DueJob,
     DueKind,
     Health,
-    KeyRefused,
     QueueSettings,
     Renewed,
     Session,

@@ -8,7 +8,8 @@ the stale ones are refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from trellis.core.admission import Reject, revive_key
 from trellis.core.agenda import keep_until, look_at
@@ -31,29 +32,30 @@ from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 _COMMITTED: Final = Committed()
 
 
-class Batch(NamedTuple):
+@dataclass(slots=True)
+class Batch:
     """Decisions to store; the rows of plain settlements are made before the writer's turn."""
 
     transitions: Sequence[Transition]
-    guards: list[Row] = []
-    successes: list[Row] = []
-    others: list[Row] = []
-    events: Shaped = {}
+    guards: list[Row] = field(default_factory=list)
+    successes: list[Row] = field(default_factory=list)
+    others: list[Row] = field(default_factory=list)
+    events: Shaped = field(default_factory=dict)
 
 
 def prepare(transitions: Sequence[Transition]) -> Batch:
     """Make the rows of a call, on the caller's thread."""
     if len(transitions) < 2 or not all(map(_is_plain_end, transitions)):  # noqa: PLR2004
         return Batch(transitions)
-    batch = Batch(transitions, [], [], [], {})
+    batch = Batch(transitions)
     for transition in transitions:
         batch.guards.append(_guard(transition))
         if isinstance(transition.command, Complete):
             batch.successes.append(_success_row(transition))
         else:
             batch.others.append(_outcome_row(transition))
-    events = ((each.definition.row, each.event) for each in transitions)
-    return batch._replace(events=shape_many(events))
+    batch.events = shape_many((each.definition.row, each.event) for each in transitions)
+    return batch
 
 
 def commit(tx: Transaction, batch: Batch) -> list[CommitResult]:

@@ -55,7 +55,7 @@ class Doorbell:
             return
         message = b"".join(_LETTERS[topic] for topic in topics)
         with suppress(OSError):
-            for name in os.listdir(self.folder):
+            for name in os.listdir(self.folder):  # noqa: PTH208 - after every commit; half the cost
                 if not name.startswith(self._own):
                     self._send(self.folder / name, message)
 

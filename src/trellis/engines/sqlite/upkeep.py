@@ -35,10 +35,7 @@ def due(tx: Transaction, kind: DueKind, limit: int) -> Due:
     if kind == "sessions":
         rows = tx.rows("due_sessions", tx.boot_id, tx.lease_now, limit)
         return Due(tx.now, sessions=tuple(session for (session,) in rows))
-    if kind == "lost":
-        rows = tx.rows("due_lost", limit)
-    else:
-        rows = tx.rows("due_jobs", tx.now, limit)
+    rows = tx.rows("due_lost", limit) if kind == "lost" else tx.rows("due_jobs", tx.now, limit)
     jobs = tuple(DueJob(record_from(row), row[35]) for row in rows)
     return Due(tx.now, jobs=jobs)
 

@@ -1,4 +1,4 @@
-"""Hints on SQLite: from this process at once, from others by doorbell, in the worst case by poll."""
+"""Hints on SQLite: from this process at once, from others by doorbell, at worst by a poll."""
 
 from __future__ import annotations
 

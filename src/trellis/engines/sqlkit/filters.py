@@ -35,7 +35,7 @@ def where_clause(where: JobFilter) -> tuple[str, list[object]]:
         ("state", tuple(State(state).value for state in where.states)),
     ):
         if wanted:
-            add(f"{column} in (select value from json_each(?))", json.dumps(wanted))
+            add(f"{column} in (select value from json_each(?))", json.dumps(wanted))  # noqa: S608
     if where.key is not None:
         add("key = ?", where.key)
     for name, value in where.tags:
