@@ -121,9 +121,7 @@ def test_a_type_or_queue_name_that_some_engine_could_not_carry_is_refused(
 
 
 def test_a_misspelt_policy_is_refused_and_the_right_one_is_named() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"'timeot'\. Did you mean timeout\?"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'timeot'\. Did you mean timeout\?"):
         app().job(timeot="10m")(takes_payload)  # type: ignore[call-overload]
 
 

@@ -149,8 +149,21 @@ async def test_closing_the_service_sends_waiters_away(service: Service) -> None:
     ref = await greeting(service).create("ada")
     waiter = asyncio.create_task(ref.wait())
     room = await service.connection.room()
-    while JobId(ref.id) not in room._waiting:  # noqa: SLF001, ASYNC110 - a signal that it waits
+    while JobId(ref.id) not in room._waiting:  # noqa: ASYNC110 - a signal that it waits
         await asyncio.sleep(0)
     await service.connection.close()
     with pytest.raises(EngineClosed):
         await waiter
+
+
+async def test_waiting_with_nobody_to_work_is_mentioned_after_a_while(
+    service: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.client.waiting._PATIENCE", 0.01)
+    ref = await greeting(service).create("ada")
+    with pytest.raises(WaitTimeout):
+        await ref.wait("500ms")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "No worker for shop/greet is running. Start one: trellis worker your_module:service"
+    ]

@@ -212,7 +212,7 @@ def die_at(failpoint: str, n: int, path: Path) -> tuple[bool, Told]:
     child = os.fork()
     if child == 0:
         os.close(reader)
-        failpoints._armed, failpoints._remaining = failpoint, n  # noqa: SLF001
+        failpoints._armed, failpoints._remaining = failpoint, n
         asyncio.run(work(path, writer))
         os._exit(0)
     os.close(writer)

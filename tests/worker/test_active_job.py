@@ -231,3 +231,14 @@ async def test_only_a_handler_that_runs_for_a_while_is_reported_as_begun(service
         go_on.set()
         await second.wait("10s")
     assert await engine.activity(JobId(first.id)) is None
+
+
+async def test_two_workers_of_one_process_write_a_record_of_logging_once(service: Service) -> None:
+    @service.job
+    async def talk() -> None:
+        logging.getLogger("shop.twice").warning("once")
+
+    async with service.worker(), service.worker():
+        ref = await talk.create()
+        await ref.wait("10s")
+    assert [line.message for line in await logs(service, ref)] == ["once"]

@@ -148,7 +148,7 @@ async def test_an_outage_of_the_engine_stops_nobody_and_loses_nothing() -> None:
     async with worker(engine, service) as supervisor:
         await asyncio.wait_for(begun.wait(), 10)
         engine.down = True
-        await eventually(lambda: supervisor._keeper.is_out_of_reach)  # noqa: SLF001 - the signal
+        await eventually(lambda: supervisor._keeper.is_out_of_reach)
         go_on.set()
         await eventually(lambda: engine.refused_writes >= 5)
         engine.down = False
@@ -201,7 +201,7 @@ async def test_a_worker_judges_nobody_before_it_has_been_steady_for_a_lease() ->
     settings = WorkerSettings().with_options(lease="1h", poll="20ms")
     lapsed = await engine.open_session(WorkerInfo("gone", "host", 1), 1)
     async with worker(engine, service, settings) as supervisor:
-        await supervisor._maintenance.sweep()  # noqa: SLF001 - the sweep itself is what is tested
+        await supervisor._maintenance.sweep()
         sessions = {session.id: session for session in await engine.sessions()}
         assert sessions[lapsed.id].lapsed
         assert sessions[lapsed.id].ended_at is None

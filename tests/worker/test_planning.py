@@ -91,7 +91,7 @@ async def test_beside_other_types_a_quick_one_goes_ahead_only_after_a_full_answe
     assert first is not None
     assert (len(first[0]), first[1]) == (2, 2)
     busy: dict[Any, Any] = dict.fromkeys(range(2))
-    plan._executor._roster.running = busy  # noqa: SLF001 - as if two handlers ran
+    plan._executor._roster.running = busy
     assert plan.next_claim() is None
     plan.learn(full=True)
     ahead = plan.next_claim()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.worker.faulty import FaultyEngine, eventually
 from tests.worker.test_leases import create, record, service_of, worker
+from trellis import ActiveJob
 from trellis.core.states import State
 
 
@@ -27,15 +28,12 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone() -> None:
 
 
 async def test_notes_wait_for_the_engine_and_settlements_wait_for_notes() -> None:
-    from trellis import ActiveJob  # noqa: PLC0415
-
     engine = FaultyEngine()
 
     async def talk(job: ActiveJob[int]) -> None:
         engine.down = True
         job.log.info("said while the engine was away")
 
-    talk.__annotations__["job"] = ActiveJob[int]
     service = service_of(talk)
     job_id = await create(engine, service.find("talk"), 1)
     async with worker(engine, service) as supervisor:

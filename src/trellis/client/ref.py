@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from trellis import control
 from trellis.client.connection import Connection
-from trellis.client.workers import nobody_works
+from trellis.client.workers import missing_worker, nobody_works
 from trellis.contract.declaration import JobType
 from trellis.core.commands import Cancel
 from trellis.core.job import JobId, JobRecord
@@ -93,7 +93,7 @@ class JobRef(Generic[R_co]):
         seconds = None if timeout is None else micros(timeout) / SECOND
         try:
             async with asyncio.timeout(seconds) as limit:
-                record = await room.until_ended(JobId(self.id))
+                record = await room.until_ended(JobId(self.id), self._job_type)
         except TimeoutError:
             if not limit.expired() or timeout is None:
                 raise
@@ -153,10 +153,7 @@ class JobRef(Generic[R_co]):
         engine = await self._connection.engine()
         text = f"Job {self.id} is still {record.head.state} after {in_words(micros(waited))}."
         if await nobody_works(engine, self._job_type):
-            name = f"{self._job_type.service}/{self._job_type.name}"
-            text += (
-                f" No worker for {name} is running; start one with: trellis worker module:service"
-            )
+            text += f" {missing_worker(self._job_type)}"
         else:
             text += " It goes on by itself; wait again, or cancel it."
         return WaitTimeout(text, job_id=self.id)

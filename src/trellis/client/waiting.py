@@ -7,11 +7,14 @@ thousand waiters cost one query per look, not a thousand.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+from trellis.client.workers import missing_worker, nobody_works
+from trellis.contract.declaration import JobType
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import LIVE
 from trellis.engines.port import Engine
@@ -20,6 +23,8 @@ from trellis.errors import EngineClosed, EngineUnavailable, JobNotFound
 _SOON: Final = 0.05
 _LATE: Final = 1.0
 _PAGE: Final = 500
+_PATIENCE: Final = 5.0
+_logger = logging.getLogger(__name__)
 
 
 class WaitingRoom:
@@ -28,13 +33,16 @@ class WaitingRoom:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: dict[JobId, list[asyncio.Future[JobRecord]]] = {}
+        #: When each type was first waited for; None once it was looked into.
+        self._first_asked: dict[JobType, float | None] = {}
         self._news = asyncio.Event()
         self._attendant: asyncio.Task[None] | None = None
 
-    async def until_ended(self, job_id: JobId) -> JobRecord:
+    async def until_ended(self, job_id: JobId, job_type: JobType) -> JobRecord:
         """Return the job once it has ended."""
         future: asyncio.Future[JobRecord] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_id, []).append(future)
+        self._first_asked.setdefault(job_type, time.monotonic())
         self._news.set()
         if self._attendant is None or self._attendant.done():
             self._attendant = asyncio.create_task(self._attend(), name="trellis-wait")
@@ -66,6 +74,7 @@ class WaitingRoom:
                 self._news.clear()
                 began = time.monotonic()
                 pause = _SOON if await self._look() else min(pause * 1.5, _LATE)
+                await self._mind_missing_workers()
                 # At most half of the time goes into looking, however many wait.
                 await asyncio.sleep(time.monotonic() - began)
                 with suppress(TimeoutError):
@@ -77,6 +86,17 @@ class WaitingRoom:
             listener.cancel()
             with suppress(asyncio.CancelledError):
                 await listener
+
+    async def _mind_missing_workers(self) -> None:
+        """Say once, after a few seconds, if nobody is there to do the awaited work."""
+        patience_began = time.monotonic() - _PATIENCE
+        for job_type, asked in list(self._first_asked.items()):
+            if asked is None or asked > patience_began:
+                continue
+            self._first_asked[job_type] = None
+            with suppress(EngineUnavailable):
+                if await nobody_works(self._engine, job_type):
+                    _logger.warning(missing_worker(job_type))
 
     async def _listen(self) -> None:
         with suppress(EngineUnavailable):

@@ -16,3 +16,9 @@ async def nobody_works(engine: Engine, job_type: JobType) -> bool:
         for session in await engine.sessions()
         if session.ended_at is None and not session.lapsed
     )
+
+
+def missing_worker(job_type: JobType) -> str:
+    """Say how to start a worker for this job type."""
+    name = f"{job_type.service}/{job_type.name}"
+    return f"No worker for {name} is running. Start one: trellis worker your_module:service"

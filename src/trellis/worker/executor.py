@@ -29,7 +29,7 @@ from trellis.worker.roster import Roster
 #: Handlers that never wait give the loop its turn after this long.
 _TURN: Final = 0.005
 #: A handler that will not be stopped is left behind after this long.
-_FAREWELL: Final = 1.0
+_FAREWELL: Final = 0.25
 
 Settle = Callable[[Attempt, FencedCommand], None]
 

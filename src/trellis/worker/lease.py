@@ -23,7 +23,7 @@ from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder
 
 _RETRY: Final = 1.0
-_FAREWELL: Final = 2.0
+_FAREWELL: Final = 0.5
 _logger = logging.getLogger(__name__)
 
 Hear = Callable[[Renewed | SessionLost], None]

@@ -67,11 +67,23 @@ def _small(text: str, limit: int = 16_384) -> str:
 current_log: Final[ContextVar[JobLog | None]] = ContextVar("trellis_log", default=None)
 
 
-class LogCapture(logging.Handler):
+class _Capture(logging.Handler):
     """Sends records of the standard `logging` made inside a handler to its job's log, too."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
+        self._users = 0
+
+    def install(self) -> None:
+        """Listen to the root logger; several workers of a process share one listener."""
+        self._users += 1
+        logging.getLogger().addHandler(self)
+
+    def remove(self) -> None:
+        """Listen no more, once the last worker has stopped."""
+        self._users -= 1
+        if not self._users:
+            logging.getLogger().removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Copy the record, if it was made inside a handler."""
@@ -84,3 +96,6 @@ class LogCapture(logging.Handler):
             self.handleError(record)
             return
         log.write(record.levelname.lower(), message, {"logger": record.name})
+
+
+log_capture: Final = _Capture()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -25,7 +26,7 @@ from trellis.worker.engine_time import EngineTime
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher
 from trellis.worker.lease import LeaseKeeper
-from trellis.worker.log import LogCapture
+from trellis.worker.log import log_capture
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
 from trellis.worker.planner import Planner
@@ -86,7 +87,6 @@ class Supervisor:
         )
         self._sweeper = Sweeper(self._roster, self._executor, self._notes, self._keeper)
         self._cancels = CancelWatch(engine, self._roster)
-        self._capture = LogCapture()
         self._fetching: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._grace_is_over = asyncio.Event()
@@ -112,7 +112,7 @@ class Supervisor:
         """Open a session and begin to work."""
         session = await self._session.open()
         self._time.learn(session.now)
-        logging.getLogger().addHandler(self._capture)
+        log_capture.install()
         self._executor.start()
         self._keeper.start()
         self._fetching = asyncio.create_task(self._fetcher.run(), name="trellis-fetch")
@@ -125,13 +125,14 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop in order; afterwards nothing of this worker runs and nothing is held."""
         self._surroundings.stopping = True
+        grace_ends = time.monotonic() + self.settings.grace / SECOND
         self._fetcher.stop()
         if self._fetching is not None:
-            await self._within(_LAST_MOMENT, _finished(self._fetching))
+            await self._within(_LAST_MOMENT / 2, _finished(self._fetching))
         self._executor.hand_back()
-        await self._within(self.settings.grace / SECOND, self._quiet_or_over())
+        await self._within(grace_ends - time.monotonic(), self._quiet_or_over())
         await self._release_the_rest()
-        await self._within(_LAST_MOMENT, self._settler.flush())
+        await self._within(_LAST_MOMENT / 2, self._settler.flush())
         await self._keeper.stop()
         with suppress(EngineUnavailable):
             await self._notes.flush()
@@ -154,11 +155,11 @@ class Supervisor:
     async def _release_the_rest(self) -> None:
         for attempt in list(self._roster.running.values()):
             attempt.stop(Stop.SHUTDOWN)
-        await self._within(_LAST_MOMENT / 2, self._executor.until_quiet())
+        await self._within(_LAST_MOMENT / 4, self._executor.until_quiet())
         self._executor.disown()
 
     async def _close_loops(self) -> None:
-        logging.getLogger().removeHandler(self._capture)
+        log_capture.remove()
         await self._executor.close()
         tasks = [*self._loops, *([self._fetching] if self._fetching else [])]
         for task in tasks:

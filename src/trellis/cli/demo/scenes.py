@@ -86,7 +86,7 @@ async def sudden_death(stage: Stage) -> Seen:
 
 async def zombie(stage: Stage) -> Seen:
     """A frozen worker that wakes up when its job has long been done by another."""
-    ref = await write_report.create("quarterly")
+    ref = await write_report.create()
     frozen = await stage.runner_of(ref)
     stage.freeze(frozen)
     try:
@@ -119,7 +119,8 @@ async def one_at_a_time(stage: Stage) -> Seen:
         spans = sorted((int(entry[1]), int(entry[2])) for entry in entries if entry[0] == account)
         overlaps += sum(later[0] < earlier[1] for earlier, later in pairwise(spans))
     processes = len({entry[3] for entry in entries})
-    seen = f"{len(entries)} deposits by {processes} processes, {overlaps} overlaps"
+    by = "one process" if processes == 1 else f"{processes} processes"
+    seen = f"{len(entries)} deposits by {by}, {overlaps} overlaps"
     holds = len(entries) == _DEPOSITS and overlaps == 0
     return Seen("jobs of one key never run at the same time", seen, holds)
 

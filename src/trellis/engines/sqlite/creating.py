@@ -76,8 +76,8 @@ def _create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]
             like = check_new_job(new)
             lane, policy = _numbers(tx, new)
         if _is_bare(new):
-            request_id, traceparent, _ = new.context
-            rows.jobs.append((seq, new.id, lane, policy, new.payload, now, request_id, traceparent))
+            traceparent = new.context.traceparent
+            rows.jobs.append((seq, new.id, lane, policy, new.payload, now, traceparent))
             rows.queue.append((seq, lane, *queue_tail))
             rows.events.append((seq, *event_tail))
         else:
@@ -133,7 +133,8 @@ _BARE: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, 
 
 def _is_bare(new: NewJob) -> bool:
     """Tell whether a job uses none of the optional columns and may start at once."""
-    return new[8:] == _BARE and new.context.tracestate is None
+    request_id, _, tracestate = new.context
+    return new[8:] == _BARE and request_id == new.id and tracestate is None
 
 
 def _queue_tail(park: str, head: Head) -> Row:

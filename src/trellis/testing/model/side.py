@@ -7,12 +7,14 @@ name fences by the order in which they first appeared, and leave rows out.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from trellis.control import apply_all
 from trellis.core.agenda import overdue
 from trellis.core.commands import Command, LoseLease
+from trellis.core.events import Event
 from trellis.core.fold import fold
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
@@ -54,8 +56,7 @@ class Side:
             case JobRecord(definition, head):
                 return definition[1:], self.plain(head)
             case Head():
-                fence = head_fence(value)
-                return value[:7], fence and self.plain(fence), value[8:]
+                return value[:7], self.plain(value.fence), value[8:]
             case Fence(session, token):
                 return "fence", self._name(session), self._name(token)
             case DueJob(record, seen_at):
@@ -198,22 +199,27 @@ class Side:
         """Return all that must be equal after a step; journals only of jobs that changed."""
         engine = self.engine
         await engine.catch_up()
-        records = (await engine.find(JobFilter(), limit=_ALL)).jobs
-        changed = [each for each in records if self._is_changed(each)]
-        journals = [await self._journal(each) for each in changed]
-        sessions = [
-            (self._name(each.id), each.lapsed, each.ended_at, each.renewed_at, each.held)
-            for each in await engine.sessions()
-        ]
-        lapsed = (await engine.due("sessions", _ALL)).sessions
+        page, sessions, lapsed, lost, overdue_jobs = await asyncio.gather(
+            engine.find(JobFilter(), limit=_ALL),
+            engine.sessions(),
+            engine.due("sessions", _ALL),
+            engine.due("lost", _ALL),
+            engine.due("jobs", _ALL),
+        )
+        changed = [each for each in page.jobs if self._is_changed(each)]
+        types = self._types_to_look_at(changed)
+        journals = await asyncio.gather(*(self._journal(each) for each in changed))
         return Seen(
-            jobs=[self.plain(record) for record in records],
-            journals=journals,
-            keys=[await self._keys(name) for name in self._types_to_look_at(changed)],
-            sessions=sessions,
-            due_sessions=[self._name(each) for each in lapsed],
-            due_lost=self.plain(await engine.due("lost", _ALL)),
-            due_jobs=self.plain(await engine.due("jobs", _ALL)),
+            jobs=[self.plain(record) for record in page.jobs],
+            journals=[self.plain(each) for each in journals],
+            keys=await asyncio.gather(*(self._keys(name) for name in types)),
+            sessions=[
+                (self._name(each.id), each.lapsed, each.ended_at, each.renewed_at, each.held)
+                for each in sessions
+            ],
+            due_sessions=[self._name(each) for each in lapsed.sessions],
+            due_lost=self.plain(lost),
+            due_jobs=self.plain(overdue_jobs),
         )
 
     def _types_to_look_at(self, changed: Sequence[JobRecord]) -> list[str]:
@@ -232,10 +238,10 @@ class Side:
         self._versions[job_id] = version
         return known != version
 
-    async def _journal(self, record: JobRecord) -> Plain:
+    async def _journal(self, record: JobRecord) -> list[Event]:
         events = await self.engine.journal(record.definition.id)
         assert fold(events) == record.head, "The journal does not fold to the head."
-        return self.plain(events)
+        return events
 
     async def _keys(self, name: str) -> Plain:
         statuses = await self.engine.keys(SERVICE, name)
@@ -248,12 +254,16 @@ class Side:
     async def look_closely(self) -> Plain:
         """Return everything else that is known, of all jobs and keys."""
         engine, job_ids = self.engine, self._job_ids()
-        found = [await self._keys(name) for name in KEYED]
-        for job_id in job_ids:
-            lines = [line[1:] for line in await engine.logs(job_id)]
-            said = self.plain(await engine.activity(job_id))
-            found.append((job_id, lines, said, self.plain(await engine.outcomes(job_id))))
-        return found, await engine.removed(job_ids), await engine.queue_settings()
+        keys = [await self._keys(name) for name in KEYED]
+        jobs = await asyncio.gather(*(self._look_at_job(job_id) for job_id in job_ids))
+        return keys, jobs, await engine.removed(job_ids), await engine.queue_settings()
+
+    async def _look_at_job(self, job_id: JobId) -> Plain:
+        engine = self.engine
+        lines, said, outcomes = await asyncio.gather(
+            engine.logs(job_id), engine.activity(job_id), engine.outcomes(job_id)
+        )
+        return [line[1:] for line in lines], self.plain(said), self.plain(outcomes)
 
 
 class Seen(NamedTuple):
@@ -266,8 +276,3 @@ class Seen(NamedTuple):
     due_sessions: Plain
     due_lost: Plain
     due_jobs: Plain
-
-
-def head_fence(head: Head) -> Fence | None:
-    """Return the fence of a head."""
-    return head.fence

@@ -234,7 +234,7 @@ class Read(NamedTuple):
 
 _flags: Final = st.booleans()
 _recent: Final = st.integers(0, 9)
-_session: Final = st.sampled_from((0, 0, 0, 1, 2))
+_session: Final = st.sampled_from((0, 0, 0, 0, 1))
 _limits: Final = st.sampled_from((100, 100, 2, 1))
 _words: Final = st.sampled_from(("complete", "complete", "fail", "fail", "fail", *WORDS))
 
@@ -251,19 +251,20 @@ _wishes: Final = st.builds(
 )
 
 _WEIGHTED: Final[list[tuple[int, st.SearchStrategy[Step]]]] = [
-    (7, st.builds(Create, st.lists(_wishes, min_size=1, max_size=4))),
+    (7, st.builds(Create, st.lists(_wishes, min_size=2, max_size=6))),
     (1, st.builds(CreateAgain, _recent, st.sampled_from((None, "3")))),
-    (6, st.builds(Claim, _session, _limits, _limits, st.none())),
-    (2, st.builds(Claim, _session, _limits, _limits, st.sampled_from(tuple(TYPES)))),
-    (8, st.builds(Settle, _recent, _words, st.just(value=True))),
+    (9, st.builds(Claim, _session, _limits, _limits, st.none())),
+    (1, st.builds(Claim, _session, _limits, _limits, st.sampled_from(tuple(TYPES)))),
+    (10, st.builds(Settle, _recent, _words, st.just(value=True))),
     (2, st.builds(Settle, _recent, _words, st.just(value=False))),
     (2, st.builds(SettleTogether, st.tuples(_recent, _recent, _recent), _words)),
     (2, st.builds(SettleLate, st.integers(0, 40), _words)),
     (2, st.builds(Say, _recent, st.tuples(*[st.integers(0, len(BODIES) - 1)] * 3))),
     (4, st.builds(Operate, _recent, st.sampled_from(tuple(VERBS)), st.just(value=True))),
     (2, st.builds(Operate, _recent, st.sampled_from(tuple(VERBS)), st.just(value=False))),
-    (3, st.builds(SetQueue, st.sampled_from(QUEUES), st.just(value=False), st.just(value=False))),
-    (1, st.builds(SetQueue, st.sampled_from(QUEUES), _flags, _flags)),
+    (4, st.builds(SetQueue, st.sampled_from(QUEUES), st.just(value=False), st.just(value=False))),
+    (1, st.builds(SetQueue, st.sampled_from(QUEUES), _flags, st.just(value=False))),
+    (1, st.builds(SetQueue, st.sampled_from(QUEUES), st.just(value=False), _flags)),
     (3, st.builds(Renew, _session, _flags, _flags)),
     (2, st.builds(Replace, _session, _flags, st.sampled_from((10 * SECOND, 60 * SECOND)))),
     (5, st.builds(Advance, st.sampled_from((1, 1, 5, 5, 11, 31, 100)))),

@@ -32,7 +32,7 @@ create table trellis_job (
   policy         integer not null,
   payload        text not null,
   created_at     integer not null,
-  request_id     text not null,
+  request_id     text,  -- null: its own id
   traceparent    text not null,
   tracestate     text,
   deadline_at    integer,

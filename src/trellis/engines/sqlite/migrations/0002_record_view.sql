@@ -2,7 +2,7 @@
 create view trellis_record as
 select
   j.seq, j.id, l.service, l.type, l.queue, j.payload, p.body as policy,
-  j.request_id, j.traceparent, j.tracestate, l.priority, j.created_at, j.deadline_at,
+  coalesce(j.request_id, j.id) as request_id, j.traceparent, j.tracestate, l.priority, j.created_at, j.deadline_at,
   j.key, j.key_hash, j.tags, j.config, j.expect, j.schema_version, j.clone_of,
   coalesce(q.state, o.state) as state,
   coalesce(q.version, o.version) as version,
