@@ -20,6 +20,7 @@ from trellis.worker.roster import Roster
 
 async def quick(number: int) -> None: ...
 async def other(number: int) -> None: ...
+async def third(number: int) -> None: ...
 
 
 def planner(*types: tuple[Any, dict[str, Any]], slots: int = 10) -> Planner:
@@ -84,20 +85,41 @@ async def test_types_that_would_lose_by_it_are_never_claimed_ahead(options: dict
     assert claim[1] == 10
 
 
-async def test_beside_other_types_a_quick_one_goes_ahead_only_after_a_full_answer() -> None:
-    plan = planner((quick, {}), (other, {}), slots=2)
-    show_quick(plan, "quick")
-    first = plan.next_claim()
-    assert first is not None
-    assert (len(first[0]), first[1]) == (2, 2)
-    busy: dict[Any, Any] = dict.fromkeys(range(2))
+def occupy(plan: Planner, slots: int) -> None:
+    busy: dict[Any, Any] = dict.fromkeys(range(slots))
     plan._executor._roster.running = busy
+
+
+async def test_beside_a_quick_type_others_are_claimed_only_into_free_slots() -> None:
+    plan = planner((quick, {}), (other, {}), slots=4)
+    show_quick(plan, "quick")
+    occupy(plan, 1)
+    claim = plan.next_claim()
+    assert claim is not None
+    limits = {demand.types: demand.limit for demand in claim[0]}
+    assert limits == {("other",): 3, ("quick",): 200}
+    occupy(plan, 4)
+    claim = plan.next_claim()
+    assert claim is not None
+    assert [demand.types for demand in claim[0]] == [("quick",)]
+
+
+async def test_going_ahead_pauses_so_that_others_get_their_chance_at_a_slot() -> None:
+    plan = planner((quick, {}), (other, {}), slots=4)
+    show_quick(plan, "quick")
+    assert plan.next_claim() is not None
+    occupy(plan, 4)
+    plan._last_chance -= 1
     assert plan.next_claim() is None
-    plan.learn(full=True)
-    ahead = plan.next_claim()
-    assert ahead is not None
-    assert [demand.types for demand in ahead[0]] == [("quick",)]
-    assert plan.next_claim() is None
+
+
+async def test_with_fewer_free_slots_than_queues_nothing_is_claimed_ahead() -> None:
+    plan = planner((quick, {}), (other, {}), (third, {}), slots=4)
+    show_quick(plan, "quick")
+    occupy(plan, 3)
+    claim = plan.next_claim()
+    assert claim is not None
+    assert (len(claim[0]), claim[1]) == (3, 1)
 
 
 async def test_a_type_at_its_limit_is_not_asked_for() -> None:

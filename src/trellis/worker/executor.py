@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
@@ -50,6 +50,8 @@ class Executor:
         self.on_hungry: Callable[[], None] = lambda: None
         #: The line must be at least this long, or more is asked for.
         self.low_water = 0
+        #: Whether types are served that are never claimed ahead; theirs go first.
+        self.others_first = False
         self.line: deque[Attempt] = deque()
         self._roster = roster
         self._surroundings = surroundings
@@ -74,12 +76,16 @@ class Executor:
         """How many attempts run or stand in line."""
         return len(self._roster.running) + len(self.line)
 
-    def add(self, attempts: Iterable[Attempt]) -> None:
+    def add(self, attempts: Sequence[Attempt]) -> None:
         """Put attempts into the line and wake as many slots as they can use."""
         line = self.line
         for attempt in attempts:
             attempt.type.busy += 1
-            line.append(attempt)
+        if self.others_first:
+            # What was claimed for a free slot must not wait behind what was claimed ahead.
+            line.extendleft([each for each in reversed(attempts) if not each.type.is_quick])
+            attempts = [each for each in attempts if each.type.is_quick]
+        line.extend(attempts)
         self._quiet.clear()
         for _ in range(min(len(line), len(self._resting))):
             resting = self._resting.popleft()

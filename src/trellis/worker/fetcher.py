@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -87,7 +88,7 @@ class Fetcher:
             self._maybe_more = False
             demands, limit = plan
             try:
-                count = await self._claim(demands, limit)
+                jobs = await self._claim(demands, limit)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next claim may work
                 if not failures:
                     _logger.warning("Cannot claim jobs now: %s", error)
@@ -96,9 +97,8 @@ class Fetcher:
                 failures += 1
             else:
                 failures = 0
-                full = count >= min(limit, sum(demand.limit for demand in demands))
-                self._planner.learn(full=full)
-                self._maybe_more = self._maybe_more or full
+                if self._planner.is_full(demands, limit, jobs):
+                    self._maybe_more = True
 
     async def _wait(self) -> None:
         try:
@@ -107,7 +107,7 @@ class Fetcher:
         except TimeoutError:
             self._maybe_more = True
 
-    async def _claim(self, demands: list[Demand], limit: int) -> int:
+    async def _claim(self, demands: list[Demand], limit: int) -> Sequence[JobRecord]:
         self.asking_since = time.monotonic()
         try:
             claimed = await self._engine.claim(self._session.id, demands, limit)
@@ -118,7 +118,7 @@ class Fetcher:
             arrived = time.monotonic()
             attempts = [self._attempt(record, arrived) for record in claimed.jobs]
             self._executor.add(attempts)
-        return len(claimed.jobs)
+        return claimed.jobs
 
     def _attempt(self, record: JobRecord, arrived: float) -> Attempt:
         definition, head = record

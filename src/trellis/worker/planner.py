@@ -2,16 +2,19 @@
 
 Jobs are claimed into free slots. Only types that have lately shown that they end within a tenth of
 a second are claimed ahead, at most two batches and at most a tenth of a second's work, so no job
-waits here while another worker is free. Where other types are served too, nothing is claimed ahead
-before those had their chance at a free slot.
+waits here while another worker is free. Where other types are served too, going ahead stops every
+tenth of a second until a slot is free, so that those get their chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trellis.contract.declaration import JobType
+from trellis.core.job import JobRecord
 from trellis.engines.values import Demand
 from trellis.worker.executor import Executor
 from trellis.worker.local_type import QUICK, LocalType
@@ -28,7 +31,7 @@ class Planner:
         self.types = {(each.service, each.name): LocalType(each) for each in job_types}
         self._executor = executor
         self._slots = executor.slots
-        self._may_go_ahead = False
+        self._last_chance = 0.0
         self._groups: dict[tuple[str, str], list[LocalType]] = {}
         for kind in self.types.values():
             place = (kind.job_type.service, kind.job_type.queue)
@@ -40,21 +43,43 @@ class Planner:
         quick = [kind for kind in self.types.values() if kind.is_quick]
         ahead = self._ahead(quick)
         self._executor.low_water = ahead // 2
-        if quick and len(quick) == len(self.types):
-            missing = free + ahead
-            if free <= 0 and missing < min(BATCH, ahead // 2):
-                return None
-            return self._plan(quick, max(min(missing, BATCH), free))
+        is_mixed = len(quick) < len(self.types)
+        self._executor.others_first = is_mixed
+        now = time.monotonic()
         if free > 0:
-            return self._plan(self.types.values(), free)
-        if self._may_go_ahead and ahead:
-            self._may_go_ahead = False
-            return self._plan(quick, min(ahead, BATCH))
-        return None
+            self._last_chance = now
+            if is_mixed:
+                return self._into_slots(quick, free, ahead)
+        elif is_mixed and now - self._last_chance > QUICK:
+            return None
+        missing = free + ahead
+        if free <= 0 and missing < min(BATCH, ahead // 2):
+            return None
+        return self._plan(quick, max(min(missing, BATCH), free))
 
-    def learn(self, *, full: bool) -> None:
-        """Take note of an answer: a full one for all types allows the quick ones to go ahead."""
-        self._may_go_ahead = full and self._executor.load <= self._slots
+    def is_full(self, demands: Sequence[Demand], limit: int, jobs: Sequence[JobRecord]) -> bool:
+        """Tell whether a claim brought so much that there may be more."""
+        if len(jobs) >= limit:
+            return True
+        got = Counter((record.definition.service, record.definition.type) for record in jobs)
+        return any(
+            sum(got[demand.service, name] for name in demand.types) >= demand.limit
+            for demand in demands
+        )
+
+    def _into_slots(
+        self, quick: list[LocalType], free: int, ahead: int
+    ) -> tuple[list[Demand], int] | None:
+        """Claim for all types: the others share the free slots, the quick ones go ahead."""
+        others = [kind for kind in self.types.values() if not kind.is_quick]
+        shares = len({(kind.job_type.service, kind.job_type.queue) for kind in others})
+        if not ahead or free < shares:
+            return self._plan(self.types.values(), free)
+        limit = min(free + ahead, BATCH)
+        for_others = self._plan(others, free // shares)
+        for_quick = self._plan(quick, limit)
+        demands = [*(for_others or ((), 0))[0], *(for_quick or ((), 0))[0]]
+        return (demands, limit) if demands else None
 
     def _ahead(self, quick: list[LocalType]) -> int:
         if not quick:

@@ -18,7 +18,7 @@ from trellis.core.events import Event
 from trellis.core.fold import fold
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
-from trellis.core.spans import Micros
+from trellis.core.spans import SECOND, Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand, DueJob, JobFilter, Note, NoteBody
 from trellis.testing.builders import a_worker, fence_of
@@ -29,6 +29,7 @@ from trellis.testing.model.menu import KEYED, SERVICE, TYPES, Wish
 Plain = Any
 Word = Callable[[Fence], Command]
 _ALL: Final = 10_000
+_LEASE: Final = 60 * SECOND
 
 
 class Side:
@@ -175,9 +176,14 @@ class Side:
         return await self.engine.close_session(self._session(session))
 
     async def maintain(self) -> Plain:
-        """Do a round of maintenance: reap, give up, settle what is overdue, promote."""
+        """Do a round of maintenance: reap, give up, settle what is overdue, promote.
+
+        A worker whose session was reaped comes back with a new one.
+        """
         lapsed = (await self.engine.due("sessions", _ALL)).sessions
         reaped = [await self.engine.reap(session) for session in lapsed]
+        if lapsed:
+            reaped.append(await self.open_session(_LEASE))
         lost = await self.engine.due("lost", _ALL)
         given_up = await apply_all(
             self.engine,

@@ -1,1 +1,1 @@
-delete from trellis_event where job = ?
+delete from trellis_event where job in (values (?))

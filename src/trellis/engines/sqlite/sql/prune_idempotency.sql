@@ -1,1 +1,1 @@
-delete from trellis_idempotency where job = ?
+delete from trellis_idempotency where job in (values (?))

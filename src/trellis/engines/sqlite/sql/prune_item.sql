@@ -1,1 +1,1 @@
-delete from trellis_item where job = ?
+delete from trellis_item where job in (values (?))

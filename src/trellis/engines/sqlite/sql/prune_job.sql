@@ -1,1 +1,1 @@
-delete from trellis_job where seq = ?
+delete from trellis_job where seq in (values (?))

@@ -1,1 +1,1 @@
-delete from trellis_log where job = ?
+delete from trellis_log where job in (values (?))

@@ -1,1 +1,1 @@
-delete from trellis_note where job = ?
+delete from trellis_note where job in (values (?))

@@ -1,1 +1,1 @@
-delete from trellis_outcome where job = ?
+delete from trellis_outcome where job in (values (?))
