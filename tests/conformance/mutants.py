@@ -13,7 +13,7 @@ from trellis.core.lifecycle import Transition
 from trellis.engines.sqlite import committing, keying, noting
 from trellis.engines.sqlite.journaling import journal
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
-from trellis.engines.values import CommitResult, Conflict
+from trellis.engines.values import CommitResult, Conflict, Note, NoteResult
 
 Mutant = Callable[[], None]
 
@@ -43,14 +43,14 @@ def _journal_a_conflict() -> None:
 
 
 def _free_instead_of_linger() -> None:
-    keying.slot_effect = lambda _: "free"  # type: ignore[attr-defined] # an imported name
+    setattr(keying, "slot_effect", lambda _: "free")  # noqa: B010 - the name it was imported under
 
 
 def _believe_any_note() -> None:
-    def note_one(tx: Transaction, note: noting.Note) -> noting.NoteResult:
+    def note_one(tx: Transaction, note: Note) -> NoteResult:
         noting._mark_seen(tx, note)
         noting._write(tx, note)
-        return noting.NoteResult.NOTED
+        return NoteResult.NOTED
 
     noting._note_one = note_one
 

@@ -66,11 +66,12 @@ class Snooze:
 class Release:
     """Hand an attempt back because its worker is stopping."""
 
-    stopped: ClassVar[bool] = True
     fence: Fence
     #: Whether the handler had begun; a job that had not is always requeued.
     begun: bool = True
     started_at: Instant | None = None
+    #: False when the handler is stuck in a thread and may run on.
+    stopped: bool = True
 
 
 @dataclass(frozen=True, slots=True)

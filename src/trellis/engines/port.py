@@ -107,7 +107,7 @@ class Engine(Protocol):
         """Extend the lease; tell the engine what is held and which ended handlers have stopped."""
 
     async def close_session(self, session: SessionId) -> None:
-        """End a session in order; what it still holds is due as lost."""
+        """End a session in order; what it still holds is due as lost, what lingers lingers on."""
 
     async def reap(self, session: SessionId) -> bool:
         """End a session whose lease is over; False if it is alive. Its claims are due as lost."""

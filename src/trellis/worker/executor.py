@@ -114,7 +114,8 @@ class Executor:
         for attempt in self._roster.running.values():
             if not attempt.closed:
                 attempt.closed = True
-                self._settle(attempt, Release(attempt.fence, started_at=attempt.started_at))
+                command = Release(attempt.fence, started_at=attempt.started_at, stopped=False)
+                self._settle(attempt, command)
 
     async def until_quiet(self) -> None:
         """Wait until no handler runs and nothing stands in line."""

@@ -108,7 +108,7 @@ class LeaseKeeper:
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
                 self._wake.clear()
-                if not self._stopping:
+                if not self._stopping or self._roster.stopped:
                     pause = await self._try(engine)
         finally:
             if is_own:

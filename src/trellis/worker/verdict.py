@@ -71,7 +71,7 @@ def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | N
         case Stop.LOST:
             return None
         case Stop.SHUTDOWN:
-            return commands.Release(fence, started_at=started_at)
+            return commands.Release(fence, started_at=started_at, stopped=ended)
         case Stop.UNREACHABLE:
             message = "The engine was out of reach for a whole lease, and the job holds a key."
             return commands.LoseLease(fence, message, roll, stopped=ended)

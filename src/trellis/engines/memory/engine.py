@@ -244,12 +244,15 @@ class MemoryEngine(Admitting, Noting, Reading):
             if state is not None and state.ended_at is None and not self._is_lapsed(state):
                 return False
             self._end_session(session)
+            self._end_lingering_of(session)
             return True
 
     def _end_session(self, session: SessionId) -> None:
         state = self._tables.sessions.get(session)
         if state is not None and state.ended_at is None:
             state.ended_at = self._clock.now()
+
+    def _end_lingering_of(self, session: SessionId) -> None:
         lingering = {
             slot.fence
             for slots in self._slots.by_key.values()

@@ -48,16 +48,16 @@ def renew(
 
 
 def close_session(tx: Transaction, session: SessionId) -> None:
-    """End a session; lingering slots of its attempts are free."""
+    """End a session; slots whose handlers may still run linger on until their time is over."""
     tx.run("session_end", tx.now, session)
-    end_lingering(tx, "slot_of_session", session)
 
 
 def reap(tx: Transaction, session: SessionId) -> bool:
     """End a session whose lease is over."""
     if tx.one("session_alive", session, tx.boot_id, tx.lease_now) is not None:
         return False
-    close_session(tx, session)
+    tx.run("session_end", tx.now, session)
+    end_lingering(tx, "slot_of_session", session)
     return True
 
 

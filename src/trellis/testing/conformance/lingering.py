@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trellis.core.commands import Cancel, Command, Expire, Fail, LoseLease
+from trellis.core.commands import Cancel, Command, Expire, Fail, LoseLease, Release
 from trellis.core.commands import Retry as RetryJob
 from trellis.core.job import Failure, JobRecord
 from trellis.core.policy import KeyPolicy, Policy
@@ -28,6 +28,7 @@ from trellis.testing.conformance.steps import (
     renew,
     settle,
     start,
+    the,
 )
 from trellis.testing.conformance.suite import EngineSuite
 
@@ -131,12 +132,19 @@ class TestLingering(EngineSuite):
         await reap_lapsed(engine)
         assert await holders(engine, KEY) == ids([waiting])
 
-    async def test_closing_the_session_ends_its_lingering_slots(self, engine: Engine) -> None:
-        session = await a_session(engine)
+    async def test_a_slot_lingers_on_after_its_session_was_closed_but_not_for_ever(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "30s")
         taken = await start(engine, session, a_keyed_job(KEY, IN_TURN))
         waiting = await accept_one(engine, a_keyed_job(KEY, IN_TURN))
-        await settle(engine, taken, Cancel(force=True))
+        await settle(engine, taken, Release(fence_of(taken), stopped=False))
         await engine.close_session(session)
+        assert await holders(engine, KEY) == ids([taken])
+        clock.advance("30s")
+        await engine.promote(10)
+        assert await holders(engine, KEY) == ids([taken]), "it waits at its old place"
+        await settle(engine, await the(engine, taken.definition.id), Cancel())
         assert await holders(engine, KEY) == ids([waiting])
 
     async def test_nothing_lingers_when_the_session_is_over(

@@ -11,9 +11,10 @@ Derive from `EngineModel`, say how to open your engine, and let Hypothesis drive
     TestMyModel = MyModel.TestCase
     TestMyModel.settings = THOROUGH
 
-After each step the results, heads, journals, keys, due lists and sessions of both must be equal;
-ids that engines draw at random are compared by the order in which they first appeared. `menu.py`
-says what may be asked, `side.py` how one engine is asked and read, `machine.py` has the rules.
+Every answer, and after every few steps the heads, journals, keys, due lists and sessions of both,
+must be equal; ids that engines draw at random are compared by the order in which they first
+appeared. `menu.py` says what there is to ask for, `side.py` how one engine is asked and read,
+`steps.py` what may happen and how often, `machine.py` how Hypothesis plays it.
 """
 
 from __future__ import annotations

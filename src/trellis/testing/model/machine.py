@@ -61,6 +61,7 @@ class EngineModel(RuleBasedStateMachine):
         """Compare everything once more, then close."""
         try:
             if self.sides:
+                self._runner.run(self._look_around())
                 self._both(lambda side: side.look_closely())
         finally:
             self._runner.run(self._close())
@@ -75,18 +76,21 @@ class EngineModel(RuleBasedStateMachine):
 
     @rule(rolls=st.lists(_ROLLS, min_size=1, max_size=5))
     def do(self, rolls: list[int]) -> None:
-        """Do a few things."""
+        """Do a few things, then look around."""
         for step in map(step_for, rolls):
             note(f"{step}")
             self._both(step.on)
+        self._runner.run(self._look_around())
 
     def _both(self, act: Callable[[Side], Awaitable[Plain]]) -> None:
-        """Do the same to both engines; answers and everything seen afterwards must be equal."""
+        """Do the same to both engines; the answers must be equal."""
         self._runner.run(self._compare(act))
 
     async def _compare(self, act: Callable[[Side], Awaitable[Plain]]) -> None:
         answer, expected = [await act(side) for side in self.sides]
         assert answer == expected, "The engines answered differently."
+
+    async def _look_around(self) -> None:
         seen, should_see = [await side.look() for side in self.sides]
         for part, ours, theirs in zip(seen._fields, seen, should_see, strict=True):
             assert ours == theirs, f"The engines differ in {part}."

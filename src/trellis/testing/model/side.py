@@ -202,7 +202,7 @@ class Side:
     # -- looking -------------------------------------------------------------------------------
 
     async def look(self) -> Seen:
-        """Return all that must be equal after a step; journals only of jobs that changed."""
+        """Return all that must be equal after a step; the whole of those jobs that changed."""
         engine = self.engine
         await engine.catch_up()
         page, sessions, lapsed, lost, overdue_jobs = await asyncio.gather(
@@ -216,7 +216,8 @@ class Side:
         types = self._types_to_look_at(changed)
         journals = await asyncio.gather(*(self._journal(each) for each in changed))
         return Seen(
-            jobs=[self.plain(record) for record in page.jobs],
+            jobs=[(each.definition.id, each.head.version, each.head.state) for each in page.jobs],
+            changed=[self.plain(record) for record in changed],
             journals=[self.plain(each) for each in journals],
             keys=await asyncio.gather(*(self._keys(name) for name in types)),
             sessions=[
@@ -261,8 +262,9 @@ class Side:
         """Return everything else that is known, of all jobs and keys."""
         engine, job_ids = self.engine, self._job_ids()
         keys = [await self._keys(name) for name in KEYED]
+        heads = self.plain((await engine.find(JobFilter(), limit=_ALL)).jobs)
         jobs = await asyncio.gather(*(self._look_at_job(job_id) for job_id in job_ids))
-        return keys, jobs, await engine.removed(job_ids), await engine.queue_settings()
+        return heads, keys, jobs, await engine.removed(job_ids), await engine.queue_settings()
 
     async def _look_at_job(self, job_id: JobId) -> Plain:
         engine = self.engine
@@ -276,6 +278,7 @@ class Seen(NamedTuple):
     """How an engine stands after a step."""
 
     jobs: Plain
+    changed: Plain
     journals: Plain
     keys: Plain
     sessions: Plain
