@@ -51,5 +51,5 @@ TestMemoryModel = MemoryModel.TestCase
 TestMemoryModel.settings = settings(THOROUGH, max_examples=25)
 TestSqliteModel = SqliteModel.TestCase
 TestSqliteModel.settings = THOROUGH
-# Thousands of steps: more than any other test may take.
-pytestmark = pytest.mark.timeout(300)
+# Thousands of steps, and a failing life takes minutes to shorten.
+pytestmark = pytest.mark.timeout(600)

@@ -82,7 +82,7 @@ def _end_together(tx: Transaction, batch: Batch) -> bool:
     if tx.run_many("commit_end", batch.guards) != len(batch.guards):
         return False
     tx.run_many("commit_outcome", batch.successes)
-    tx.run_many("commit_outcome_full", batch.others)
+    tx.run_sparse("commit_outcome_full", batch.others)
     journal_many(tx, batch.events)
     return True
 

@@ -119,9 +119,9 @@ class _Rows:
     def write(self, tx: Transaction) -> None:
         """Insert them all."""
         tx.run_many("create_job", self.jobs)
-        tx.run_many("create_job_full", self.full_jobs)
+        tx.run_sparse("create_job_full", self.full_jobs)
         tx.run_many("create_queue", self.queue)
-        tx.run_many("create_queue_full", self.full_queue)
+        tx.run_sparse("create_queue_full", self.full_queue)
         tx.run_many("event", self.events)
         journal_many(tx, shape_many(self.full_events))
 

@@ -7,6 +7,7 @@ the head. Failures and tags are JSON text in the database.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -16,7 +17,7 @@ from trellis.core.job import Definition, Failure, Fence, Head, JobId, JobRecord,
 from trellis.core.policy import decode_policy
 from trellis.core.states import State
 
-Row: TypeAlias = tuple[Any, ...]
+Row: TypeAlias = Sequence[Any]
 
 _STATES: Final = {state.value: state for state in State}
 _KINDS: Final = {kind.value: kind for kind in EventKind}

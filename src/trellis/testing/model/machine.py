@@ -74,7 +74,7 @@ class EngineModel(RuleBasedStateMachine):
     # One rule on purpose: Hypothesis switches whole rules off for the length of a life and picks
     # among the rest evenly, and a life without claims, or of nothing else, finds little.
 
-    @rule(rolls=st.lists(_ROLLS, min_size=1, max_size=5))
+    @rule(rolls=st.lists(_ROLLS, min_size=1, max_size=4))
     def do(self, rolls: list[int]) -> None:
         """Do a few things, then look around."""
         for step in map(step_for, rolls):
