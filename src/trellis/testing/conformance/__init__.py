@@ -34,6 +34,7 @@ from __future__ import annotations
 from typing import Final
 
 from trellis.testing.conformance.agenda import TestAgenda
+from trellis.testing.conformance.batches import TestBatches
 from trellis.testing.conformance.cancelling import TestCancelling
 from trellis.testing.conformance.claiming import (
     TestClaiming,
@@ -69,6 +70,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestClaimTimes,
     TestCommitting,
     TestConflicts,
+    TestBatches,
     TestFences,
     TestRenewing,
     TestReaping,
