@@ -1,7 +1,7 @@
 """`make bench`: our engines beside bare statements, in one run, as a table of ratios.
 
-Machines differ and this one is noisy, so floor and engine take turns and the median of the rounds'
-ratios is what counts. `--jobs` and `--rounds` make it longer or shorter.
+Machines are noisy for seconds at a time, so floor and engine take turns in short rounds and the
+median of the rounds' ratios is what counts. `--jobs` and `--rounds` make it longer or shorter.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def show(rows: list[Row], decision: float, console: Console) -> None:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=20_000, help="jobs per round")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of floor and engine")
+    parser.add_argument("--jobs", type=int, default=3_000, help="jobs per round")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of floor and engine")
     parser.add_argument(
         "--folder", type=Path, default=Path(), help="where the files go: the disk that is measured"
     )

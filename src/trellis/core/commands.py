@@ -8,7 +8,7 @@ holds. Commands of operators and of the clock carry none: they are guarded by th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from trellis.core.job import Failure, Fence, JobId
 from trellis.core.spans import Instant, Micros
@@ -22,17 +22,20 @@ class Claim:
     fence: Fence
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """The handler returned."""
+class Complete(NamedTuple):
+    """The handler returned. A named tuple, because most commands are this one."""
 
-    stopped: ClassVar[bool] = True
     fence: Fence
     #: JSON text of what the handler returned.
     result: str | None = None
     #: How many items of the job failed; more than none makes it a partial success.
     item_errors: int = 0
     started_at: Instant | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """A handler that returned has stopped."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)

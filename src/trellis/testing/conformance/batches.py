@@ -22,7 +22,7 @@ from trellis.engines.values import (
     NoteResult,
     Renewed,
 )
-from trellis.testing.builders import a_job, a_keyed_job, complete, fence_of
+from trellis.testing.builders import a_demand, a_job, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.steps import (
     IN_TURN,
@@ -41,9 +41,9 @@ MANY: Final = 237
 BOOM: Final = Failure("exception", "boom")
 
 
-async def _take_many(engine: Engine, lease: str = "30s") -> list[JobRecord]:
+async def _take_many(engine: Engine) -> list[JobRecord]:
     await engine.create([a_job(policy=Policy(retry=Retry.fixed("5s"))) for _ in range(MANY)])
-    return await claim(engine, await a_session(engine, lease), limit=MANY)
+    return await claim(engine, await a_session(engine), a_demand(limit=MANY), limit=MANY)
 
 
 class TestBatches(EngineSuite):
@@ -51,7 +51,12 @@ class TestBatches(EngineSuite):
 
     async def test_many_are_created_in_order(self, engine: Engine) -> None:
         jobs = [
-            a_job(priority=place % 3, delay=place % 2, tags=(("place", str(place)),) * (place % 5))
+            a_job(
+                priority=place % 3,
+                delay=place % 2,
+                tags=tuple((f"tag-{number}", str(place)) for number in range(place % 5)),
+                expect="plan" if place % 7 == 0 else None,
+            )
             for place in range(MANY)
         ]
         records = await accept(engine, *jobs)
@@ -71,14 +76,15 @@ class TestBatches(EngineSuite):
         jobs = [a_keyed_job("user/7", IN_TURN) for _ in range(MANY)]
         await accept(engine, *jobs)
         assert await holders(engine, "user/7") == [jobs[0].id]
-        assert len(await claim(engine, await a_session(engine), limit=MANY)) == 1
+        taken = await claim(engine, await a_session(engine), a_demand(limit=MANY), limit=MANY)
+        assert ids(taken) == [jobs[0].id]
 
     async def test_many_are_claimed_as_the_lifecycle_decides(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         waiting = await accept(engine, *(a_job() for _ in range(MANY)))
         clock.advance("1s")
-        taken = await claim(engine, await a_session(engine), limit=MANY)
+        taken = await claim(engine, await a_session(engine), a_demand(limit=MANY), limit=MANY)
         for before, after in zip(waiting, taken, strict=True):
             expected = decide(before, Claim(fence_of(after)), clock.now())
             assert isinstance(expected, Transition)
@@ -140,7 +146,8 @@ class TestBatches(EngineSuite):
         assert await engine.commit(batch) == [Committed()] * MANY
         clock.advance("5s")
         assert await engine.promote(1000) == MANY
-        assert ids(await claim(engine, await a_session(engine), limit=MANY)) == ids(taken)
+        again = await claim(engine, await a_session(engine), a_demand(limit=MANY), limit=MANY)
+        assert ids(again) == ids(taken)
 
     async def test_many_are_pruned_together(self, engine: Engine, clock: ManualClock) -> None:
         taken = await _take_many(engine)
