@@ -91,7 +91,7 @@ async def apply_all(
     earlier try of the same command, whose reply was lost, had succeeded.
     """
     results: list[Result] = [Missing()] * len(asked)
-    tried: dict[int, Transition] = {}
+    tried: dict[int, list[Transition]] = {}
     open_items = list(enumerate(asked))
     for _ in range(_TRIES):
         decided: list[tuple[int, Transition]] = []
@@ -100,7 +100,9 @@ async def apply_all(
             if isinstance(decision, Transition):
                 decided.append((index, decision))
             elif isinstance(decision, Stale):
-                results[index] = await _explain(engine, asked[index], decision, tried.get(index))
+                results[index] = await _explain(
+                    engine, asked[index], decision, tried.get(index, [])
+                )
             else:
                 results[index] = decision
         if not decided:
@@ -108,7 +110,7 @@ async def apply_all(
         open_items = []
         answers = await engine.commit([transition for _, transition in decided])
         for (index, transition), answer in zip(decided, answers, strict=True):
-            tried.setdefault(index, transition)
+            tried.setdefault(index, []).append(transition)
             results[index] = result = _meaning(transition, answer)
             if isinstance(result, Contended):
                 open_items.append((index, (result.record, transition.command)))
@@ -130,13 +132,14 @@ async def _explain(
     engine: Engine,
     asked: tuple[JobRecord, Command],
     stale: Stale,
-    tried: Transition | None,
+    tried: Sequence[Transition],
 ) -> Result:
     """Tell a lost reply (our own earlier try succeeded) from a late result, which is noted."""
     record, command = asked
     fence: Fence = command.fence  # type: ignore[union-attr] # only fenced commands can be stale
-    if tried is not None and await _is_stored(engine, tried):
-        return Applied(JobRecord(record.definition, tried.head))
+    for transition in tried:
+        if await _is_stored(engine, transition):
+            return Applied(JobRecord(record.definition, transition.head))
     late = LateResult(type(command).__name__)
     await engine.note([Note(record.definition.row, record.head.claims, fence, late)])
     return stale

@@ -45,10 +45,11 @@ Crash      | active         | fence, not asked, begun, alone, not last crash, on
 Crash      | active         | fence, not asked, begun, alone, not last crash, on_lost=fail | failed            | failed          | crashes+1, error=crash
 Crash      | active         | fence, not asked, begun, alone, not last crash, on_lost=stale | stale            | stale           | crashes+1, error=crash
 Crash      | active         | fence, not asked, begun, alone, not last crash, on_lost=block, not blocked | active | blocked      | blocked, crashes+1, error=crash
-ReleaseKey | active         | blocked, then=retry, left                                | retry                 | retry           | run_at=wait, error=lease_lost
-ReleaseKey | active         | blocked, then=retry, not left, dlq                       | dead                  | dead            | error=lease_lost
-ReleaseKey | active         | blocked, then=retry, not left, not dlq                   | failed                | failed          | error=lease_lost
-ReleaseKey | active         | blocked, then=fail                                       | failed                | failed          | error=lease_lost
+ReleaseKey | active         | blocked, asked                                           | cancelled             | cancelled       |
+ReleaseKey | active         | blocked, not asked, then=retry, left                     | retry                 | retry           | run_at=wait, error=lease_lost
+ReleaseKey | active         | blocked, not asked, then=retry, not left, dlq            | dead                  | dead            | error=lease_lost
+ReleaseKey | active         | blocked, not asked, then=retry, not left, not dlq        | failed                | failed          | error=lease_lost
+ReleaseKey | active         | blocked, not asked, then=fail                            | failed                | failed          | error=lease_lost
 Cancel     | pending, retry |                                                          | cancelled             | cancelled       |
 Cancel     | active         | forced                                                   | cancelled             | cancelled       |
 Cancel     | active         | not forced, not asked                                    | active                | cancelRequested | asked

@@ -22,7 +22,7 @@ from trellis.core.job import JobId, NewJob
 from trellis.core.keys import hash_key
 from trellis.core.policy import KeyPolicy, WhenFull
 from trellis.errors import ConfigurationError, InvalidName
-from trellis.testing.builders import a_job
+from trellis.testing.builders import a_job, a_keyed_job
 
 HOLDER: Final = JobId("holder")
 NEWEST: Final = JobId("newest")
@@ -116,8 +116,18 @@ def test_a_key_without_a_limit_to_its_line_is_never_full() -> None:
 
 
 def test_a_new_job_gets_the_hash_of_its_key() -> None:
-    new = a_job(key="user/7")._replace(key_hash=None)
+    new = a_keyed_job("user/7", KeyPolicy("user/{id}"))._replace(key_hash=None)
     assert check_new_job(new).key_hash == hash_key(new.service, new.type, "user/7")
+
+
+def test_a_key_without_a_policy_for_it_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="per_key=PerKey"):
+        check_new_job(a_job(key="user/7"))
+
+
+def test_a_tag_named_twice_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="named twice"):
+        check_new_job(a_job(tags=(("a", "1"), ("a", "2"))))
 
 
 def test_a_good_new_job_is_returned_as_it_is() -> None:

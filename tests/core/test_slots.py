@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from tests.core.situations import NOW, OURS, jobs, orders
-from trellis.core.commands import Cancel, Expire, Fail, LoseLease
+from trellis.core.commands import Cancel, Expire, Fail, LoseLease, Release
 from trellis.core.job import Failure, JobRecord
 from trellis.core.lifecycle import Transition, decide, slot_effect
 from trellis.core.policy import Hold, KeyPolicy, Policy
@@ -32,7 +32,7 @@ def _is_from_outside(command: object) -> bool:
     """Tell whether the handler may still run when this ends its attempt."""
     if isinstance(command, Cancel | Expire):
         return True
-    return isinstance(command, Fail | LoseLease) and not command.stopped
+    return isinstance(command, Fail | LoseLease | Release) and not command.stopped
 
 
 @pytest.mark.parametrize("hold", get_args(Hold))
@@ -46,10 +46,12 @@ def test_every_transition_keeps_frees_or_lingers_as_designed(state: State, hold:
         if not isinstance(decision, Transition):
             continue
         after = decision.head.state
-        if after is State.ACTIVE or (hold == "job" and after in WAITING):
+        if after is State.ACTIVE:
             expected = "keep"
         elif state is State.ACTIVE and _is_from_outside(command):
             expected = "linger"
+        elif hold == "job" and after in WAITING:
+            expected = "keep"
         else:
             expected = "free"
         assert slot_effect(decision) == expected, (job, command)

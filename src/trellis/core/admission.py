@@ -40,7 +40,7 @@ class KeyFacts(NamedTuple):
     held: int
     #: Waiting jobs that hold no slot.
     waiting: int
-    #: The job that has held a slot longest.
+    #: The oldest job that holds a slot and has not ended.
     holder: JobId | None
     #: The newest job that waits (with or without a slot) and was never claimed.
     newest_waiting: JobId | None
@@ -120,6 +120,13 @@ def check_new_job(new: NewJob) -> NewJob:
     for what, text in (("dedupe", new.dedupe), ("idempotency_key", new.idempotency_key)):
         if text is not None and not 0 < len(text) <= MAX_MARK_LENGTH:
             raise ConfigurationError(f"{what} must have 1 to {MAX_MARK_LENGTH} characters.")
+    if new.tags and len(dict(new.tags)) != len(new.tags):
+        raise ConfigurationError("A tag is named twice. Give each tag one value.")
+    if new.key is not None and new.policy.key is None:
+        raise ConfigurationError(
+            f"The job has the key {new.key!r}, but its policy says nothing about keys. "
+            "Declare the type with per_key=PerKey(...)."
+        )
     if new.key is not None and new.key_hash is None:
         return new._replace(key_hash=hash_key(new.service, new.type, new.key))
     return new

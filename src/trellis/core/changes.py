@@ -208,7 +208,12 @@ def lost_retry(case: AnyCase) -> Change:
     """Wait for the next attempt after a lost one."""
     error, crashes = _loss(case)
     delay = case.definition.policy.retry.delay(case.head.attempt, case.command.roll)
-    return _wait(case, case.now + delay, error, crashes=crashes)
+    after, data = _wait(case, case.now + delay, error, crashes=crashes)
+    return after, data if not isinstance(case.command, ReleaseKey) else _by(case.command, data)
+
+
+def _by(command: ReleaseKey, data: Data | None) -> Data:
+    return {**(data or {}), "actor": command.actor}
 
 
 def lost_dead(case: AnyCase) -> Change:
@@ -266,6 +271,8 @@ def cancelled(case: AnyCase) -> Change:
     data: Data | None = None
     if isinstance(command, Cancel):
         data = {"actor": command.actor, "reason": command.reason}
+    elif isinstance(command, ReleaseKey):
+        data = _by(command, None)
     return _end(case, State.CANCELLED, case.head.error), data
 
 

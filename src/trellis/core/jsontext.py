@@ -43,7 +43,7 @@ def parse_json_text(text: str, what: str = "payload", limit: int = DEFAULT_LIMIT
     except (ValueError, RecursionError) as error:  # ValueError: also an integer too long to read
         raise PayloadInvalid(f"The {what} is not JSON: {error}.") from error
     check_depth(value, what)
-    _utf8(json.dumps(value, ensure_ascii=False), what)
+    dump_json(value, what, limit)  # refuses what only looks like a number, such as 1e999
     return value
 
 

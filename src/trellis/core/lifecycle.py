@@ -112,14 +112,18 @@ def slot_effect(transition: Transition) -> Literal["keep", "free", "linger"]:
     """Say what a transition means for the key slot the job may hold.
 
     `linger`: the attempt was ended from outside while its handler may still run, so the slot stays
-    taken until the worker reports that it stopped, or its lease is over.
+    taken until the worker reports that it stopped, or its lease is over. Then it is free, unless
+    the job keeps it between attempts (`keeps_slot`).
     """
     after = transition.head
     if after.state is State.ACTIVE:
         return "keep"
-    key = transition.definition.policy.key
-    if key is not None and key.hold == "job" and after.state in WAITING:
-        return "keep"
     if transition.before.state is State.ACTIVE and not transition.command.stopped:
         return "linger"
-    return "free"
+    return "keep" if keeps_slot(transition.definition, after) else "free"
+
+
+def keeps_slot(definition: Definition, head: Head) -> bool:
+    """Tell whether a job keeps its slot although no attempt of it runs."""
+    key = definition.policy.key
+    return key is not None and key.hold == "job" and head.state in WAITING

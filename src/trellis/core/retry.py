@@ -34,8 +34,13 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ConfigurationError("Retry needs at least 1 attempt: the first run counts.")
-        if not self.delays:
-            raise ConfigurationError("Retry needs at least one delay.")
+        if not self.delays or min(self.delays) < 0:
+            raise ConfigurationError("Retry needs at least one delay, and none below zero.")
+        if self.factor <= 0 or self.jitter < 0:
+            raise ConfigurationError("Retry needs a factor above 0 and a jitter of 0 or more.")
+        # Equal policies must be written alike: 2 and 2.0 are equal, their words are not.
+        object.__setattr__(self, "factor", float(self.factor))
+        object.__setattr__(self, "jitter", float(self.jitter))
 
     @classmethod
     def never(cls) -> Retry:
@@ -82,6 +87,8 @@ class Retry:
         if self.shape == "quadratic":
             return first * attempt * attempt
         if self.shape == "exponential":
-            # Bounded exponent: 2.0 ** 5000 would overflow long before `cap` could bite.
-            return min(int(first * self.factor ** min(attempt - 1, 64)), self.cap)
+            try:
+                return min(int(first * self.factor ** (attempt - 1)), self.cap)
+            except OverflowError:
+                return self.cap
         return first

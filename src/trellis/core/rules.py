@@ -178,6 +178,7 @@ RULES: Final[tuple[Rule[Any], ...]] = (
     Rule(Crash, _ACTIVE, _LOOP & LETTERS, _S.DEAD, _E.DEAD, to.crash_loop_dead),
     Rule(Crash, _ACTIVE, _LOOP & NO_LETTERS, _S.FAILED, _E.FAILED, to.crash_loop_failed),
     *_lost(Crash, ALONE),
+    Rule(ReleaseKey, _ACTIVE, BLOCKED & ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
     *_lost(ReleaseKey, BLOCKED)[:4],
     Rule(Cancel, WAITING, None, _S.CANCELLED, _E.CANCELLED, to.cancelled),
     Rule(Cancel, _ACTIVE, FORCED, _S.CANCELLED, _E.CANCELLED, to.cancelled),

@@ -61,7 +61,7 @@ def _parse(text: str) -> Micros:
 def in_words(value: Micros) -> str:
     """Write microseconds the way `micros` reads them: 5400000000 is '1h30m'."""
     if value % 1000:
-        return f"{value / SECOND:g}s"
+        return f"{value / SECOND:.6f}".rstrip("0") + "s"
     words = ""
     for unit in ("w", "d", "h", "m", "s", "ms"):
         count, value = divmod(value, _UNITS[unit])

@@ -18,10 +18,10 @@ from trellis.core.states import ENDED, WAITING, State
 from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.hints import Hints
 from trellis.engines.memory.admitting import Admitting
-from trellis.engines.memory.entries import Entry, ReadyLanes, SessionState, Tables
+from trellis.engines.memory.entries import Entry, Lane, ReadyLanes, SessionState, Tables
 from trellis.engines.memory.noting import Noting
 from trellis.engines.memory.reading import Reading
-from trellis.engines.memory.slots import Slots
+from trellis.engines.memory.slots import Slot, Slots
 from trellis.engines.values import (
     Capabilities,
     Claimed,
@@ -107,7 +107,9 @@ class MemoryEngine(Admitting, Noting, Reading):
             state = self._tables.sessions.get(session)
             if state is None or state.ended_at is not None:
                 return Claimed(now, ())
-            self._promote_due(now, limit)
+            for demand in demands:
+                for job_type in demand.types:
+                    self._promote_due(now, limit, (demand.service, demand.queue, job_type))
             return Claimed(now, tuple(self._take(session, demands, limit, now)))
 
     def _take(
@@ -131,8 +133,8 @@ class MemoryEngine(Admitting, Noting, Reading):
                 passed_over.append(entry)
                 lanes.remove(lane)
                 continue
-            decision = decide(entry.record, Claim(_fence(session)), now)
-            if not isinstance(decision, Transition):
+            decision = _decide_claim(entry, session, now)
+            if decision is None:
                 passed_over.append(entry)
                 continue
             left[wanted[lane]] -= 1
@@ -172,7 +174,8 @@ class MemoryEngine(Admitting, Noting, Reading):
         if entry.dedupe is not None:
             self._tables.dedupe.pop(entry.dedupe, None)
             entry.dedupe = None
-        self._slots.after(entry, transition, self._linger_until(transition))
+        linger_until = self._linger_until(transition)
+        self._slots.after(entry, transition, linger_until, self._clock.boot_id())
         if head.state is State.ACTIVE:
             entry.park = "taken"
             if transition.event.fence != transition.before.fence:
@@ -221,9 +224,8 @@ class MemoryEngine(Admitting, Noting, Reading):
             state.renewed_at = now
             state.lease_until = self._clock.lease_now() + state.lease
             state.boot_id = self._clock.boot_id()
-            self._slots.end_lingering(
-                {fence for fence in stopped if fence.session == session}, None
-            )
+            reported = {fence for fence in stopped if fence.session == session}
+            self._slots.end_lingering(lambda slot: slot.fence in reported)
             ours = {entry.head.fence: entry for entry in self._tables.held_by(session)}
             asked = (
                 fence for fence in held if fence in ours and ours[fence].head.asked_at is not None
@@ -253,13 +255,9 @@ class MemoryEngine(Admitting, Noting, Reading):
             state.ended_at = self._clock.now()
 
     def _end_lingering_of(self, session: SessionId) -> None:
-        lingering = {
-            slot.fence
-            for slots in self._slots.by_key.values()
-            for slot in slots
-            if slot.fence is not None and slot.fence.session == session
-        }
-        self._slots.end_lingering(lingering, None)
+        self._slots.end_lingering(
+            lambda slot: slot.fence is not None and slot.fence.session == session
+        )
 
     def _is_lapsed(self, state: SessionState) -> bool:
         return (
@@ -322,10 +320,18 @@ class MemoryEngine(Admitting, Noting, Reading):
         """Make due jobs claimable; end lingering slots."""
         with self._lock:
             moved = self._promote_due(self._clock.now(), limit)
-            return moved + self._slots.end_lingering(None, self._clock.lease_now())
+            return moved + self._slots.end_lingering(self._has_lingered)
 
-    def _promote_due(self, now: Instant, limit: int) -> int:
-        entries = ((row, self._tables.entries[row]) for row in self._tables.later)
+    def _has_lingered(self, slot: Slot) -> bool:
+        is_over = slot.linger_until is not None and slot.linger_until <= self._clock.lease_now()
+        return is_over or slot.boot_id != self._clock.boot_id()
+
+    def _promote_due(self, now: Instant, limit: int, lane: Lane | None = None) -> int:
+        entries = (
+            (row, entry)
+            for row in self._tables.later
+            if lane in (None, (entry := self._tables.entries[row]).lane)
+        )
         due = sorted((entry.head.run_at, row) for row, entry in entries if entry.head.run_at <= now)
         for _, row in due[:limit]:
             self._slots.park(self._tables.entries[row], now)
@@ -356,6 +362,20 @@ class MemoryEngine(Admitting, Noting, Reading):
 
     def _queue(self, service: str, queue: str) -> QueueSettings:
         return self._queues.get((service, queue)) or QueueSettings(service, queue)
+
+
+def _decide_claim(entry: Entry, session: SessionId, now: Instant) -> Transition | None:
+    """Decide on a job that has been found due.
+
+    It stays due when the wall clock is set back afterwards: else a correction of the clock would
+    stop everything that waits.
+    """
+    head = entry.head
+    due = head._replace(run_at=min(head.run_at, now))
+    decision = decide(JobRecord(entry.definition, due), Claim(_fence(session)), now)
+    if not isinstance(decision, Transition):
+        return None
+    return decision._replace(before=head, head=decision.head._replace(run_at=head.run_at))
 
 
 def _fence(session: SessionId) -> Fence:

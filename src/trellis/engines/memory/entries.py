@@ -41,6 +41,12 @@ class Entry:
         return JobRecord(self.definition, self.head)
 
     @property
+    def lane(self) -> Lane:
+        """What a demand names."""
+        definition = self.definition
+        return definition.service, definition.queue, definition.type
+
+    @property
     def look_at(self) -> Instant | None:
         """When the clock may change this job."""
         if self.head.state in ENDED:
@@ -95,9 +101,8 @@ class ReadyLanes:
 
     def add(self, entry: Entry) -> None:
         """Put a job that became ready into its lane."""
-        definition = entry.definition
-        lane = (definition.service, definition.queue, definition.type)
-        heapq.heappush(self._heaps.setdefault(lane, []), (-definition.priority, definition.row))
+        best = (-entry.definition.priority, entry.definition.row)
+        heapq.heappush(self._heaps.setdefault(entry.lane, []), best)
 
     def in_order(self, lanes: list[Lane]) -> Iterator[tuple[Lane, int]]:
         """Yield and remove jobs of these lanes: by priority, then in creation order.

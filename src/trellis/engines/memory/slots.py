@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trellis.core.admission import KeyFacts
 from trellis.core.job import Fence
-from trellis.core.lifecycle import Transition, slot_effect
+from trellis.core.lifecycle import Transition, keeps_slot, slot_effect
 from trellis.core.states import WAITING
 from trellis.engines.memory.entries import Entry, ReadyLanes, Tables
 
@@ -17,8 +18,10 @@ class Slot:
 
     row: int
     fence: Fence | None = None
-    #: Set when the attempt was ended from outside: until then (lease clock) the slot stays taken.
+    #: Set when the attempt was ended from outside: until then (lease clock, in the boot named
+    #: beside it) the slot stays taken.
     linger_until: int | None = None
+    boot_id: str = ""
 
 
 class Slots:
@@ -47,12 +50,11 @@ class Slots:
         slots = self.by_key.get(key_hash, [])
         waiters = self.waiters(key_hash)
         unclaimed = [entry.definition.id for entry in waiters if entry.head.claims == 0]
-        holder = min((slot.row for slot in slots), default=None)
-        held_entry = None if holder is None else self._tables.entries.get(holder)
+        holder = min((slot.row for slot in slots if slot.linger_until is None), default=None)
         return KeyFacts(
             len(slots),
             sum(self.of(entry) is None for entry in waiters),
-            held_entry.definition.id if held_entry else None,
+            None if holder is None else self._tables.entries[holder].definition.id,
             unclaimed[-1] if unclaimed else None,
             unclaimed[0] if unclaimed else None,
         )
@@ -86,7 +88,9 @@ class Slots:
         if not slots:
             del self.by_key[key_hash]
 
-    def after(self, entry: Entry, transition: Transition, linger_until: int | None) -> None:
+    def after(
+        self, entry: Entry, transition: Transition, linger_until: int | None, boot_id: str
+    ) -> None:
         """Do to the job's slot what the transition means for it."""
         slot = self.of(entry)
         if slot is None:
@@ -94,25 +98,33 @@ class Slots:
         effect = slot_effect(transition)
         if effect == "linger" and linger_until is not None:
             slot.linger_until = linger_until
-        elif effect != "keep":
+            slot.boot_id = boot_id
+        elif effect == "keep" or keeps_slot(entry.definition, transition.head):
+            slot.fence = transition.head.fence
+        else:
             self._free(entry.definition.key_hash, slot)
-        elif transition.head.fence is None:
-            slot.fence = None
 
-    def end_lingering(self, fences: set[Fence] | None, lease_now: int | None) -> int:
-        """Free lingering slots: of these attempts, or all whose time is over."""
+    def end_lingering(self, is_over: Callable[[Slot], bool]) -> int:
+        """End the lingering of slots; hand over what that frees."""
         ended = 0
         for key_hash in list(self.by_key):
             for slot in list(self.by_key[key_hash]):
-                if slot.linger_until is None:
-                    continue
-                if (fences is not None and slot.fence in fences) or (
-                    lease_now is not None and slot.linger_until <= lease_now
-                ):
-                    self._free(key_hash, slot)
+                if slot.linger_until is not None and is_over(slot):
+                    self._end(key_hash, slot)
                     ended += 1
             self.hand_over(key_hash)
         return ended
+
+    def _end(self, key_hash: str, slot: Slot) -> None:
+        """Free a slot that lingered, unless its job keeps it for the next attempt."""
+        entry = self._tables.entries.get(slot.row)
+        if entry is None or not keeps_slot(entry.definition, entry.head):
+            self._free(key_hash, slot)
+            return
+        slot.linger_until = slot.fence = None
+        if entry.park == "slot":
+            entry.park = "ready"
+            self._lanes.add(entry)
 
     def _free(self, key_hash: str | None, slot: Slot) -> None:
         self.by_key[key_hash or ""].remove(slot)

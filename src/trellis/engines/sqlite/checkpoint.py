@@ -44,7 +44,8 @@ class Checkpointer:
         self._last = time.monotonic()
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:
+            # Another process has it, or the file system knows no locks; the log just stays longer.
             return False
         try:
             self._connection.execute("pragma wal_checkpoint(passive)").fetchall()

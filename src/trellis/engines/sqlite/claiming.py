@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trellis.core.agenda import look_at
@@ -46,10 +46,9 @@ class RawClaim(NamedTuple):
 
 def peek(tx: Transaction, session: SessionId, demands: Sequence[Demand]) -> RawClaim | None:
     """Answer a claim that would find nothing, without writing; None if it might find something."""
-    if tx.one("due_later", tx.now, 1) is not None:
-        return None
-    if any(tx.one("claim_peek", lane) for lane in _lanes(tx, demands)):
-        return None
+    for lane in _lanes(tx, demands):
+        if tx.one("claim_peek", lane) or tx.one("due_later", lane, tx.now, 1):
+            return None
     return RawClaim(tx.now, session)
 
 
@@ -58,8 +57,10 @@ def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit:
     nothing = RawClaim(tx.now, session)
     if tx.one("session_lease", session) is None:
         return nothing
-    promote_due(tx, limit)
-    jobs = _pick(tx, demands, limit)
+    lanes = _lanes(tx, demands)
+    for lane in lanes:
+        promote_due(tx, (lane,), limit)
+    jobs = _pick(tx, demands, lanes, limit)
     if not jobs:
         return nothing
     rows = tx.rows("claim_rows", encode_ids(jobs))
@@ -96,31 +97,37 @@ def _lanes(tx: Transaction, demands: Sequence[Demand]) -> dict[int, int]:
     }
 
 
-def _pick(tx: Transaction, demands: Sequence[Demand], limit: int) -> list[int]:
-    lanes = _lanes(tx, demands)
+def _pick(
+    tx: Transaction, demands: Sequence[Demand], lanes: dict[int, int], limit: int
+) -> list[int]:
     left = [demand.limit for demand in demands]
     if len(lanes) == 1:
         ((lane, demand),) = lanes.items()
         found = tx.rows("claim_pick_few", lane, tx.now, min(limit, left[demand]))
         return [job for (job,) in found]
+    return _merge(tx, lanes, left, limit)
+
+
+def _merge(tx: Transaction, lanes: dict[int, int], left: list[int], limit: int) -> list[int]:
+    """Pick over several lanes; a lane whose demand is used up is not read any further."""
+    waiting: list[tuple[int, int, int]] = []
+    cursors = {lane: iter(tx.stream("claim_pick", lane, tx.now)) for lane in lanes}
+
+    def advance(lane: int) -> None:
+        for (job,) in cursors[lane]:
+            heapq.heappush(waiting, (-tx.books.lanes[lane].priority, job, lane))
+            return
+
+    for lane in lanes:
+        advance(lane)
     picked: list[int] = []
-    for job, demand in _in_order(tx, lanes):
-        if len(picked) >= limit or not any(left):
-            break
-        if left[demand] > 0:
-            left[demand] -= 1
+    while waiting and len(picked) < limit:
+        _, job, lane = heapq.heappop(waiting)
+        if left[lanes[lane]] > 0:
+            left[lanes[lane]] -= 1
             picked.append(job)
+            advance(lane)
     return picked
-
-
-def _in_order(tx: Transaction, lanes: dict[int, int]) -> Iterator[tuple[int, int]]:
-    def cursor(number: int) -> Iterator[tuple[int, int, int]]:
-        priority = -tx.books.lanes[number].priority
-        for (job,) in tx.stream("claim_pick", number, tx.now):
-            yield priority, job, lanes[number]
-
-    for _, job, demand in heapq.merge(*(cursor(number) for number in lanes)):
-        yield job, demand
 
 
 def _write_extras(tx: Transaction, raw: RawClaim) -> None:

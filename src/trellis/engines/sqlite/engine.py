@@ -70,7 +70,8 @@ class SqliteEngine:
     def __init__(
         self, path: str | Path, *, clock: Clock | None = None, create: bool = True
     ) -> None:
-        self._path = Path(path).absolute()
+        # Resolved, so that every way to the file leads to the same lock and the same doorbell.
+        self._path = Path(path).resolve()
         self._clock: Clock = clock or SystemClock()
         self._create = create
         self._pid = os.getpid()

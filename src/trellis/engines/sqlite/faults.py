@@ -60,7 +60,7 @@ def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> 
             f"Writing {path} failed while committing ({error}); the call may or may not have "
             "been stored. Repeating it with the same ids is safe."
         )
-    if code == sqlite3.SQLITE_IOERR:
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL):
         return EngineUnavailable(
             f"Reading or writing {path} failed ({error}). Nothing of this call was stored."
         )

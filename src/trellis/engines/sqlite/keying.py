@@ -10,8 +10,9 @@ from typing import Literal
 
 from trellis.core.admission import KeyFacts
 from trellis.core.job import Definition, Head
-from trellis.core.lifecycle import Transition, slot_effect
+from trellis.core.lifecycle import Transition, keeps_slot, slot_effect
 from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlkit.rows import PARK, record_from
 
 Park = Literal["ready", "later", "slot", "taken"]
 
@@ -73,23 +74,34 @@ def update_slot(tx: Transaction, transition: Transition) -> None:
     if slot is None:
         return
     effect = slot_effect(transition)
-    if effect == "keep":
-        if transition.head.fence is None:
-            tx.run("slot_unclaim", slot)
-        return
     fence = transition.before.fence
     lease = tx.one("session_lease", fence.session) if fence else None
     if effect == "linger" and lease is not None:
-        tx.run("slot_linger", tx.lease_now + lease[0], slot)
+        tx.run("slot_linger", tx.lease_now + lease[0], tx.boot_id, slot)
+    elif effect == "keep" or keeps_slot(transition.definition, transition.head):
+        if transition.head.fence is None:
+            tx.run("slot_unclaim", slot)
     else:
         tx.run("slot_free", slot)
 
 
-def end_lingering(tx: Transaction, name: str, *values: int) -> int:
-    """Free the lingering slots that a query names; hand each key over."""
+def end_lingering(tx: Transaction, name: str, *values: object) -> int:
+    """End the lingering of the slots that a query names; hand each key over."""
     slots = tx.rows(name, *values)
-    for slot, _ in slots:
-        tx.run("slot_free", slot)
-    for key_hash in sorted({key_hash for _, key_hash in slots}):
+    for slot, _, job in slots:
+        _end(tx, slot, job)
+    for key_hash in sorted({key_hash for _, key_hash, _ in slots}):
         hand_over(tx, key_hash)
     return len(slots)
+
+
+def _end(tx: Transaction, slot: int, job: int) -> None:
+    """Free a slot that lingered, unless its job keeps it for the next attempt."""
+    row = tx.one("record_by_seq", job)
+    if row is None or not keeps_slot(*record_from(row)):
+        tx.run("slot_free", slot)
+        return
+    tx.run("slot_unclaim", slot)
+    if row[PARK] == "slot":
+        tx.run("key_park", "ready", job)
+        tx.topics.add("ready")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import record_from
+from trellis.engines.sqlkit.rows import SEEN_AT, record_from
 from trellis.engines.values import Due, DueJob, DueKind, QueueSettings
 
 #: Tables with rows of a job, in the order they are emptied; the job itself goes last.
@@ -13,16 +16,19 @@ _OF_A_JOB = ("outcome", "event", "note", "item", "log", "idempotency", "job")
 
 def promote(tx: Transaction, limit: int) -> int:
     """Make due jobs claimable and end lingering slots."""
-    moved = promote_due(tx, limit) + end_lingering(tx, "slot_overdue", tx.lease_now)
+    tx.books.refresh_lanes(tx)
+    moved = promote_due(tx, tx.books.lanes, limit)
+    moved += end_lingering(tx, "slot_overdue", tx.lease_now, tx.boot_id)
     if moved:
         tx.topics.add("ready")
     return moved
 
 
-def promote_due(tx: Transaction, limit: int) -> int:
-    """Make jobs whose `run_at` has come claimable, or let them wait for their key."""
-    due = tx.rows("due_later", tx.now, limit)
-    for job, key_hash in due:
+def promote_due(tx: Transaction, lanes: Iterable[int], limit: int) -> int:
+    """Make jobs of these lanes claimable whose `run_at` has come, or let them wait for their key."""
+    found = chain.from_iterable(tx.rows("due_later", lane, tx.now, limit) for lane in lanes)
+    due = sorted(found, key=lambda row: (row[0], row[1]))[:limit]
+    for _, job, key_hash in due:
         waits = key_hash is not None and slot_of(tx, job) is None
         tx.run("key_park", "slot" if waits else "ready", job)
         if key_hash is not None:
@@ -36,7 +42,7 @@ def due(tx: Transaction, kind: DueKind, limit: int) -> Due:
         rows = tx.rows("due_sessions", tx.boot_id, tx.lease_now, limit)
         return Due(tx.now, sessions=tuple(session for (session,) in rows))
     rows = tx.rows("due_lost", limit) if kind == "lost" else tx.rows("due_jobs", tx.now, limit)
-    jobs = tuple(DueJob(record_from(row), row[35]) for row in rows)
+    jobs = tuple(DueJob(record_from(row), row[SEEN_AT]) for row in rows)
     return Due(tx.now, jobs=jobs)
 
 
@@ -52,9 +58,10 @@ def prune(tx: Transaction, limit: int) -> int:
 
 def nothing_to_promote(tx: Transaction) -> int | None:
     """Answer a promotion that would move nothing, without writing."""
-    if tx.one("due_later", tx.now, 1) or tx.one("slot_overdue", tx.lease_now):
+    tx.books.refresh_lanes(tx)
+    if any(tx.one("due_later", lane, tx.now, 1) for lane in tx.books.lanes):
         return None
-    return 0
+    return None if tx.one("slot_overdue", tx.lease_now, tx.boot_id) else 0
 
 
 def nothing_to_prune(tx: Transaction) -> int | None:

@@ -12,6 +12,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -93,6 +94,24 @@ class Writer:
     # -- on the writer thread ------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            # Whatever ended this thread, nobody may wait for it in vain.
+            with self._closing:
+                self._closed = True
+            self._fail_waiting()
+
+    def _fail_waiting(self) -> None:
+        calls = []
+        while not self._waiting.empty():
+            call = self._waiting.get()
+            if call is not None:
+                call.error = EngineClosed("The engine was closed while this call waited.")
+                calls.append(call)
+        _answer(calls)
+
+    def _serve(self) -> None:
         running = True
         while running:
             try:
@@ -113,9 +132,10 @@ class Writer:
             return
         try:
             topics = self._work(calls)
-        except BaseException as error:  # noqa: BLE001 - every waiting call must be answered
+        except Exception as error:  # noqa: BLE001 - every waiting call must be answered
+            typed = self._typed(error)
             for call in calls:
-                call.error = call.error or error
+                call.error = call.error or typed
             topics = set()
         _answer(calls)
         if topics:
@@ -138,8 +158,9 @@ class Writer:
             self._commit()
         except BaseException:
             self._books.forget()
-            if self._connection.in_transaction:
-                self._connection.execute("rollback")
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
             raise
         return tx.topics
 
@@ -183,7 +204,9 @@ class Writer:
 
     def _typed(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):
-            return translate(error, self._path)
+            typed = translate(error, self._path)
+            typed.__cause__ = error
+            return typed
         if isinstance(error, UnicodeEncodeError):
             return PayloadInvalid(
                 "A text to be stored contains a lone surrogate, which is not valid Unicode. "

@@ -19,6 +19,10 @@ from trellis.core.states import State
 
 Row: TypeAlias = Sequence[Any]
 
+#: Columns of the record view behind those of the head.
+SEEN_AT: Final = 35
+PARK: Final = 36
+
 _STATES: Final = {state.value: state for state in State}
 _KINDS: Final = {kind.value: kind for kind in EventKind}
 

@@ -245,6 +245,23 @@ class TestClaimTimes(EngineSuite):
         clock.advance("1s")
         assert ids(await claim(engine, await a_session(engine))) == ids([record])
 
+    async def test_due_jobs_of_other_types_hide_none_of_the_demanded_type(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        others = [a_job(type="refund", delay=SECOND) for _ in range(3)]
+        wanted = a_job(delay=SECOND)
+        await accept(engine, *others, wanted)
+        clock.advance("2s")
+        taken = await claim(engine, await a_session(engine), a_demand(), limit=1)
+        assert ids(taken) == [wanted.id]
+
+    async def test_a_job_found_due_stays_due_when_the_wall_clock_is_set_back(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        waiting = await accept_one(engine, a_job())
+        clock.step_wall("1h", back=True)
+        assert ids(await claim(engine, await a_session(engine))) == ids([waiting])
+
     async def test_promotion_moves_no_version(self, engine: Engine, clock: ManualClock) -> None:
         records = await accept(engine, a_job(delay=SECOND), a_job(delay=SECOND), a_job(delay=99))
         clock.advance("1s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trellis.core.admission import Reason
 from trellis.core.commands import Cancel, Command, Expire, Fail, LoseLease, Release
 from trellis.core.commands import Retry as RetryJob
 from trellis.core.job import Failure, JobRecord
@@ -13,7 +14,7 @@ from trellis.core.retry import Retry
 from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.engines.values import KeyRefused
+from trellis.engines.values import KeyRefused, Rejected
 from trellis.testing.builders import a_keyed_job, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.steps import (
@@ -145,6 +146,43 @@ class TestLingering(EngineSuite):
         assert await holders(engine, KEY) == ids([taken]), "it waits at its old place"
         await settle(engine, await the(engine, taken.definition.id), Cancel())
         assert await holders(engine, KEY) == ids([waiting])
+
+    async def test_a_job_that_holds_its_slot_waits_for_its_own_old_handler(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        strict = KeyPolicy("user/{id}", queued=None, hold="job")
+        session = await a_session(engine, "1h")
+        policy = Policy(retry=Retry.fixed("1s"))
+        taken = await start(engine, session, a_keyed_job(KEY, strict, policy=policy))
+        await accept_one(engine, a_keyed_job(KEY, strict))
+        await settle(engine, taken, Fail(fence_of(taken), LATE, stopped=False))
+        clock.advance("2s")
+        await engine.promote(10)
+        assert await claim(engine, session) == []
+        await renew(engine, session, stopped=(fence_of(taken),))
+        again = await claim(engine, session)
+        assert ids(again) == ids([taken])
+        assert await holders(engine, KEY) == ids([taken])
+
+    async def test_a_slot_that_lingered_is_free_after_a_reboot(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        clock.advance("10d")
+        session = await a_session(engine, "30s")
+        taken = await start(engine, session, a_keyed_job(KEY, IN_TURN))
+        waiting = await accept_one(engine, a_keyed_job(KEY, IN_TURN))
+        await settle(engine, taken, Cancel(force=True))
+        await engine.close_session(session)
+        clock.reboot()
+        await engine.promote(10)
+        assert await holders(engine, KEY) == ids([waiting])
+
+    async def test_a_new_job_is_never_merged_into_one_that_has_ended(self, engine: Engine) -> None:
+        merging = KeyPolicy("user/{id}", when_full="coalesce")
+        session = await a_session(engine)
+        taken = await start(engine, session, a_keyed_job(KEY, merging))
+        await settle(engine, taken, Cancel(force=True))
+        assert await engine.create([a_keyed_job(KEY, merging)]) == [Rejected(Reason.KEY_BUSY, None)]
 
     async def test_nothing_lingers_when_the_session_is_over(
         self, engine: Engine, clock: ManualClock

@@ -245,7 +245,6 @@ class TestHeldForTheJob(EngineSuite):
             lambda record: Snooze(fence_of(record), 10 * SECOND),
             lambda record: Release(fence_of(record)),
             lambda record: LoseLease(fence_of(record)),
-            lambda record: LoseLease(fence_of(record), stopped=False),
         )
         for word in words:
             after = await settle(engine, taken, word(taken))

@@ -72,7 +72,7 @@ create table trellis_queue (
 );
 
 create index trellis_queue_ready on trellis_queue (lane, job) where park = 'ready';
-create index trellis_queue_later on trellis_queue (run_at) where park = 'later';
+create index trellis_queue_later on trellis_queue (lane, run_at, job) where park = 'later';
 create index trellis_queue_session on trellis_queue (session) where session is not null;
 create index trellis_queue_key on trellis_queue (key_hash, job) where key_hash is not null;
 create index trellis_queue_look on trellis_queue (look_at) where look_at is not null;
@@ -139,7 +139,8 @@ create table trellis_key_slot (
   job          integer not null,
   session      integer,
   token        integer,
-  linger_until integer
+  linger_until integer,  -- on the lease clock of the boot named beside it
+  linger_boot  text
 );
 
 create index trellis_key_slot_key on trellis_key_slot (key_hash);

@@ -1,1 +1,1 @@
-update trellis_key_slot set linger_until = ? where id = ?
+update trellis_key_slot set linger_until = ?, linger_boot = ? where id = ?
