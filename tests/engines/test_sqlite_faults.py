@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from trellis.core.policy import KeyPolicy
+from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, encode_policy
 from trellis.core.spans import SECOND
 from trellis.engines import make_engine
-from trellis.engines.sqlite import SqliteEngine, connection, schema
+from trellis.engines.sqlite import SqliteEngine, connection, faults, schema
 from trellis.engines.sqlkit.statements import load_migrations
 from trellis.engines.values import Accepted, JobFilter
 from trellis.errors import (
@@ -24,6 +27,7 @@ from trellis.errors import (
     EngineBusy,
     EngineClosed,
     NotATrellisDatabase,
+    PayloadInvalid,
     ReadOnlyDatabase,
     SchemaTooNew,
     SchemaTooOld,
@@ -85,7 +89,59 @@ async def test_tables_of_somebody_else_with_our_names_are_left_alone(tmp_path: P
     with sqlite3.connect(path) as other:
         other.execute("create table trellis_plants (name text)")
     other.close()
+    before = path.read_bytes()
     assert (await opening(path)).startswith(NotATrellisDatabase.__name__)
+    assert path.read_bytes() == before
+
+
+async def test_a_reader_leaves_a_foreign_or_empty_file_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("create table plants (name text)")
+    other.close()
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    for file in (path, empty):
+        before = file.read_bytes()
+        text = await opening(file, create=False)
+        assert text.startswith(SchemaTooOld.__name__)
+        assert "trellis migrate" in text
+        assert file.read_bytes() == before
+
+
+async def test_the_file_is_opened_for_durability_and_says_so(engine: SqliteEngine) -> None:
+    health = await engine.health()
+    assert health.facts["journal_mode"] == "wal"
+    assert health.facts["synchronous"] == "full"
+    assert health.facts["wal_autocheckpoint"] == 0
+    assert health.durability.startswith("K2")
+    writer = engine._writer
+    assert writer is not None
+    for name, value in (("synchronous", 2), ("wal_autocheckpoint", 0), ("journal_mode", "wal")):
+        assert connection.read_setting(writer._connection, name) == value
+
+
+async def test_a_new_file_is_readable_by_its_owner_only(
+    engine: SqliteEngine, tmp_path: Path
+) -> None:
+    await engine.create([a_job()])
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("jobs.db*")} == {0o600}
+
+
+async def test_the_log_is_moved_into_the_database_under_a_lock(
+    engine: SqliteEngine, tmp_path: Path
+) -> None:
+    await engine.create([a_job() for _ in range(50)])
+    writer = engine._writer
+    assert writer is not None
+    other = os.open(tmp_path / "jobs.db-trellis-lock", os.O_RDWR)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert not writer._checkpointer.run()
+    os.close(other)
+    assert writer._checkpointer.run()
+    with sqlite3.connect(f"file:{tmp_path / 'jobs.db'}?immutable=1", uri=True) as bare:
+        assert bare.execute("select count(*) from trellis_job").fetchone() == (50,)
+    bare.close()
 
 
 async def test_a_database_of_the_application_gets_our_tables_beside_its_own(
@@ -122,6 +178,18 @@ async def test_an_older_schema_is_migrated_with_its_jobs(tmp_path: Path) -> None
     for statement in schema.split(load_migrations("trellis.engines.sqlite")[0][1]):
         old.execute(statement)
     old.execute("insert into trellis_meta values ('schema', 1)")
+    old.execute("insert into trellis_lane values (1, 'shop', 'invoices', 'invoice', 0)")
+    old.execute("insert into trellis_policy values (1, ?)", (encode_policy(DEFAULT_POLICY),))
+    old.execute(
+        "insert into trellis_job (seq, id, lane, policy, payload, created_at, traceparent, "
+        "schema_version) values (1, 'OLD', 1, 1, '{}', 1, '00-1-1-00', 1)"
+    )
+    old.execute(
+        "insert into trellis_queue (job, lane, park, state, version, generation, attempt, claims, "
+        "crashes, run_at, blocked, suspect) "
+        "values (1, 1, 'ready', 'pending', 1, 0, 0, 0, 0, 1, 0, 0)"
+    )
+    old.execute("update trellis_meta set value = 1 where name = 'last_job'")
     old.close()
     assert (await opening(path, create=False)).startswith(SchemaTooOld.__name__)
     engine = SqliteEngine(path)
@@ -129,7 +197,10 @@ async def test_an_older_schema_is_migrated_with_its_jobs(tmp_path: Path) -> None
     assert await engine.migrate() == (schema.latest_version(), schema.latest_version())
     await engine.open()
     await engine.create([a_job()])
-    assert await count(engine) == 1
+    assert await count(engine) == 2
+    session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+    taken = (await engine.claim(session, [a_demand()], 1)).jobs
+    assert [record.definition.id for record in taken] == ["OLD"]
     await engine.close()
 
 
@@ -185,11 +256,21 @@ async def test_a_locked_database_is_a_typed_error_and_nothing_is_lost(
     assert await count(engine) == 2
 
 
-async def test_a_lock_that_ends_in_time_is_waited_for(engine: SqliteEngine, tmp_path: Path) -> None:
+async def test_a_lock_that_ends_in_time_is_waited_for(
+    engine: SqliteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     blocker.execute("begin immediate")
+    met = threading.Event()
+    honest = faults.is_busy
+
+    def notice(error: sqlite3.Error) -> bool:
+        met.set()
+        return honest(error)
+
+    monkeypatch.setattr(connection, "is_busy", notice)
     waiting = asyncio.create_task(engine.create([a_job()]))
-    await asyncio.sleep(0)
+    assert await asyncio.to_thread(met.wait, 30)  # the writer has found the lock taken
     blocker.execute("commit")
     blocker.close()
     assert len(await waiting) == 1
@@ -214,12 +295,16 @@ async def test_a_full_disk_is_a_typed_error_and_nothing_is_lost(engine: SqliteEn
 async def test_calls_that_share_a_transaction_with_a_failing_one_are_kept(
     engine: SqliteEngine,
 ) -> None:
-    bad = a_job(priority=99)
+    # It writes one job before it fails, so that there is something to undo.
+    bad = [a_job(), a_job(dedupe="x"), a_job(config="\ud800")]
     good = [a_job() for _ in range(20)]
     answers = await asyncio.gather(
-        *(engine.create([job]) for job in (*good[:10], bad, *good[10:])), return_exceptions=True
+        *(engine.create([job]) for job in good[:10]),
+        engine.create(bad),
+        *(engine.create([job]) for job in good[10:]),
+        return_exceptions=True,
     )
-    assert isinstance(answers.pop(10), ConfigurationError)
+    assert isinstance(answers.pop(10), PayloadInvalid)
     assert answers == [[Accepted(job.id)] for job in good]
     assert await count(engine) == 20
 
@@ -302,6 +387,8 @@ async def test_a_stepped_wall_clock_lapses_no_lease_and_a_reboot_lapses_all(
         ("jobs.db", ConfigurationError, "sqlite:///path"),
         ("sqlite://", ConfigurationError, "names no file"),
         ("sqlite://jobs.db", ConfigurationError, "names no file"),
+        ("sqlite:///:memory:", ConfigurationError, "memory://"),
+        ("sqlite:///jobs.db?mode=ro", ConfigurationError, "options"),
     ],
 )
 def test_a_wrong_url_says_how_a_right_one_looks(

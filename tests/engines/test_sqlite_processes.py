@@ -53,7 +53,10 @@ async def test_a_commit_in_another_process_rings_and_the_poll_is_the_net(tmp_pat
     for rings in (True, False):
         engine = SqliteEngine(path)
         await engine.open()
-        if not rings:
+        if rings:
+            # No poll: only the doorbell is left to notice.
+            engine._watching._data_version = None
+        else:
             # Deaf: only the poll of the file is left to notice.
             assert engine._watching._doorbell is not None
             engine._watching._doorbell.folder = None

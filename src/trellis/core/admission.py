@@ -117,9 +117,13 @@ def check_new_job(new: NewJob) -> NewJob:
             f"Priority {new.priority} is out of range. Use {MIN_PRIORITY} (last) to "
             f"{MAX_PRIORITY} (first); 0 is normal."
         )
-    for what, text in (("dedupe", new.dedupe), ("idempotency_key", new.idempotency_key)):
-        if text is not None and not 0 < len(text) <= MAX_MARK_LENGTH:
-            raise ConfigurationError(f"{what} must have 1 to {MAX_MARK_LENGTH} characters.")
+    for what, text in (
+        ("dedupe", new.dedupe),
+        ("idempotency_key", new.idempotency_key),
+        ("expect", new.expect),
+    ):
+        if text is not None:
+            _check_mark(what, text)
     if new.tags and len(dict(new.tags)) != len(new.tags):
         raise ConfigurationError("A tag is named twice. Give each tag one value.")
     if new.key is not None and new.policy.key is None:
@@ -130,3 +134,17 @@ def check_new_job(new: NewJob) -> NewJob:
     if new.key is not None and new.key_hash is None:
         return new._replace(key_hash=hash_key(new.service, new.type, new.key))
     return new
+
+
+def _check_mark(what: str, text: object) -> None:
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_MARK_LENGTH:
+        raise ConfigurationError(f"{what} must be a text of 1 to {MAX_MARK_LENGTH} characters.")
+    if "\0" in text or not _is_unicode(text):
+        raise ConfigurationError(
+            f"{what} contains U+0000 or a lone surrogate, which not every engine can store. "
+            "Remove it."
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

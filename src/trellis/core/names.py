@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 RESERVED_SERVICES: Final = frozenset({"workers", "trellis"})
 
 
-def check_service(name: str) -> str:
+def check_service(name: object) -> str:
     """Return the name if a service may have it."""
     if name in RESERVED_SERVICES:
         raise InvalidName(f"{name!r} is a reserved service name. Choose another one.")
@@ -33,8 +33,8 @@ def check_queue(name: str) -> str:
     return _check("queue", name)
 
 
-def _check(what: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
+def _check(what: str, name: object) -> str:
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InvalidName(
             f"{name!r} cannot be a {what} name. Use a letter, then letters, digits, '_' or '-', "
             "at most 63 characters."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from trellis.core.retry import Retry
 from trellis.core.spans import Micros, micros
@@ -22,6 +22,14 @@ WhenFull = Literal["reject", "coalesce", "replace-oldest", "wait"]
 Hold = Literal["attempt", "job"]
 
 DEFAULT_KEEP: Final = micros("7d")
+
+
+def check_word(name: str, word: object, allowed: object) -> None:
+    """Refuse a word that is none of the allowed ones: a rule for it would never be found."""
+    words = get_args(allowed)
+    if word not in words:
+        choices = ", ".join(repr(each) for each in words)
+        raise ConfigurationError(f"{name}={word!r} is not known. Use one of {choices}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,8 @@ class KeyPolicy:
     hold: Hold = "attempt"
 
     def __post_init__(self) -> None:
+        check_word("when_full", self.when_full, WhenFull)
+        check_word("hold", self.hold, Hold)
         if self.active < 1:
             raise ConfigurationError("A key needs at least one active slot.")
         if self.queued is not None and self.queued < 0:
@@ -93,6 +103,12 @@ class Policy:
         return self.timeout is not None or self.activity_timeout is not None
 
     def __post_init__(self) -> None:
+        check_word("on_lost", self.on_lost, OnLost)
+        check_word("on_shutdown", self.on_shutdown, OnShutdown)
+        if not isinstance(self.retry, Retry):
+            raise ConfigurationError(
+                f"retry={self.retry!r} is not a retry policy. Write retry=Retry(attempts=3)."
+            )
         if self.on_lost == "block" and self.key is None:
             raise ConfigurationError(
                 "on_lost='block' blocks a key, but this job type has none. Add per_key=PerKey(...)."

@@ -1,4 +1,4 @@
-"""Where jobs are kept. `open_engine(url)` is the only door; engines are imported when asked for.
+"""Where jobs are kept. `make_engine(url)` is the only door; engines are imported when asked for.
 
 Each engine implements `port.Engine` and knows nothing of the lifecycle: it commits decisions made
 by `trellis.core`. May import `core`, `errors` and `failpoints`. Start reading at `port.py`, then
@@ -50,4 +50,13 @@ def _sqlite_path(url: str, rest: str) -> str:
             f"{url!r} names no file. Write sqlite:///jobs.db (beside the program) or "
             "sqlite:////var/lib/jobs.db (an absolute path: four slashes)."
         )
-    return rest[1:]
+    path = rest[1:]
+    if path == ":memory:":
+        raise ConfigurationError(
+            "sqlite:///:memory: would be another database for every thread. Use memory:// instead."
+        )
+    if "?" in path:
+        raise ConfigurationError(
+            f"{url!r} has options, which Trellis does not take. Leave them out."
+        )
+    return path

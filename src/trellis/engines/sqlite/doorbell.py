@@ -71,14 +71,18 @@ class Doorbell:
             pass
 
     def close(self) -> None:
-        """Be silent from now on."""
+        """Be silent from now on; the last one to leave removes the folder."""
         self._socket.close()
+        if self.folder is not None:
+            with suppress(OSError):
+                self.folder.rmdir()
 
 
 class Ear:
     """Hears the doorbells of other processes, for one watch."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)  # somebody who left may just have removed it
         self._address = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)

@@ -27,6 +27,7 @@ from trellis.engines.sqlite import (
 from trellis.engines.sqlite.connection import connect
 from trellis.engines.sqlite.faults import translate
 from trellis.engines.sqlite.health import describe
+from trellis.engines.sqlite.inspection import refuse_foreign
 from trellis.engines.sqlite.reading import Reader
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlite.watching import Watching
@@ -93,6 +94,7 @@ class SqliteEngine:
         if self._writer is not None:
             return
         self._pid = os.getpid()
+        refuse_foreign(self._path, create=self._create)
         connection = connect(self._path, create=self._create)
         try:
             if self._create:
@@ -111,9 +113,10 @@ class SqliteEngine:
     async def close(self) -> None:
         """Finish what waits and let go of the file."""
         writer, self._writer = self._writer, None
-        self._watching.close()
         if writer is not None:
             await writer.close()
+        # Only now: the last commit must still ring.
+        self._watching.close()
         if self._reading is not None:
             self._reading.shutdown()
             self._reading = None
@@ -123,6 +126,7 @@ class SqliteEngine:
 
     async def migrate(self) -> tuple[int, int]:
         """Bring the file's schema up to date; return the versions before and after."""
+        refuse_foreign(self._path, create=True)
         connection = connect(self._path, create=self._create)
         try:
             return schema.migrate(connection, self._path)

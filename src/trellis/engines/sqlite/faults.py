@@ -38,8 +38,8 @@ def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> 
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return ReadOnlyDatabase(
-            f"{path} cannot be written. Give this user write permission on the file and on its "
-            "folder (SQLite keeps two more files beside it)."
+            f"{path} cannot be written. Give this user write permission on the file, on the -wal "
+            "and -shm files beside it, and on their folder."
         )
     if code == sqlite3.SQLITE_CANTOPEN:
         return ReadOnlyDatabase(

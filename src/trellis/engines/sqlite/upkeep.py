@@ -25,7 +25,7 @@ def promote(tx: Transaction, limit: int) -> int:
 
 
 def promote_due(tx: Transaction, lanes: Iterable[int], limit: int) -> int:
-    """Make jobs of these lanes claimable whose `run_at` has come, or let them wait for their key."""
+    """Make due jobs of these lanes claimable, or let them wait for their key."""
     found = chain.from_iterable(tx.rows("due_later", lane, tx.now, limit) for lane in lanes)
     due = sorted(found, key=lambda row: (row[0], row[1]))[:limit]
     for _, job, key_hash in due:

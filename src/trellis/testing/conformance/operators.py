@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from trellis.control import apply
+from trellis.control import apply, clone
 from trellis.core.commands import Cancel, Complete, Dismiss, Fail, ReleaseKey, Replay
 from trellis.core.commands import Retry as RetryJob
 from trellis.core.job import Failure, JobRecord
@@ -13,7 +13,7 @@ from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.errors import CommandRejected, JobNotFound, KeyBusy
+from trellis.errors import AdmissionError, CommandRejected, JobNotFound, KeyBusy
 from trellis.testing.builders import a_job, a_job_id, a_keyed_job, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.steps import (
@@ -99,6 +99,26 @@ class TestOperators(EngineSuite):
             with pytest.raises(CommandRejected, match=record.definition.id):
                 await apply(engine, record.definition.id, verb)
         assert await the(engine, record.definition.id) == record
+
+    async def test_a_clone_is_a_new_job_with_the_same_definition(self, engine: Engine) -> None:
+        rule = KeyPolicy("user/{id}", queued=None)
+        old = await accept_one(
+            engine, a_keyed_job("user/7", rule, payload='{"a":1}', tags=(("t", "x"),), priority=2)
+        )
+        new_id = await clone(engine, old.definition.id, a_job_id())
+        new = (await the(engine, new_id)).definition
+        assert new.clone_of == old.definition.id
+        same = old.definition._replace(
+            row=new.row, id=new.id, clone_of=new.clone_of, created_at=new.created_at
+        )
+        assert new == same
+
+    async def test_a_clone_of_nothing_or_into_a_full_key_is_refused(self, engine: Engine) -> None:
+        with pytest.raises(JobNotFound):
+            await clone(engine, a_job_id(), a_job_id())
+        busy = await accept_one(engine, a_keyed_job("user/7", KeyPolicy("user/{id}")))
+        with pytest.raises(AdmissionError, match="cannot be cloned"):
+            await clone(engine, busy.definition.id, a_job_id())
 
     async def test_a_job_that_is_not_there_is_not_found(self, engine: Engine) -> None:
         missing = a_job_id()
