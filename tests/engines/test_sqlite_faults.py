@@ -125,7 +125,7 @@ async def test_a_new_file_is_readable_by_its_owner_only(
     engine: SqliteEngine, tmp_path: Path
 ) -> None:
     await engine.create([a_job()])
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("jobs.db*")} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("jobs.db*")} == {0o600}  # noqa: ASYNC240
 
 
 async def test_the_log_is_moved_into_the_database_under_a_lock(

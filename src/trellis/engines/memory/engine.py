@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Container, Sequence
 
 from trellis.core.admission import check_new_job
 from trellis.core.commands import Claim
@@ -107,20 +108,23 @@ class MemoryEngine(Admitting, Noting, Reading):
             state = self._tables.sessions.get(session)
             if state is None or state.ended_at is not None:
                 return Claimed(now, ())
-            for demand in demands:
-                for job_type in demand.types:
-                    self._promote_due(now, limit, (demand.service, demand.queue, job_type))
-            return Claimed(now, tuple(self._take(session, demands, limit, now)))
+            wanted = self._wanted(demands)
+            self._promote_due(self._due_of(wanted, now, limit), now)
+            return Claimed(now, tuple(self._take(session, demands, wanted, limit)))
 
-    def _take(
-        self, session: SessionId, demands: Sequence[Demand], limit: int, now: Instant
-    ) -> list[JobRecord]:
-        wanted = {
+    def _wanted(self, demands: Sequence[Demand]) -> dict[Lane, int]:
+        """Return the lanes of open queues that are demanded, each with the index of its demand."""
+        return {
             (demand.service, demand.queue, job_type): index
             for index, demand in enumerate(demands)
             for job_type in demand.types
             if not self._queue(demand.service, demand.queue).paused
         }
+
+    def _take(
+        self, session: SessionId, demands: Sequence[Demand], wanted: dict[Lane, int], limit: int
+    ) -> list[JobRecord]:
+        now = self._clock.now()
         left = [demand.limit for demand in demands]
         lanes = list(wanted)
         passed_over: list[Entry] = []
@@ -319,23 +323,35 @@ class MemoryEngine(Admitting, Noting, Reading):
     async def promote(self, limit: int) -> int:
         """Make due jobs claimable; end lingering slots."""
         with self._lock:
-            moved = self._promote_due(self._clock.now(), limit)
+            now = self._clock.now()
+            moved = self._promote_due(self._due(now)[:limit], now)
             return moved + self._slots.end_lingering(self._has_lingered)
 
     def _has_lingered(self, slot: Slot) -> bool:
         is_over = slot.linger_until is not None and slot.linger_until <= self._clock.lease_now()
         return is_over or slot.boot_id != self._clock.boot_id()
 
-    def _promote_due(self, now: Instant, limit: int, lane: Lane | None = None) -> int:
-        entries = (
-            (row, entry)
-            for row in self._tables.later
-            if lane in (None, (entry := self._tables.entries[row]).lane)
-        )
-        due = sorted((entry.head.run_at, row) for row, entry in entries if entry.head.run_at <= now)
-        for _, row in due[:limit]:
+    def _promote_due(self, due: list[tuple[Instant, int]], now: Instant) -> int:
+        for _, row in due:
             self._slots.park(self._tables.entries[row], now)
-        return len(due[:limit])
+        return len(due)
+
+    def _due(self, now: Instant) -> list[tuple[Instant, int]]:
+        """Return the jobs whose time has come, the longest due first."""
+        moments = ((self._tables.entries[row].head.run_at, row) for row in self._tables.later)
+        return sorted(moment for moment in moments if moment[0] <= now)
+
+    def _due_of(self, lanes: Container[Lane], now: Instant, each: int) -> list[tuple[Instant, int]]:
+        """Return what is due of these lanes, at most so many of each priority."""
+        counts: Counter[tuple[Lane, int]] = Counter()
+        due = []
+        for run_at, row in self._due(now):
+            entry = self._tables.entries[row]
+            place = (entry.lane, entry.definition.priority)
+            if entry.lane in lanes and counts[place] < each:
+                counts[place] += 1
+                due.append((run_at, row))
+        return due
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps."""

@@ -58,8 +58,7 @@ def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit:
     if tx.one("session_lease", session) is None:
         return nothing
     lanes = _lanes(tx, demands)
-    for lane in lanes:
-        promote_due(tx, (lane,), limit)
+    promote_due(tx, lanes, limit)
     jobs = _pick(tx, demands, lanes, limit)
     if not jobs:
         return nothing

@@ -17,16 +17,16 @@ _OF_A_JOB = ("outcome", "event", "note", "item", "log", "idempotency", "job")
 def promote(tx: Transaction, limit: int) -> int:
     """Make due jobs claimable and end lingering slots."""
     tx.books.refresh_lanes(tx)
-    moved = promote_due(tx, tx.books.lanes, limit)
+    moved = promote_due(tx, tx.books.lanes, limit, limit)
     moved += end_lingering(tx, "slot_overdue", tx.lease_now, tx.boot_id)
     if moved:
         tx.topics.add("ready")
     return moved
 
 
-def promote_due(tx: Transaction, lanes: Iterable[int], limit: int) -> int:
-    """Make due jobs of these lanes claimable, or let them wait for their key."""
-    found = chain.from_iterable(tx.rows("due_later", lane, tx.now, limit) for lane in lanes)
+def promote_due(tx: Transaction, lanes: Iterable[int], each: int, limit: int | None = None) -> int:
+    """Make due jobs claimable, or let them wait for their key: `each` per lane, `limit` in all."""
+    found = chain.from_iterable(tx.rows("due_later", lane, tx.now, each) for lane in lanes)
     due = sorted(found, key=lambda row: (row[0], row[1]))[:limit]
     for _, job, key_hash in due:
         waits = key_hash is not None and slot_of(tx, job) is None
