@@ -43,12 +43,12 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(SOURCE), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start a command line as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "trellis.cli", *arguments],
         cwd=folder,
-        env=environment(),
+        env={**environment(), **variables},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -130,6 +130,8 @@ def test_doctor_writes_json(command: Run, tmp_path: Path) -> None:
     assert (found["sound"], found["engine"], found["journals_checked"]) == (True, "sqlite", 3)
     assert found["jobs"] == {"pending": 3}
     assert found["settings"]["grace"] == "25s"
+    assert found["facts"]["synchronous"] == "full"
+    assert found["durability"].startswith("K2")
 
 
 def test_doctor_finds_a_head_that_its_journal_contradicts(command: Run, tmp_path: Path) -> None:

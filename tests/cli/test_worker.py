@@ -132,6 +132,12 @@ def test_a_second_signal_stops_at_once_and_hands_the_job_back(folder: Path, shop
         ("shop:missing", "shop has no such variable"),
         ("shop:other", "shop has a int there"),
         ("broken:app", "Importing 'broken' failed with ZeroDivisionError"),
+        (
+            "nowhere.py:app",
+            "There is no module 'nowhere' here. Start the worker in the folder that",
+        ),
+        ("nowhere.py:app", "has nowhere.py, or put"),
+        ("./src/shop.py:app", "is a path, and a worker imports a module. Write src.shop:..."),
         ("needy:app", "it needs 'no_such_package_at_all', which is not installed"),
     ],
 )
@@ -144,6 +150,22 @@ def test_a_service_that_cannot_be_found_ends_with_2_and_a_sentence(
     assert ran.code == 2
     assert words in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_a_service_may_be_named_by_its_file(folder: Path) -> None:
+    with worker(folder, "shop.py:app") as process:
+        wait_for_line(process, "Working on shop/greet")
+
+
+def test_a_wrong_url_of_the_environment_is_named_there(
+    command: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("TRELLIS_URL", "jobs.db")
+    for arguments in (["worker", "shop:app"], ["doctor"], ["migrate"]):
+        ran = command(*arguments)
+        assert (ran.code, ran.err.startswith("TRELLIS_URL: 'jobs.db' is not")) == (2, True)
 
 
 def test_a_worker_of_its_own_on_a_memory_engine_is_refused(

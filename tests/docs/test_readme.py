@@ -44,6 +44,11 @@ def test_the_hello_world_runs_verbatim(tmp_path: Path) -> None:
     assert (tmp_path / "trellis.db").exists()
 
 
+def test_the_readme_says_how_to_get_the_command_before_it_uses_it() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text.index(". .venv/bin/activate") < text.index("\ntrellis worker hello:app\n")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_and_path_in_the_documents_exists(page: Path) -> None:
     text = page.read_text()
@@ -52,6 +57,38 @@ def test_every_link_and_path_in_the_documents_exists(page: Path) -> None:
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [path for path in tests if not (ROOT / path).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_that_the_documents_name_exists(page: Path) -> None:
+    named = re.findall(r"`([\w/.]+\.py)::(\w+)`", page.read_text())
+    missing = [
+        f"{path}::{test}"
+        for path, test in named
+        if f"def {test}(" not in ((ROOT / path).read_text() if (ROOT / path).exists() else "")
+    ]
+    assert missing == []
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    text = (ROOT / "docs/guarantees.md").read_text()
+    rows = re.findall(r"^\| \d+ \|.*\|(.*)\|$", text, re.MULTILINE)
+    assert len(rows) == 10
+    for row in rows:
+        files = re.findall(r"`([\w/]+\.py)(?:::\w+)?`", row)
+        assert files
+        places = [Path("src/trellis/testing") / file if file[0] == "c" else file for file in files]
+        assert [str(place) for place in places if not (ROOT / place).is_file()] == []
+
+
+def test_the_reading_order_counts_its_lines_about_right() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    items = re.findall(r"^\d\. (.*) \((\d+) lines\)$", text, re.MULTILINE)
+    assert len(items) == 4
+    for item, count in items:
+        files = [name.removeprefix("src/trellis/") for name in re.findall(r"`([\w/]+\.py)`", item)]
+        lines = sum(len((ROOT / "src/trellis" / file).read_text().splitlines()) for file in files)
+        assert lines == pytest.approx(int(count), rel=0.15), item
 
 
 def test_the_reading_order_stays_under_a_thousand_lines() -> None:

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from trellis.errors import ConfigurationError, TrellisError
+from trellis.errors import ConfigurationError, TrellisError, UnknownService
 from trellis.service import Service
 
 
@@ -17,6 +17,7 @@ def load_service(name: str) -> Service:
         raise ConfigurationError(
             f"{name!r} names no service. Write the module and its variable, like hello:app."
         )
+    module_name = _module_of(module_name)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -25,11 +26,23 @@ def load_service(name: str) -> Service:
         value = getattr(value, part, None)
     if not isinstance(value, Service):
         found = "has no such variable" if value is None else f"has a {type(value).__name__} there"
-        raise ConfigurationError(
+        raise UnknownService(
             f"{name!r} is no service: {module_name} {found}. Name the variable that holds "
             "your Service(...)."
         )
     return value
+
+
+def _module_of(written: str) -> str:
+    """Return the module, for people who write the file."""
+    name = written.removesuffix(".py")
+    if "/" in name:
+        dotted = ".".join(part for part in name.split("/") if part.strip("."))
+        raise ConfigurationError(
+            f"{written!r} is a path, and a worker imports a module. Write {dotted}:..., or start "
+            "the worker in the folder of the file."
+        )
+    return name
 
 
 def _import(name: str) -> object:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
 from trellis.contract.settings import DEFAULT_URL
+from trellis.errors import TrellisError
+
+if TYPE_CHECKING:
+    from trellis.engines.port import Engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,3 +32,15 @@ def debug_option(command: Command) -> Command:
 def resolve_url(url: str | None) -> str:
     """Return the URL to use."""
     return url or os.environ.get("TRELLIS_URL") or DEFAULT_URL
+
+
+def engine_at(url: str, *, create: bool = True) -> Engine:
+    """Return the engine at a URL; where a wrong one comes from the environment, say so."""
+    from trellis.engines import make_engine  # noqa: PLC0415 - loaded when asked for
+
+    try:
+        return make_engine(url, create=create)
+    except TrellisError as error:
+        if url != os.environ.get("TRELLIS_URL"):
+            raise
+        raise type(error)(f"TRELLIS_URL: {error}") from error

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from trellis.cli.exits import INTERRUPTED, OK, complain
+from trellis.cli.options import engine_at
 from trellis.contract.settings import WorkerSettings
 from trellis.core.spans import in_words
-from trellis.engines import make_engine
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
 from trellis.worker.supervisor import Supervisor
@@ -67,7 +67,7 @@ async def run_worker(services: Sequence[Service], settings: WorkerSettings) -> i
 
 
 def _check_reach(url: str) -> None:
-    if not make_engine(url).capabilities.processes:
+    if not engine_at(url).capabilities.processes:
         raise ConfigurationError(
             f"Jobs at {url} live in the process that made them, so a worker process of its own "
             "would never see one. Use `async with service.worker():` there, or a sqlite:/// URL."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bars
 
 _EVERY: Final = 2.0
@@ -28,16 +29,45 @@ def output() -> Console:
 
 
 @contextmanager
-def progress_bar(title: str, console: Console | None = None) -> Iterator[Report]:
-    """Show how far something is: a bar on a terminal, a line now and then elsewhere."""
+def progress_bar(
+    title: str, console: Console | None = None, *, stays: bool = False
+) -> Iterator[Report]:
+    """Show how far something is: a bar on a terminal, a line now and then elsewhere.
+
+    A bar goes when the work is done, unless it `stays`.
+    """
     console = console or people()
     if not console.is_terminal:
         yield _lines(title, console)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bars(*columns, console=console, transient=True) as bars:
+    with Bars(*columns, console=console, transient=not stays) as bars:
         task = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+@asynccontextmanager
+async def waiting(console: Console) -> AsyncIterator[None]:
+    """Show that something goes on: a spinner with the seconds on a terminal, lines elsewhere."""
+    if console.is_terminal:
+        columns = (TextColumn(" "), SpinnerColumn(), TextColumn("{task.elapsed:.0f} s"))
+        with Bars(*columns, console=console, transient=True) as bars:
+            bars.add_task("", total=None)
+            yield
+        return
+    ticking = asyncio.create_task(_count_seconds(console))
+    try:
+        yield
+    finally:
+        ticking.cancel()
+        await asyncio.wait([ticking])
+
+
+async def _count_seconds(console: Console) -> None:
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(_EVERY)
+        console.print(f"  ... {time.monotonic() - began:.0f} s")
 
 
 def _lines(title: str, console: Console) -> Report:

@@ -7,9 +7,10 @@ engine could not keep: `decode(encode(value))` gives an equal value, or `encode`
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticSerializationError
 
 from trellis.contract.plain import check_finite, reveal_secrets
@@ -28,6 +29,9 @@ class Codec(Protocol):
     def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
         """Return the validated value; raise `PayloadInvalid`."""
 
+    def field_names(self) -> frozenset[str] | None:
+        """Return the names that a stored value can have at its top; None if that is not certain."""
+
 
 class NothingCodec:
     """For job types without a payload, and handlers that return nothing."""
@@ -44,12 +48,24 @@ class NothingCodec:
     def decode(self, text: str, what: str = "payload") -> None:
         """Return None, whatever an older version of the type has stored."""
 
+    def field_names(self) -> frozenset[str]:
+        """Nothing has no fields."""
+        return frozenset()
+
+
+class _QuietSchema(GenerateJsonSchema):
+    """Says nothing about defaults that JSON cannot write: we only look at the fields."""
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        pass
+
 
 class PydanticCodec:
     """For everything pydantic can adapt: models, dataclasses, typed dictionaries, builtins."""
 
     def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation may be asked
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        self._is_class = isinstance(annotation, type)
         self._has_secrets: bool | None = None
 
     def encode(self, value: object, what: str = "payload") -> str:
@@ -72,20 +88,34 @@ class PydanticCodec:
         except ValidationError as error:
             raise PayloadInvalid(explain(error, what)) from error
 
+    def field_names(self) -> frozenset[str] | None:
+        """Ask the schema of a class; what is put together otherwise may be written otherwise."""
+        schema = self._schema("serialization") if self._is_class else {}
+        shared = schema.get("$defs", {})
+        while "$ref" in schema:
+            schema = shared[schema["$ref"].rpartition("/")[2]]
+        if "properties" not in schema or schema.get("additionalProperties"):
+            return None
+        return frozenset(schema["properties"])
+
     def _dump(self, valid: object) -> str:
         if self._has_secrets is None:
-            self._has_secrets = self._names_secrets()
+            # Pydantic would mask such a field, which must be stored whole.
+            self._has_secrets = "'writeOnly': True" in repr(self._schema("validation"))
         if self._has_secrets:
-            return dump_json(reveal_secrets(self._adapter.dump_python(valid, round_trip=True)))
-        return self._adapter.dump_json(valid, round_trip=True, warnings="error").decode()
+            plain = self._adapter.dump_python(valid, by_alias=False, round_trip=True)
+            return dump_json(reveal_secrets(plain))
+        text = self._adapter.dump_json(valid, by_alias=False, round_trip=True, warnings="error")
+        return text.decode()
 
-    def _names_secrets(self) -> bool:
-        """Tell whether pydantic would mask a field, which must be stored whole."""
+    def _schema(self, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+        """Return the JSON schema, with fields by their own names; empty if there is none."""
         try:
-            schema = self._adapter.json_schema()
+            return self._adapter.json_schema(
+                by_alias=False, mode=mode, schema_generator=_QuietSchema
+            )
         except PydanticUserError:
-            return False
-        return "'writeOnly': True" in repr(schema)
+            return {}
 
 
 class MsgspecCodec:
@@ -113,6 +143,9 @@ class MsgspecCodec:
             return self._decoder.decode(text)
         except self._msgspec.MsgspecError as error:
             raise PayloadInvalid(f"The {what} does not fit its type: {error}.") from error
+
+    def field_names(self) -> None:
+        """Any subclass may be written too, so nothing is certain."""
 
 
 def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annotation may be asked

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Unpack
 
-from trellis.contract.codec import Codec, codec_for
+from trellis.contract import given
+from trellis.contract.codec import Codec, NothingCodec, codec_for
 from trellis.contract.options import TypeOptions, check_options, make_policy
+from trellis.contract.per_key import check_fields
 from trellis.contract.signature import Handler, read_handler
 from trellis.core.names import check_queue, check_type
-from trellis.core.spans import micros
 from trellis.errors import ConfigurationError
 
 
@@ -21,19 +22,19 @@ class JobType:
     """One kind of work of a service."""
 
     def __init__(
-        self, service: str, payload: object, result: object, **options: Unpack[TypeOptions]
+        self, service: str, payload: object, result: object, /, **options: Unpack[TypeOptions]
     ) -> None:
         check_options(options, TypeOptions, "A job type")
-        name = check_type(options.get("name", ""))
+        name = check_type(given.text("name", options.get("name", ""), "greet"))
         self.service = service
         self.name = name
         #: Where its jobs wait.
-        self.queue = check_queue(options.get("queue", name))
+        self.queue = check_queue(given.text("queue", options.get("queue") or name, "letters"))
         #: How many run at once in one worker process; None is as many as it has slots.
-        self.concurrency = options.get("concurrency")
+        self.concurrency = _concurrency(name, options.get("concurrency"))
         deadline = options.get("deadline")
         #: Jobs without a deadline of their own get this one, in microseconds after creation.
-        self.deadline = None if deadline is None else micros(deadline)
+        self.deadline = None if deadline is None else given.positive_span("deadline", deadline)
         #: What is promised about its jobs.
         self.policy = make_policy(**_policies(options))
         self.payload: Codec = codec_for(payload, "a payload")
@@ -41,10 +42,8 @@ class JobType:
         #: What does the work; None where only the declaration is known.
         self.handler: Handler | None = None
         self._payload_type = payload
-        if self.concurrency is not None and self.concurrency < 1:
-            raise ConfigurationError(
-                f"concurrency={self.concurrency} would never run {name}. Use at least 1."
-            )
+        if self.policy.key is not None:
+            check_fields(self.policy.key.template, self.payload.field_names(), name)
 
     def __repr__(self) -> str:
         return f"<job type {self.service}/{self.name}>"
@@ -66,6 +65,11 @@ class JobType:
         return handler
 
     @property
+    def takes_nothing(self) -> bool:
+        """Whether its jobs have no payload."""
+        return isinstance(self.payload, NothingCodec)
+
+    @property
     def may_be_claimed_ahead(self) -> bool:
         """Whether a worker may hold its jobs before a slot is free.
 
@@ -82,7 +86,7 @@ class JobType:
 
 
 def declare_handler(
-    service: str, function: Callable[..., Any], **options: Unpack[TypeOptions]
+    service: str, function: Callable[..., Any], /, **options: Unpack[TypeOptions]
 ) -> JobType:
     """Return the job type that a handler's signature and these policies describe."""
     handler = read_handler(function)
@@ -90,6 +94,14 @@ def declare_handler(
     job_type = JobType(service, handler.payload, handler.result, **options)
     job_type.attach(function)
     return job_type
+
+
+def _concurrency(name: str, asked: int | None) -> int | None:
+    if asked is None:
+        return None
+    if given.whole_number("concurrency", asked) < 1:
+        raise ConfigurationError(f"concurrency={asked} would never run {name}. Use at least 1.")
+    return asked
 
 
 def _policies(options: TypeOptions) -> Any:  # noqa: ANN401 - a TypedDict minus four keys has no type

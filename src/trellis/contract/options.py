@@ -6,18 +6,29 @@ them and type checkers know them all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Literal, TypedDict, Unpack
+from typing import Final, Literal, TypedDict, Unpack
 
+from trellis.contract import given
 from trellis.contract.per_key import PerKey
 from trellis.core.policy import DEFAULT_POLICY, OnLost, OnShutdown, Policy, Retention
 from trellis.core.retry import Retry
-from trellis.core.spans import Micros, Span, micros
+from trellis.core.spans import Micros, Span
 from trellis.errors import ConfigurationError
 
 Kept = Literal["completed", "failed", "dead", "other"]
+
+#: What other job systems call it: the option here, and what to write.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        ("max_retries", "retries", "max_attempts", "attempts"),
+        ("retry", "retry=Retry(attempts=3)"),
+    ),
+    **dict.fromkeys(("countdown", "defer_by"), ("delay", "delay='10m'")),
+    **dict.fromkeys(("eta", "run_at"), ("at", "at=datetime(2030, 1, 1, tzinfo=UTC)")),
+}
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -49,9 +60,9 @@ class DeclareOptions(PolicyOptions, total=False):
     """What a named job type may be declared with."""
 
     #: The queue it waits in; a queue of its own unless given.
-    queue: str
+    queue: str | None
     #: How many run at once in one worker process; the worker's slots unless given.
-    concurrency: int
+    concurrency: int | None
     #: Jobs created without a deadline must end within this span.
     deadline: Span
 
@@ -63,45 +74,79 @@ class TypeOptions(DeclareOptions, total=False):
     name: str
 
 
-def check_options(options: Iterable[str], known: type, what: str) -> None:
-    """Refuse a keyword that the typed dictionary does not name; Python itself would let it pass."""
-    names = sorted(known.__annotations__)
+def check_options(options: Iterable[str], known: type, what: str, otherwise: str = "") -> None:
+    """Refuse a keyword that the typed dictionary does not name; Python itself would let it pass.
+
+    `otherwise` says what the caller most likely meant, when that is known better than by spelling.
+    """
     for option in options:
-        if option not in names:
-            close = get_close_matches(option, names, 1)
-            hint = f"Did you mean {close[0]}?" if close else f"It knows {', '.join(names)}."
+        if option not in known.__annotations__:
+            hint = otherwise or _hint(option, sorted(known.__annotations__))
             raise ConfigurationError(f"{what} has no option {option!r}. {hint}")
+
+
+def _hint(option: str, names: Sequence[str]) -> str:
+    elsewhere, instead = _ELSEWHERE.get(option, ("", ""))
+    if elsewhere in names:
+        return f"Write {instead}."
+    close = get_close_matches(option, names, 1)
+    return f"Did you mean {close[0]}?" if close else f"It knows {', '.join(names)}."
 
 
 def make_policy(**options: Unpack[PolicyOptions]) -> Policy:
     """Return the policy that these keywords describe."""
-    per_key = options.get("per_key")
+    per_key = _per_key(options.get("per_key"))
     on_lost: OnLost = "retry" if per_key is None else per_key.on_lost
+    tuned = DEFAULT_POLICY
     return Policy(
-        retry=options.get("retry", DEFAULT_POLICY.retry),
-        timeout=_optional(options.get("timeout")),
-        activity_timeout=_optional(options.get("activity_timeout")),
-        cancel_grace=micros(options.get("cancel_grace", "30s")),
-        on_lost=options.get("on_lost", on_lost),
-        on_shutdown=options.get("on_shutdown", DEFAULT_POLICY.on_shutdown),
-        dead_letters=options.get("dead_letters", DEFAULT_POLICY.dead_letters),
-        max_crashes=options.get("max_crashes", DEFAULT_POLICY.max_crashes),
+        retry=_retry(options.get("retry", tuned.retry)),
+        timeout=_limit("timeout", options.get("timeout")),
+        activity_timeout=_limit("activity_timeout", options.get("activity_timeout")),
+        cancel_grace=given.span("cancel_grace", options.get("cancel_grace", "30s")),
+        on_lost=given.one_of(OnLost, "on_lost", options.get("on_lost", on_lost)),
+        on_shutdown=given.one_of(
+            OnShutdown, "on_shutdown", options.get("on_shutdown", tuned.on_shutdown)
+        ),
+        dead_letters=given.flag("dead_letters", options.get("dead_letters", tuned.dead_letters)),
+        max_crashes=given.whole_number(
+            "max_crashes", options.get("max_crashes", tuned.max_crashes), least=1
+        ),
         key=None if per_key is None else per_key.policy(),
         retention=_retention(options.get("retention", {})),
     )
 
 
-def _optional(span: Span | None) -> Micros | None:
-    return None if span is None else micros(span)
+def _limit(name: str, asked: Span | None) -> Micros | None:
+    return None if asked is None else given.positive_span(name, asked)
+
+
+def _retry(asked: object) -> Retry:
+    if isinstance(asked, Retry):
+        return asked
+    is_count = isinstance(asked, int) and asked > 1
+    instead = f"Retry(attempts={asked})" if is_count else "Retry.never() for one attempt"
+    raise ConfigurationError(f"retry={asked!r} is not a Retry. Write retry={instead}.")
+
+
+def _per_key(asked: object) -> PerKey | None:
+    if asked is None or isinstance(asked, PerKey):
+        return asked
+    template = asked if isinstance(asked, str) else "user/{user.id}"
+    raise ConfigurationError(
+        f"per_key={asked!r} is not a PerKey. Write per_key=PerKey.in_turn({template!r}) to let the "
+        f"jobs of a key wait for each other, or PerKey({template!r}) to refuse a second one."
+    )
 
 
 def _retention(asked: Span | Mapping[Kept, Span]) -> Retention:
     names = [each.name for each in fields(Retention)]
     if not isinstance(asked, Mapping):
-        return Retention(*(micros(asked) for _ in names))
-    unknown = sorted(set(asked) - set(names))
+        return Retention(*(given.span("retention", asked) for _ in names))
+    unknown = sorted(map(str, set(asked) - set(names)))
     if unknown:
         raise ConfigurationError(
             f"retention does not know {', '.join(unknown)}. Name some of {', '.join(names)}."
         )
-    return Retention(**{name: micros(span) for name, span in asked.items()})
+    return Retention(
+        **{name: given.span(f"retention of {name}", span) for name, span in asked.items()}
+    )

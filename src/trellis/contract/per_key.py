@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from trellis.core.keys import parse_template
+from trellis.contract import given
+from trellis.core.keys import Pointer, parse_template
 from trellis.core.policy import Hold, KeyPolicy, OnLost, WhenFull
+from trellis.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,13 @@ class PerKey:
     on_lost: OnLost = "stale"
 
     def __post_init__(self) -> None:
-        parse_template(self.template)
+        parse_template(given.text("template", self.template, "user/{user.id}"))
+        given.whole_number("active", self.active, least=1)
+        if self.queued is not None:
+            given.whole_number("queued", self.queued, least=0)
+        given.one_of(WhenFull, "when_full", self.when_full)
+        given.one_of(Hold, "hold", self.hold)
+        given.one_of(OnLost, "on_lost", self.on_lost)
         self.policy()
 
     @classmethod
@@ -46,3 +55,16 @@ class PerKey:
     def policy(self) -> KeyPolicy:
         """Return the part of this that is frozen into each job."""
         return KeyPolicy(self.template, self.active, self.queued, self.when_full, self.hold)
+
+
+def check_fields(template: str, names: AbstractSet[str] | None, job_type: str) -> None:
+    """Refuse a template that points at a field no payload has; `names` is None if nobody knows."""
+    if names is None:
+        return
+    for part in parse_template(template):
+        if isinstance(part, Pointer) and part.steps[0] not in names:
+            has = f"has only {', '.join(sorted(names))}" if names else "has no fields"
+            raise ConfigurationError(
+                f"The key template {template!r} points at {part.steps[0]!r}, but the payload of "
+                f"{job_type} {has}. Point at a field of the payload."
+            )

@@ -8,7 +8,8 @@ Cancelled()                the job is given up, asked for or not
 
 from __future__ import annotations
 
-from trellis.core.spans import Span, micros
+from trellis.contract import given
+from trellis.core.spans import Span
 
 
 class Verdict(Exception):
@@ -30,7 +31,7 @@ class RetryIn(Verdict):
     def __init__(self, delay: Span, message: str = "") -> None:
         super().__init__(message)
         #: The wait in microseconds.
-        self.delay = micros(delay)
+        self.delay = given.span("delay", delay)
 
 
 class Snooze(Verdict):
@@ -39,7 +40,7 @@ class Snooze(Verdict):
     def __init__(self, delay: Span) -> None:
         super().__init__()
         #: The wait in microseconds.
-        self.delay = micros(delay)
+        self.delay = given.span("delay", delay)
 
 
 class Cancelled(Verdict):

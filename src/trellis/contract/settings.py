@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from trellis.core.spans import SECOND, Micros, Span, in_words, micros
+from trellis.contract import given
+from trellis.core.spans import SECOND, Micros, Span, in_words
 from trellis.errors import ConfigurationError
 
 _SPANS: Final = ("lease", "heartbeat", "sweep", "grace", "poll")
@@ -34,15 +35,20 @@ class WorkerSettings:
     poll: Micros = SECOND
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise ConfigurationError("concurrency must be at least 1.")
+        if given.whole_number("concurrency", self.concurrency) < 1:
+            raise ConfigurationError(
+                f"concurrency must be at least 1, not {self.concurrency}: "
+                "a worker without slots runs nothing."
+            )
         if not 0 < self.heartbeat * 3 <= self.lease:
             raise ConfigurationError(
                 f"A heartbeat every {in_words(self.heartbeat)} is too rare for a lease of "
                 f"{in_words(self.lease)}. Renew at least three times per lease."
             )
         if self.poll <= 0 or self.sweep <= 0:
-            raise ConfigurationError("poll and sweep must be longer than nothing.")
+            raise ConfigurationError(
+                "poll and sweep must be longer than nothing: write a span such as '1s'."
+            )
 
     def with_options(
         self,
@@ -57,11 +63,11 @@ class WorkerSettings:
         if concurrency is not None:
             changes["concurrency"] = concurrency
         if lease is not None:
-            changes |= _around_lease(micros(lease))
+            changes |= _around_lease(given.positive_span("lease", lease))
         if grace is not None:
-            changes["grace"] = micros(grace)
+            changes["grace"] = given.span("grace", grace)
         if poll is not None:
-            changes["poll"] = micros(poll)
+            changes["poll"] = given.positive_span("poll", poll)
         return replace(self, **changes)
 
     def in_words(self) -> dict[str, str]:
@@ -85,18 +91,23 @@ def worker_settings(environ: Mapping[str, str]) -> WorkerSettings:
     changes: dict[str, Any] = {}
     lease = environ.get("TRELLIS_LEASE")
     if lease:
-        changes |= _around_lease(micros(lease))
+        changes |= _around_lease(given.positive_span("TRELLIS_LEASE", lease))
+    told: list[str] = []
     for field in fields(WorkerSettings):
         variable = f"TRELLIS_{field.name.upper()}"
         text = environ.get(variable)
         if text:
             changes[field.name] = _read(variable, text)
-    return replace(WorkerSettings(), **changes)
+            told.append(f"{variable}={text}")
+    try:
+        return replace(WorkerSettings(), **changes)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{', '.join(told)} cannot work: {error}") from error
 
 
 def _read(variable: str, text: str) -> int:
     if variable != "TRELLIS_CONCURRENCY":
-        return micros(text)
+        return given.span(variable, text)
     if not text.isdecimal():
         raise ConfigurationError(f"{variable} must be a whole number, not {text!r}.")
     return int(text)

@@ -37,7 +37,10 @@ def command(*, keep: bool) -> None:
         click.echo(f"  sqlite3 {database} '{_QUERY}'")
         click.echo(f"  trellis worker trellis.cli.demo.jobs:app --url sqlite:///{database}")
     else:
-        click.echo("\nThe database is deleted again; keep it with: trellis demo --keep")
+        click.echo(
+            "\nThe database is deleted again; "
+            "keep it with: trellis demo --keep (make demo ARGS=--keep)"
+        )
     if not kept_promises:
         raise CommandFailed
 
@@ -53,8 +56,12 @@ def _play(folder: object) -> bool:
         # As Ctrl-C: unwinds the stage, which ends the worker processes.
         signal.raise_signal(signal.SIGINT)
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    # SIGHUP: the terminal was closed; under nohup it is ignored, and stays so.
+    heard = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heard = [number for number in heard if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, interrupt) for number in heard}
     try:
         return asyncio.run(play(Path(str(folder))))
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

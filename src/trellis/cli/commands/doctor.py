@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from trellis.cli.options import debug_option, resolve_url, url_option
+from trellis.cli.options import debug_option, engine_at, resolve_url, url_option
 
 if TYPE_CHECKING:
     from trellis.insight.doctor import Diagnosis
@@ -43,10 +43,9 @@ async def _examine(url: str) -> Diagnosis:
 
     from trellis.cli.terminal import progress_bar  # noqa: PLC0415 - as above
     from trellis.contract.settings import worker_settings  # noqa: PLC0415 - as above
-    from trellis.engines import make_engine  # noqa: PLC0415 - as above
     from trellis.insight.doctor import diagnose  # noqa: PLC0415 - as above
 
-    engine = make_engine(url, create=False)
+    engine = engine_at(url, create=False)
     try:
         await engine.open()
         with progress_bar("Folding journals") as progress:

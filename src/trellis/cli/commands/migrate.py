@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import rich_click as click
 
-from trellis.cli.options import debug_option, resolve_url, url_option
+from trellis.cli.options import debug_option, engine_at, resolve_url, url_option
 
 
 @click.command("migrate")
@@ -21,9 +21,7 @@ def command(url: str | None) -> None:
 
 
 async def _migrate(url: str) -> None:
-    from trellis.engines import make_engine  # noqa: PLC0415 - loaded when asked for
-
-    engine = make_engine(url)
+    engine = engine_at(url)
     try:
         before, after = await engine.migrate()
     finally:

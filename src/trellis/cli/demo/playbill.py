@@ -12,7 +12,7 @@ from rich.table import Table
 from trellis.cli.demo import scenes
 from trellis.cli.demo.scenes import Seen
 from trellis.cli.demo.stage import LEASE, Stage, StageFright
-from trellis.cli.terminal import output, progress_bar
+from trellis.cli.terminal import output, progress_bar, waiting
 from trellis.contract.settings import WorkerSettings
 from trellis.errors import TrellisError
 from trellis.insight.doctor import diagnose
@@ -29,37 +29,43 @@ _TITLES: tuple[tuple[str, Callable[[Stage], Awaitable[Seen]]], ...] = (
 async def play(folder: Path) -> bool:
     """Play every scene; return whether every promise was kept."""
     console = output()
-    async with Stage(folder) as stage:
+
+    def say(text: str) -> None:
+        console.print(f"  {text}")
+
+    async with Stage(folder, say) as stage:
         console.print(f"A database in {stage.database}, two worker processes, leases of {LEASE}.")
         for _ in range(2):
-            console.print(f"  worker {await stage.start_worker()} works")
+            say(f"worker {await stage.start_worker()} works")
+        console.print("A burst of jobs", style="bold")
         findings = [await _burst(stage, console)]
+        say(findings[-1].seen)
         for title, scene in _TITLES:
-            console.print(title)
-            findings.append(await _scene(scene, stage, console))
-        console.print("Folding every journal")
+            console.print(title, style="bold")
+            async with waiting(console):
+                findings.append(await _scene(scene, stage))
+            say(findings[-1].seen)
+        console.print("Folding every journal", style="bold")
         findings.append(await _check_up(stage, console))
+        say(findings[-1].seen)
     _show(findings, console)
     return all(finding.holds for finding in findings)
 
 
 async def _burst(stage: Stage, console: Console) -> Seen:
-    console.print("A burst of jobs")
-    with progress_bar("  thumbnails", console) as progress:
+    with progress_bar("  thumbnails", console, stays=True) as progress:
 
         async def scene(on: Stage) -> Seen:
             return await scenes.burst(on, progress)
 
-        return await _scene(scene, stage, console)
+        return await _scene(scene, stage)
 
 
-async def _scene(scene: Callable[[Stage], Awaitable[Seen]], stage: Stage, console: Console) -> Seen:
+async def _scene(scene: Callable[[Stage], Awaitable[Seen]], stage: Stage) -> Seen:
     try:
-        seen = await scene(stage)
+        return await scene(stage)
     except (TrellisError, StageFright) as error:
-        seen = Seen((scene.__doc__ or "A scene").strip(), str(error), holds=False)
-    console.print(f"  {seen.seen}")
-    return seen
+        return Seen((scene.__doc__ or "A scene").strip(), str(error), holds=False)
 
 
 async def _check_up(stage: Stage, console: Console) -> Seen:
@@ -67,7 +73,6 @@ async def _check_up(stage: Stage, console: Console) -> Seen:
         diagnosis = await diagnose(stage.engine, WorkerSettings(), progress)
     wrong = len(diagnosis.mismatches)
     seen = f"{diagnosis.checked} journals folded, {wrong} disagree"
-    console.print(f"  {seen}")
     return Seen("every journal tells what happened", seen, diagnosis.is_sound)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -19,8 +20,9 @@ from trellis.cli.demo.jobs import (
     thumbnail,
     write_report,
 )
-from trellis.cli.demo.stage import Stage
+from trellis.cli.demo.stage import LEASE, Stage
 from trellis.cli.terminal import Report
+from trellis.client.ref import JobRef
 from trellis.core.commands import Replay
 from trellis.core.events import EventKind
 from trellis.core.job import JobId
@@ -44,20 +46,33 @@ async def burst(stage: Stage, progress: Report) -> Seen:
     """Many jobs at once."""
     began = time.monotonic()
     refs = await thumbnail.create_many(range(_BURST))
-    everything = asyncio.gather(*(ref.wait("60s") for ref in refs))
-    where = JobFilter(types=(thumbnail.name,))
-    while not everything.done():
-        counts = (await stage.engine.count(where, "state")).groups
-        progress(counts.get("completed", 0), _BURST)
-        await asyncio.sleep(0.1)
+    stage.say(f"{_BURST} jobs created")
+    results = await _results(stage, refs, progress)
     took = time.monotonic() - began
-    right = await everything == list(range(_BURST))
+    right = results == list(range(_BURST))
     starts = Counter[int]()
     for ref in refs:
         journal = await stage.engine.journal(JobId(ref.id))
         starts[sum(event.kind is EventKind.STARTED for event in journal)] += 1
     seen = f"{_BURST} results in {took:.1f} s, {starts[1]} jobs ran once"
     return Seen(f"{_BURST} jobs run, each once", seen, right and starts[1] == _BURST)
+
+
+async def _results(stage: Stage, refs: Sequence[JobRef[int]], progress: Report) -> list[int]:
+    """Wait for all results and show on the way how many there are."""
+    everything = asyncio.gather(*(ref.wait("60s") for ref in refs))
+    where = JobFilter(types=(thumbnail.name,))
+    try:
+        while not everything.done():
+            counts = (await stage.engine.count(where, "state")).groups
+            progress(counts.get("completed", 0), len(refs))
+            await asyncio.sleep(0.1)
+        progress(len(refs), len(refs))
+        return await everything
+    finally:
+        # Whoever interrupts us would leave waiters behind, to complain about a closed engine.
+        everything.cancel()
+        await asyncio.gather(everything, return_exceptions=True)
 
 
 async def retry(stage: Stage) -> Seen:
@@ -74,6 +89,7 @@ async def sudden_death(stage: Stage) -> Seen:
     ref = await render_film.create(15)
     victim = await stage.runner_of(ref)
     stage.kill(victim)
+    stage.say(f"worker {victim} is killed; its job is free when its lease of {LEASE} is over")
     killed = time.monotonic()
     finisher = await ref.wait("30s")
     took = time.monotonic() - killed
@@ -89,10 +105,12 @@ async def zombie(stage: Stage) -> Seen:
     ref = await write_report.create()
     frozen = await stage.runner_of(ref)
     stage.freeze(frozen)
+    stage.say(f"worker {frozen} is frozen, and holds its job until its lease of {LEASE} is over")
     try:
         finisher = await ref.wait("30s")
     finally:
         stage.thaw(frozen)
+    stage.say(f"worker {frozen} wakes up and goes on, as if nothing had happened")
 
     async def refused() -> bool:
         journal = await stage.engine.journal(JobId(ref.id))

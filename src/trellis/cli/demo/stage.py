@@ -1,15 +1,18 @@
 """The stage of the demo: a database in a folder of its own, and worker processes to do harm to.
 
-Whatever happens, leaving the stage ends every process it started.
+Whatever happens, leaving the stage ends every process it started. Their temporary files (engines
+keep doorbells there) are in the stage's folder too, so that a killed process leaves none elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -34,14 +37,20 @@ class StageFright(Exception):
 class Stage:
     """Where the demo plays."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
+        #: Tells the audience what is being done.
+        self.say = say
         self.database = folder / "demo.db"
         self.url = f"sqlite:///{self.database}"
         self.engine: Engine
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._scratch = folder / "tmp"
+        self._scratch_before = tempfile.tempdir
 
     async def __aenter__(self) -> Self:
+        self._scratch.mkdir()
+        tempfile.tempdir = str(self._scratch)
         app.connection.point_at(self.url)
         self.engine = await app.connection.engine()
         return self
@@ -54,6 +63,8 @@ class Stage:
     ) -> None:
         self.end_workers()
         await app.connection.close()
+        tempfile.tempdir = self._scratch_before
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def start_worker(self) -> int:
         """Start a worker process and wait until it works; return its process id."""
@@ -62,7 +73,12 @@ class Stage:
         with (self.folder / "workers.log").open("ab") as log:
             # A group of its own: Ctrl-C must reach us alone, we then end the workers ourselves.
             process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own command, started at once
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": str(self._scratch)},
+                start_new_session=True,
             )
         self._workers.append(process)
 
