@@ -98,8 +98,8 @@ def show(rows: list[Row], decision: float, console: Console) -> None:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=3_000, help="jobs per round")
-    parser.add_argument("--rounds", type=int, default=40, help="rounds of floor and engine")
+    parser.add_argument("--jobs", type=int, default=8_000, help="jobs per round")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of floor and engine")
     parser.add_argument(
         "--folder", type=Path, default=Path(), help="where the files go: the disk that is measured"
     )

@@ -108,7 +108,7 @@ class SqliteEngine:
         self._reader = Reader(self._read_connection)
         self._reading = ThreadPoolExecutor(1, "trellis-sqlite-read")
         self._watching.open(self._data_version)
-        self._writer = Writer(self._path, connection, self._clock, self._watching.tell)
+        self._writer = Writer(self._path, connection, self._clock, self._watching)
 
     async def close(self) -> None:
         """Finish what waits and let go of the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from trellis.engines.values import Topic
 from trellis.errors import TrellisError
 
 _POLL_SECONDS: Final = 0.25
+#: Rings to other processes are at least this far apart.
+RING_SECONDS: Final = 0.003
 _ALL: Final[frozenset[Topic]] = frozenset({"ready", "settled"})
 
 
@@ -25,6 +28,8 @@ class Watching:
         self._hints = Hints()
         self._doorbell: Doorbell | None = None
         self._data_version: Callable[[], Awaitable[int]] | None = None
+        self._unrung: set[Topic] = set()
+        self._rung = 0.0
 
     @property
     def can_ring(self) -> bool:
@@ -45,11 +50,28 @@ class Watching:
             self._doorbell = None
 
     def tell(self, topics: set[Topic]) -> None:
-        """Pass on what a commit of this process touched. Called on the writer thread."""
+        """Pass on what a commit of this process touched. Called on the writer thread.
+
+        Watchers here are told at once; other processes at most every few milliseconds, because a
+        ring costs system calls: what is left over goes out with `ring`.
+        """
         self._hints.publish(topics)
+        self._unrung |= topics
+        if time.monotonic() - self._rung >= RING_SECONDS:
+            self.ring()
+
+    def ring(self) -> None:
+        """Tell other processes what they have not been told yet."""
         doorbell = self._doorbell
-        if doorbell is not None:
-            doorbell.ring(topics)
+        if doorbell is not None and self._unrung:
+            doorbell.ring(self._unrung)
+        self._unrung = set()
+        self._rung = time.monotonic()
+
+    @property
+    def is_rung(self) -> bool:
+        """Whether other processes have been told everything."""
+        return not self._unrung
 
     async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield hints until closed."""

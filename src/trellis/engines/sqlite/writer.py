@@ -23,6 +23,7 @@ from trellis.engines.sqlite.checkpoint import Checkpointer
 from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
 from trellis.engines.sqlite.faults import translate
 from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlite.watching import RING_SECONDS, Watching
 from trellis.engines.values import Topic
 from trellis.errors import EngineClosed, PayloadInvalid
 
@@ -56,12 +57,12 @@ class Writer:
         path: Path,
         connection: sqlite3.Connection,
         clock: Clock,
-        tell: Callable[[set[Topic]], None],
+        watching: Watching,
     ) -> None:
         self._path = path
         self._connection = connection
         self._clock = clock
-        self._tell = tell
+        self._watching = watching
         self._books = Books()
         self._checkpointer = Checkpointer(path, connection)
         self._waiting: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
@@ -115,14 +116,17 @@ class Writer:
         running = True
         while running:
             try:
-                calls = [self._waiting.get(timeout=_IDLE_SECONDS)]
+                pause = _IDLE_SECONDS if self._watching.is_rung else RING_SECONDS
+                calls = [self._waiting.get(timeout=pause)]
             except queue.Empty:
+                self._watching.ring()
                 self._checkpointer.when_idle()
                 continue
             while len(calls) < _MOST_PER_TICK and not self._waiting.empty():
                 calls.append(self._waiting.get())
             running = None not in calls
             self._tick([call for call in calls if call is not None])
+        self._watching.ring()
         self._checkpointer.run()
         self._checkpointer.close()
         self._connection.close()
@@ -139,7 +143,7 @@ class Writer:
             topics = set()
         _answer(calls)
         if topics:
-            self._tell(topics)
+            self._watching.tell(topics)
         self._checkpointer.after_commit()
 
     def _work(self, calls: Sequence[Call[Any]]) -> set[Topic]:
