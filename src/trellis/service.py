@@ -168,7 +168,7 @@ class Service:
     # -- life ----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        await self._connection.engine()
+        await self._connection.hold()
         return self
 
     async def __aexit__(
@@ -177,7 +177,7 @@ class Service:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._connection.close()
+        await self._connection.let_go()
 
     @asynccontextmanager
     async def worker(
@@ -221,10 +221,11 @@ async def work(services: Sequence[Service], settings: WorkerSettings) -> AsyncIt
             )
     handled = [each for service in services for each in service.job_types if each.handler]
     async with AsyncExitStack() as stack:
+        engine = await connection.hold()
+        stack.push_async_callback(connection.let_go)
         states: dict[str, Any] = {}
         for service in services:
             if service.make_lifespan is not None:
                 states[service.name] = await stack.enter_async_context(service.make_lifespan())
-        engine = await connection.engine()
         supervisor = Supervisor(engine, connection.make, handled, settings, states)
         yield await stack.enter_async_context(supervisor)

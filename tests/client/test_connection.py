@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trellis import ConfigurationError, JobStatus, Service
-from trellis.errors import CapabilityMissing, UnknownScheme
+from trellis.errors import CapabilityMissing, EngineClosed, UnknownScheme
 
 
 def test_the_url_is_looked_up_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +93,28 @@ def test_a_forked_child_opens_an_engine_of_its_own(tmp_path: Path) -> None:
         return [(await job.ref(each).status()).state for each in (parents, childs)]
 
     assert asyncio.run(states()) == ["pending", "pending"]
+
+
+async def test_a_service_entered_beside_its_worker_leaves_the_engine_to_it(url: str) -> None:
+    service = Service("shop", url)
+
+    @service.job
+    async def double(number: int) -> int:
+        return number * 2
+
+    async with service.worker(poll="20ms"):
+        engine = await service.connection.engine()
+        async with service, service:
+            assert await (await double.create(1)).wait("10s") == 2
+        assert await service.connection.engine() is engine
+        assert await (await double.create(2)).wait("10s") == 4
+
+
+async def test_the_engine_is_closed_with_the_last_who_holds_it(tmp_path: Path) -> None:
+    service = Service("shop", f"sqlite:///{tmp_path / 'jobs.db'}")
+    async with service:
+        async with service:
+            engine = await service.connection.engine()
+        await engine.sessions()
+    with pytest.raises(EngineClosed):
+        await engine.sessions()

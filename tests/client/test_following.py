@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -22,6 +23,8 @@ from trellis import (
     WaitTimeout,
 )
 from trellis.core.job import JobId
+from trellis.engines.memory import MemoryEngine
+from trellis.engines.values import Topic
 from trellis.errors import CommandRejected, EngineClosed
 
 
@@ -154,6 +157,38 @@ async def test_closing_the_service_sends_waiters_away(service: Service) -> None:
     await service.connection.close()
     with pytest.raises(EngineClosed):
         await waiter
+
+
+class SlowToHangUp(MemoryEngine):
+    """Takes its time to end a watch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hanging_up = asyncio.Event()
+        self.may_hang_up = asyncio.Event()
+
+    async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
+        try:
+            async for topic in super().watch(topics):
+                yield topic
+        finally:
+            self.hanging_up.set()
+            await self.may_hang_up.wait()
+
+
+async def test_whoever_comes_while_the_last_look_ends_is_served_too() -> None:
+    service = Service("shop", "memory://")
+    engine = service.connection._resident = SlowToHangUp()
+    job = greeting(service)
+    async with service:
+        ref = await job.create("ada")
+        await ref.cancel()
+        with pytest.raises(JobCancelled):
+            await ref.wait("10s")
+        await asyncio.wait_for(engine.hanging_up.wait(), 10)
+        with pytest.raises(JobCancelled):
+            await ref.wait("10s")
+        engine.may_hang_up.set()
 
 
 async def test_waiting_with_nobody_to_work_is_mentioned_after_a_while(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from trellis.core.job import Fence, SessionId
 from trellis.core.lifecycle import Transition
+from trellis.engines.clock import Clock
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import (
     Claimed,
@@ -21,11 +22,24 @@ from trellis.errors import EngineUnavailable
 
 
 class FaultyEngine(MemoryEngine):
-    """A memory engine with an off switch and a dislike of certain results."""
+    """A memory engine with an off switch, faults to come and a dislike of certain results."""
 
     down = False
     disliked: str | None = None
     refused_writes = 0
+    #: Raised by the next commits and notes, one each.
+    commit_faults: Sequence[Exception] = ()
+    note_faults: Sequence[Exception] = ()
+    #: What ending a session raises.
+    closing_fault: Exception | None = None
+    #: Commits wait for it.
+    gate: asyncio.Event | None = None
+    renewals = 0
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        #: Handlers that were reported as stopped.
+        self.reported: list[Fence] = []
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         self._check()
@@ -35,16 +49,31 @@ class FaultyEngine(MemoryEngine):
         self, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence] = ()
     ) -> Renewed | SessionLost:
         self._check()
+        self.renewals += 1
+        self.reported += stopped
         return await super().renew(session, held, stopped)
+
+    async def close_session(self, session: SessionId) -> None:
+        if self.closing_fault is not None:
+            raise self.closing_fault
+        await super().close_session(session)
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         self.refused_writes += self.down
         self._check()
+        if self.note_faults:
+            fault, *self.note_faults = self.note_faults
+            raise fault
         return await super().note(notes)
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         self.refused_writes += self.down
         self._check()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.commit_faults:
+            fault, *self.commit_faults = self.commit_faults
+            raise fault
         for transition in transitions:
             result = getattr(transition.command, "result", None)
             if self.disliked is not None and result == self.disliked:

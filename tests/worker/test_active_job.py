@@ -242,3 +242,26 @@ async def test_two_workers_of_one_process_write_a_record_of_logging_once(service
         ref = await talk.create()
         await ref.wait("10s")
     assert [line.message for line in await logs(service, ref)] == ["once"]
+
+
+async def test_progress_of_one_phase_does_not_show_in_the_next(service: Service) -> None:
+    @service.job
+    async def publish(job: ActiveJob[int]) -> None:
+        job.phase("render")
+        job.progress(9, 10)
+        job.phase("upload")
+
+    @service.job
+    async def go_on(job: ActiveJob[int]) -> None:
+        job.phase("render")
+        job.progress(9, 10)
+        job.phase("upload")
+        job.progress(1, 4)
+
+    async with service.worker():
+        ended, going = await publish.create(1), await go_on.create(1)
+        await ended.wait("10s")
+        await going.wait("10s")
+        said = await activity(service, ended)
+        assert (said.phase, said.progress) == ("upload", None)
+        assert (await activity(service, going)).progress == Progress(1, 4)

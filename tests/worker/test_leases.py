@@ -20,6 +20,7 @@ from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand, JobFilter, WorkerInfo
 from trellis.worker.supervisor import Supervisor
+from trellis.worker.uptime import uptime
 
 QUICKLY = WorkerSettings().with_options(lease="300ms", poll="20ms", grace="5s")
 SOON = Retry.fixed("1ms")
@@ -148,7 +149,7 @@ async def test_an_outage_of_the_engine_stops_nobody_and_loses_nothing() -> None:
     async with worker(engine, service) as supervisor:
         await asyncio.wait_for(begun.wait(), 10)
         engine.down = True
-        await eventually(lambda: supervisor._keeper.is_out_of_reach)
+        await eventually(lambda: supervisor._pulse.is_out_of_reach)
         go_on.set()
         await eventually(lambda: engine.refused_writes >= 5)
         engine.down = False
@@ -190,6 +191,56 @@ async def test_claims_whose_answer_was_lost_are_handed_back() -> None:
         await engine.claim(session.id, [Demand("shop", "work", ("work",), 1)], 1)
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert (await record(engine, job_id)).head.attempt == 1
+
+
+async def test_a_blocked_job_is_not_taken_for_a_lost_claim() -> None:
+    begun = asyncio.Event()
+
+    async def work(name: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    service = service_of(work, per_key=PerKey("only", on_lost="block"))
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"), "x")
+
+    async def is_blocked() -> bool:
+        return (await record(engine, job_id)).head.blocked
+
+    async with worker(engine, service):
+        await asyncio.wait_for(begun.wait(), 10)
+        engine.down = True
+        await eventually(lambda: engine.refused_writes > 0)
+        engine.down = False
+        await eventually(is_blocked)
+        seen = engine.renewals
+        await eventually(lambda: engine.renewals > seen + 4)
+    assert await kinds(engine, job_id) == ["created", "started", "blocked"]
+
+
+async def test_a_late_word_about_an_old_session_is_not_taken_for_the_new_one() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    service = service_of(work, retry=Retry.never())
+    engine = FaultyEngine()
+    settings = WorkerSettings().with_options(lease="3h", poll="20ms")
+    async with worker(engine, service, settings) as supervisor:
+        old = supervisor._session.id
+        await engine.close_session(old)
+        answer = await engine.renew(old, ())
+        supervisor._renewals.hear(old, uptime(), answer)
+        await eventually(lambda: supervisor._session.id != old)
+        job_id = await create(engine, service.find("work"))
+        await asyncio.wait_for(begun.wait(), 10)
+        supervisor._renewals.hear(old, uptime(), answer)
+        go_on.set()
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+        assert len(await engine.sessions()) == 2
 
 
 async def test_a_worker_judges_nobody_before_it_has_been_steady_for_a_lease() -> None:

@@ -6,13 +6,15 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import pytest
 
+from tests.worker.faulty import eventually
 from trellis import (
     ActiveJob,
     Cancelled,
@@ -196,6 +198,67 @@ async def test_a_handler_whose_own_task_was_cancelled_has_failed(service: Servic
             await (await cancels_its_child.create()).wait("10s")
 
 
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def cancelled_while_it_waits() -> None:
+    asyncio.get_running_loop().call_soon(current_task().cancel)
+    await asyncio.Event().wait()
+
+
+async def cancelled_and_gone() -> None:
+    current_task().cancel()
+    raise ConnectionError("CancelledError to come")
+
+
+@pytest.mark.parametrize("handler", [cancelled_while_it_waits, cancelled_and_gone])
+async def test_a_handler_that_cancels_its_own_task_ends_neither_slot_nor_next_job(
+    service: Service, handler: Callable[[], Awaitable[None]]
+) -> None:
+    cancelled = service.job(retry=Retry.never(), name="cancelled")(handler)
+
+    @service.job
+    async def stay() -> str:
+        await asyncio.sleep(0)
+        return "here"
+
+    ref, next_ref = await cancelled.create(), await stay.create()
+    async with service.worker(concurrency=1) as worker:
+        # Both are claimed at once, and nothing is awaited between them.
+        for _ in range(5):
+            worker._planner.types["shop", "stay"].took(0.0001)
+        worker._executor._turn_ends = inf
+        with pytest.raises(JobDead, match="CancelledError"):
+            await ref.wait("10s")
+        assert await next_ref.wait("10s") == "here"
+    assert (await next_ref.status()).attempt == 1
+
+
+async def test_a_cancel_that_comes_after_its_handler_does_not_end_the_slot(
+    service: Service,
+) -> None:
+    @service.job(retry=Retry.never())
+    async def leave_behind() -> None:
+        slots.append(current_task())
+
+    slots: list[asyncio.Task[Any]] = []
+    async with service.worker(concurrency=1) as worker:
+        await (await leave_behind.create()).wait("10s")
+        await eventually(lambda: len(worker._executor._resting) == 1)
+        slots[0].cancel()
+        ref = await leave_behind.create()
+        await ref.wait("10s")
+    assert slots[0] is slots[1]
+    assert [event.kind for event in await journal(service, ref)] == [
+        "created",
+        "started",
+        "completed",
+    ]
+
+
 async def test_a_result_that_cannot_be_stored_fails_for_good(service: Service) -> None:
     @service.job
     async def strange() -> object:
@@ -225,6 +288,22 @@ async def test_a_payload_that_no_longer_fits_fails_at_once(service: Service) -> 
         ref = await was_text.create("big")
         with pytest.raises(JobFailed, match="The payload does not fit its type"):
             await ref.wait("10s")
+
+
+async def test_a_payload_refused_inside_a_handler_is_an_error_like_any_other(
+    service: Service,
+) -> None:
+    inner = service.declare("inner", payload=int, result=int)
+
+    @service.job(retry=SOON)
+    async def outer(number: int) -> None:
+        await inner.create("three")  # type: ignore[arg-type]
+
+    async with service.worker(poll="20ms"):
+        ref = await outer.create(1)
+        with pytest.raises(JobDead, match="The payload does not fit its type"):
+            await ref.wait("10s")
+    assert (await ref.status()).attempt == 3
 
 
 async def test_an_attempt_that_takes_too_long_is_interrupted(service: Service) -> None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
+import pytest
+
 from tests.worker.faulty import FaultyEngine, eventually
 from tests.worker.test_leases import create, record, service_of, worker
-from trellis import ActiveJob
+from trellis import ActiveJob, PerKey, Retry, control
+from trellis.contract.settings import WorkerSettings
+from trellis.core.commands import Cancel
 from trellis.core.states import State
+from trellis.errors import EngineError, OutcomeUnknown, ReadOnlyDatabase
+
+FOR_HOURS = WorkerSettings().with_options(lease="3h", poll="20ms", grace="1s")
 
 
 async def test_one_outcome_that_cannot_be_stored_fails_alone() -> None:
@@ -43,3 +53,80 @@ async def test_notes_wait_for_the_engine_and_settlements_wait_for_notes() -> Non
     assert [line.message for line in await engine.logs(job_id)] == [
         "said while the engine was away"
     ]
+
+
+@pytest.mark.parametrize("fault", [ReadOnlyDatabase, OutcomeUnknown, EngineError])
+async def test_a_fault_of_the_engine_is_waited_out_and_fails_no_job(
+    fault: type[EngineError],
+) -> None:
+    async def echo(number: int) -> int:
+        return number
+
+    service = service_of(echo)
+    engine = FaultyEngine()
+    engine.commit_faults = [fault("not now"), fault("not now either")]
+    job_id = await create(engine, service.find("echo"), 7)
+    async with worker(engine, service) as supervisor:
+        await eventually(lambda: supervisor.settled == 1)
+    assert (await record(engine, job_id)).head.state is State.COMPLETED
+    (outcome,) = await engine.outcomes(job_id)
+    assert outcome.result == "7"
+
+
+async def test_a_fault_of_the_engine_drops_no_notes() -> None:
+    async def talk(job: ActiveJob[int]) -> None:
+        job.log.info("said while something was wrong")
+
+    service = service_of(talk)
+    engine = FaultyEngine()
+    engine.note_faults = [ReadOnlyDatabase("not now"), EngineError("not now either")]
+    job_id = await create(engine, service.find("talk"), 1)
+    async with worker(engine, service) as supervisor:
+        await eventually(lambda: supervisor.settled == 1)
+    (line,) = await engine.logs(job_id)
+    assert line.message == "said while something was wrong"
+
+
+async def test_a_key_goes_on_when_the_handler_of_a_cancelled_job_returns_by_itself() -> None:
+    go_on = asyncio.Event()
+    begun: list[str] = []
+
+    async def work(name: str) -> None:
+        begun.append(name)
+        if name == "first":
+            await go_on.wait()
+
+    service = service_of(work, per_key=PerKey.in_turn("only"))
+    engine = FaultyEngine()
+    async with worker(engine, service, FOR_HOURS):
+        first = await create(engine, service.find("work"), "first")
+        await eventually(lambda: begun == ["first"])
+        await create(engine, service.find("work"), "second")
+        await control.apply(engine, first, Cancel(force=True))
+        go_on.set()
+        await eventually(lambda: begun == ["first", "second"])
+
+
+async def test_a_key_goes_on_when_a_handler_stops_before_its_timeout_is_stored() -> None:
+    go_on = threading.Event()
+    begun: list[str] = []
+
+    def work(name: str) -> None:
+        begun.append(name)
+        if name == "first":
+            go_on.wait(20)
+
+    options = {"per_key": PerKey.in_turn("only"), "timeout": "10ms", "retry": Retry.never()}
+    service = service_of(work, **options)  # type: ignore[arg-type]
+    engine = FaultyEngine()
+    engine.gate = asyncio.Event()
+    async with worker(engine, service, FOR_HOURS) as supervisor:
+        await create(engine, service.find("work"), "first")
+        await eventually(lambda: begun == ["first"])
+        await create(engine, service.find("work"), "second")
+        (attempt,) = supervisor._roster.running.values()
+        await eventually(lambda: attempt.closed)
+        go_on.set()
+        await eventually(lambda: engine.reported == [attempt.fence])
+        engine.gate.set()
+        await eventually(lambda: begun == ["first", "second"])

@@ -32,6 +32,8 @@ class _Place:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.opened: _Opened | None = None
+        #: Workers and `async with` blocks that need the engine.
+        self.users = 0
 
 
 class Connection:
@@ -68,10 +70,21 @@ class Connection:
         """Close this loop's engine; the next use opens it again."""
         place = self._place()
         async with place.lock:
-            opened, place.opened = place.opened, None
-            if opened is not None:
-                await opened.room.close()
-                await anext(opened.lifetime, None)
+            await _close(place)
+
+    async def hold(self) -> Engine:
+        """Return this loop's engine, opened; it stays open until the last who holds it lets go."""
+        opened = await self._open()
+        self._place().users += 1
+        return opened.engine
+
+    async def let_go(self) -> None:
+        """Say that this holder no longer needs the engine."""
+        place = self._place()
+        place.users -= 1
+        async with place.lock:
+            if not place.users:
+                await _close(place)
 
     def _place(self) -> _Place:
         if self._process != os.getpid():
@@ -97,6 +110,13 @@ class Connection:
                 await anext(lifetime)
                 place.opened = _Opened(engine, WaitingRoom(engine), lifetime)
             return place.opened
+
+
+async def _close(place: _Place) -> None:
+    opened, place.opened = place.opened, None
+    if opened is not None:
+        await opened.room.close()
+        await anext(opened.lifetime, None)
 
 
 async def _lifetime(engine: Engine) -> AsyncIterator[None]:

@@ -1,7 +1,7 @@
 """A declared job type as callers see it: what jobs are created with.
 
 `create` raises when a job is not accepted; `submit` returns the answer for `match`. Both send a
-client-made id, so the engine can tell a repeated call from a new one.
+client-made id, so that a try whose reply was lost is repeated safely.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from trellis.client.connection import Connection
 from trellis.client.options import CreateOptions, ManyOptions
 from trellis.client.ref import JobRef
 from trellis.client.request import new_job
+from trellis.client.sending import send
 from trellis.contract.declaration import JobType
 from trellis.contract.options import check_options
 from trellis.core.job import JobId
-from trellis.errors import ConfigurationError
+from trellis.errors import ConfigurationError, EngineError
 
 P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -106,7 +107,12 @@ class Job(Generic[P_contra, R_co]):
         answers: list[Answer[R_co]] = []
         for start in range(0, len(jobs), _PAGE):
             page = jobs[start : start + _PAGE]
-            results = await engine.create(page)
+            try:
+                results = await send(engine, page)
+            except EngineError as error:
+                if answers:
+                    error.add_note(_how_many(answers, len(jobs)))
+                raise
             answers += [
                 answer(new, result, self._refer) for new, result in zip(page, results, strict=True)
             ]
@@ -124,7 +130,7 @@ class Job(Generic[P_contra, R_co]):
     async def _submit(self, payload: object, options: CreateOptions) -> Answer[Any]:
         new = new_job(self._job_type, payload, **options)
         engine = await self._connection.engine()
-        (result,) = await engine.create([new])
+        (result,) = await send(engine, [new])
         return answer(new, result, self._refer)
 
     def _refer(self, job_id: JobId) -> JobRef[R_co]:
@@ -135,6 +141,11 @@ def _all_or_raise(answers: list[Answer[R]]) -> list[JobRef[R]]:
     refused = [each for each in answers if isinstance(each, Rejected)]
     if refused:
         error = refused[0].error
-        error.add_note(f"{len(answers) - len(refused)} of {len(answers)} jobs were accepted.")
+        error.add_note(_how_many(answers, len(answers)))
         raise error
     return [each.ref for each in answers if not isinstance(each, Rejected)]
+
+
+def _how_many(answers: list[Answer[R]], total: int) -> str:
+    accepted = sum(not isinstance(each, Rejected) for each in answers)
+    return f"{accepted} of {total} jobs were accepted."

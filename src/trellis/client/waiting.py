@@ -54,10 +54,11 @@ class WaitingRoom:
     async def close(self) -> None:
         """Send everybody away."""
         self._dismiss(EngineClosed("The service was closed while a job was awaited."))
-        if self._attendant is not None:
-            self._attendant.cancel()
+        attendant, self._attendant = self._attendant, None
+        if attendant is not None:
+            attendant.cancel()
             with suppress(asyncio.CancelledError):
-                await self._attendant
+                await attendant
 
     def _leave(self, job_id: JobId, future: asyncio.Future[JobRecord]) -> None:
         futures = self._waiting.get(job_id, [])
@@ -83,6 +84,9 @@ class WaitingRoom:
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             self._dismiss(error)
         finally:
+            # Whoever comes from now on needs another attendant.
+            if self._attendant is asyncio.current_task():
+                self._attendant = None
             listener.cancel()
             with suppress(asyncio.CancelledError):
                 await listener

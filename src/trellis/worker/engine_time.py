@@ -1,28 +1,31 @@
-"""The engine's time, as a worker knows it: the last `now` an answer carried plus the time since.
+"""The engine's time, as a worker knows it: an estimate that every answer of the engine narrows.
 
 The worker's own wall clock is never read, so a wrong one changes nothing.
 """
 
 from __future__ import annotations
 
-import time
-
-from trellis.core.spans import Instant
+from trellis.core.spans import Instant, Micros
+from trellis.worker.uptime import uptime
 
 
 class EngineTime:
-    """A clock that is set by the engine's answers; reading and setting work from any thread."""
+    """A clock that is set by the engine's answers: on the worker's loop; read by any thread."""
 
     __slots__ = ("_ahead",)
 
     def __init__(self, now: Instant) -> None:
-        self._ahead = 0
-        self.learn(now)
+        self._ahead = now - uptime()
 
-    def learn(self, now: Instant) -> None:
-        """Take over the time of an answer that has just come."""
-        self._ahead = now - time.monotonic_ns() // 1000
+    def learn(self, now: Instant, sent: Micros) -> None:
+        """Take in the time of an answer to a request that was sent at this `uptime`.
+
+        The engine read its clock after the request was sent and before now. The loop may come to
+        the answer late, so what is known already stays unless these bounds exclude it.
+        """
+        at_least, at_most = now - uptime(), now - sent
+        self._ahead = min(max(self._ahead, at_least), at_most)
 
     def now(self) -> Instant:
         """Return the engine's time, as far as known here."""
-        return self._ahead + time.monotonic_ns() // 1000
+        return self._ahead + uptime()

@@ -2,7 +2,7 @@
 
 No job gets a task or a timer of its own. A handler runs inside its slot's task; to stop it, the
 slot is cancelled, and the reason kept in the attempt says how to settle. Nothing a handler raises
-can end its slot.
+can end its slot, and neither can a handler that cancels the task it runs in.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
@@ -61,6 +62,7 @@ class Executor:
         self._context = copy_context()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
+        self._bystander: asyncio.Task[bool] | None = None
         self._turn_ends = 0.0
         self._closing = False
         self._quiet = asyncio.Event()
@@ -68,6 +70,7 @@ class Executor:
 
     def start(self) -> None:
         """Open the slots."""
+        self._bystander = asyncio.create_task(asyncio.Event().wait(), name="trellis-bystander")
         for number in range(self.slots):
             self._tasks.append(asyncio.create_task(self._slot(), name=f"trellis-slot-{number}"))
 
@@ -124,18 +127,39 @@ class Executor:
     async def close(self) -> None:
         """Close the slots; threads that still run are left behind."""
         self._closing = True
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._bystander] if self._bystander else [])]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_FAREWELL)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FAREWELL)
         self._threads.close()
 
     # -- inside a slot -------------------------------------------------------------------------
 
+    @property
+    def _is_ending(self) -> bool:
+        """Whether the slots must end: they are closed, or somebody cancels every task of the loop.
+
+        No handler knows the bystander, so its cancellation cannot be the work of one.
+        """
+        return self._closing or (self._bystander is not None and self._bystander.cancelling() > 0)
+
     async def _slot(self) -> None:
         task = asyncio.current_task()
+        while not self._is_ending:
+            try:
+                await self._serve(task)
+                await asyncio.sleep(0)  # raises what was not raised yet, lest the next job gets it
+            except asyncio.CancelledError:
+                if self._is_ending:
+                    raise
+            while task is not None and task.cancelling():
+                task.uncancel()
+
+    async def _serve(self, task: asyncio.Task[None] | None) -> None:
+        """Run one attempt after another until the task is cancelled, whoever does it and why."""
         line = self.line
-        while True:
+        while task is None or not task.cancelling():
             if not line:
                 await self._rest()
                 continue
@@ -152,7 +176,12 @@ class Executor:
         self.on_hungry()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._resting.append(woken)
-        await woken
+        try:
+            await woken
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # it was just about to be woken
+                self._resting.remove(woken)
+            raise
 
     def _note_quiet(self) -> None:
         if not self.line and not self._roster.running:
@@ -164,32 +193,27 @@ class Executor:
         self._roster.running[attempt.fence] = attempt
         command: FencedCommand | None = None
         try:
-            command = verdict.returned(attempt, await self._call(attempt))
-        except PayloadInvalid as error:
-            command = verdict.failed_for_good(attempt, error.code, str(error))
+            command = await self._call(attempt)
         except asyncio.CancelledError as error:
-            if self._closing or (attempt.stop_reason is None and task and task.cancelling()):
+            if self._is_ending:
                 raise
             command = self._interrupted(attempt, error)
         except BaseException as error:  # noqa: BLE001 - even SystemExit ends only this attempt
             command = verdict.raised(attempt, error)
         finally:
-            self._leave(attempt, task, time.monotonic() - began)
+            self._leave(attempt, time.monotonic() - began)
         if command is not None and not attempt.closed:
             attempt.closed = True
             self._settle(attempt, command)
 
-    def _leave(self, attempt: Attempt, task: asyncio.Task[None] | None, took: float) -> None:
+    def _leave(self, attempt: Attempt, took: float) -> None:
         attempt.running = False
         del self._roster.running[attempt.fence]
         attempt.type.busy -= 1
         attempt.type.took(took)
         if attempt.stop_reason is None:
             return
-        while task is not None and task.cancelling():
-            task.uncancel()
-        if attempt.record.definition.key is not None:
-            self._roster.stopped.append(attempt.fence)
+        self._roster.has_stopped(attempt)
         if attempt.stop_reason is Stop.LOST:
             self._roster.held.pop(attempt.fence, None)
 
@@ -198,10 +222,13 @@ class Executor:
             return verdict.raised(attempt, error)
         return verdict.stopped(attempt, attempt.stop_reason, ended=True)
 
-    async def _call(self, attempt: Attempt) -> Any:  # noqa: ANN401 - the handler's result
+    async def _call(self, attempt: Attempt) -> FencedCommand:
         kind = attempt.type
         definition = attempt.record.definition
-        payload = kind.decode(definition.payload)
+        try:
+            payload = kind.decode(definition.payload)
+        except PayloadInvalid as error:
+            return verdict.failed_for_good(attempt, error.code, str(error))
         context = self._context.copy()
         log = JobLog(attempt, self._surroundings.notes)
         context.run(_enter, definition.context, log)
@@ -213,8 +240,8 @@ class Executor:
         else:
             call = partial(function)
         if kind.is_async:
-            return await run_in_context(call(), context)
-        return await self._in_thread(attempt, call, context)
+            return verdict.returned(attempt, await run_in_context(call(), context))
+        return verdict.returned(attempt, await self._in_thread(attempt, call, context))
 
     async def _in_thread(self, attempt: Attempt, call: Callable[[], Any], context: Context) -> Any:  # noqa: ANN401 - the handler's result
         """Run a plain function. It cannot be interrupted, only disowned; its slot stays taken."""
@@ -223,8 +250,10 @@ class Executor:
             try:
                 return await asyncio.shield(future)
             except asyncio.CancelledError:
-                if attempt.stop_reason is None or self._closing:
+                if self._is_ending:
                     raise
+                if attempt.stop_reason is None:
+                    continue  # a leftover of another handler; this one runs on
                 command = verdict.stopped(attempt, attempt.stop_reason, ended=future.done())
                 if command is not None and not attempt.closed:
                     attempt.closed = True

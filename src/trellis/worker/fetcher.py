@@ -26,6 +26,7 @@ from trellis.worker.executor import Executor
 from trellis.worker.planner import Planner
 from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder
+from trellis.worker.uptime import uptime
 
 _PATIENCE: Final = (0.1, 0.3, 1.0, 2.0)
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
@@ -109,11 +110,12 @@ class Fetcher:
 
     async def _claim(self, demands: list[Demand], limit: int) -> Sequence[JobRecord]:
         self.asking_since = time.monotonic()
+        sent = uptime()
         try:
             claimed = await self._engine.claim(self._session.id, demands, limit)
         finally:
             self.asking_since = None
-        self._time.learn(claimed.now)
+        self._time.learn(claimed.now, sent)
         if claimed.jobs:
             arrived = time.monotonic()
             attempts = [self._attempt(record, arrived) for record in claimed.jobs]

@@ -1,8 +1,8 @@
 """Keeping the lease from a thread of its own, so that a busy or blocked loop does not look dead.
 
 The thread has its own event loop and, where the engine allows several, its own engine object. It
-only renews and passes on what the engine answers; the worker's loop acts on it. `steady_since` says
-since when renewals have come without a gap of a lease: only such a process may judge others.
+only renews and passes on what the engine answers; the worker's loop acts on it. A worker whose loop
+is closed, or has not moved for ten leases, is dead all the same: its lease is renewed no more.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from trellis.core.job import SessionId
 from trellis.core.spans import SECOND, Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
-from trellis.errors import EngineUnavailable
+from trellis.errors import EngineError
+from trellis.worker.pulse import Pulse
 from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder
+from trellis.worker.uptime import uptime
 
 _RETRY: Final = 1.0
 _FAREWELL: Final = 0.5
+#: A loop that has not moved for so many leases is given up.
+_STALL_LIMIT: Final = 10
 _logger = logging.getLogger(__name__)
 
-Hear = Callable[[Renewed | SessionLost], None]
+#: Called with the session that was renewed, when that was asked (by `uptime`), and the answer.
+Hear = Callable[[SessionId, Micros, Renewed | SessionLost], None]
 
 
 class LeaseKeeper:
@@ -35,25 +41,28 @@ class LeaseKeeper:
     def __init__(
         self,
         make_engine: Callable[[], Engine],
+        *,
         session: SessionHolder,
         roster: Roster,
+        pulse: Pulse,
         heartbeat: Micros,
         hear: Hear,
     ) -> None:
         self._make_engine = make_engine
         self._session = session
         self._roster = roster
+        self._pulse = pulse
         self._heartbeat = heartbeat / SECOND
-        self._lease = session.lease / SECOND
         self._hear = hear
         self._home = asyncio.get_running_loop()
+        self._home_moved = time.monotonic()
+        self._home_may_stall = _STALL_LIMIT * session.lease / SECOND
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._stopping = False
         self._ended = asyncio.Event()
-        #: When the last successful renewal was sent, by the monotonic clock.
-        self.renewed = time.monotonic()
-        self.steady_since = self.renewed
+        #: Whether the worker's loop was given up; it may still come back.
+        self.is_home_stalled = False
 
     def start(self) -> None:
         """Start renewing."""
@@ -74,17 +83,6 @@ class LeaseKeeper:
             with suppress(RuntimeError):  # the thread has just ended
                 loop.call_soon_threadsafe(wake.set)
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether this process has been in touch with the engine for one full lease."""
-        now = time.monotonic()
-        return now - self.renewed < self._lease <= now - self.steady_since
-
-    @property
-    def is_out_of_reach(self) -> bool:
-        """Whether the lease may be over by now."""
-        return time.monotonic() - self.renewed >= self._lease
-
     # -- in the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -97,7 +95,7 @@ class LeaseKeeper:
                 self._home.call_soon_threadsafe(self._ended.set)
 
     async def _keep(self) -> None:
-        self._wake = asyncio.Event()
+        wake = self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         engine = self._make_engine()
         is_own = engine.capabilities.processes
@@ -106,34 +104,52 @@ class LeaseKeeper:
             while not self._stopping:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
-                        await self._wake.wait()
-                self._wake.clear()
-                if not self._stopping or self._roster.stopped:
+                        await wake.wait()
+                wake.clear()
+                if not self._knock():
+                    return
+                if not self.is_home_stalled and (not self._stopping or self._roster.stopped):
                     pause = await self._try(engine)
         finally:
             if is_own:
                 await engine.close()
 
+    def _knock(self) -> bool:
+        """See whether the worker's loop still moves; False if it is closed."""
+        try:
+            self._home.call_soon_threadsafe(self._note_home_moved)
+        except RuntimeError:
+            return False
+        stalled = time.monotonic() - self._home_moved > self._home_may_stall
+        if stalled and not self.is_home_stalled:
+            _logger.error("The worker's loop has stood still for ten leases: it loses its jobs.")
+        self.is_home_stalled = stalled
+        return True
+
+    def _note_home_moved(self) -> None:
+        self._home_moved = time.monotonic()
+
     async def _try(self, engine: Engine) -> float:
         """Renew once; return how long to wait before the next time."""
         try:
             await self._renew(engine)
-        except EngineUnavailable as error:
+        except EngineError as error:
             _logger.warning("Cannot renew the lease now: %s", error)
         except Exception:
             _logger.exception("Cannot renew the lease now")
         else:
             return self._heartbeat
+        self._pulse.miss()
         return min(_RETRY, self._heartbeat / 3)
 
     async def _renew(self, engine: Engine) -> None:
         await engine.open()
         session, stopped = self._session.id, tuple(self._roster.stopped)
-        sent = time.monotonic()
+        sent = uptime()
         answer = await engine.renew(session, self._roster.fences(session), stopped)
-        if sent - self.renewed > self._lease:
-            self.steady_since = sent
-        self.renewed = sent
+        self._pulse.beat(sent)
+        if isinstance(answer, SessionLost):
+            self._pulse.miss()
         del self._roster.stopped[: len(stopped)]
         with suppress(RuntimeError):  # the worker's loop is gone
-            self._home.call_soon_threadsafe(self._hear, answer)
+            self._home.call_soon_threadsafe(self._hear, session, sent, answer)

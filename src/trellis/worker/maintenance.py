@@ -1,8 +1,9 @@
 """Doing what the clock calls for: due jobs, lapsed workers, deadlines, retention.
 
 Every worker does it, because every write is guarded by the job's version: two that see the same
-thing do it once. A process judges others only after its own renewals have succeeded for one full
-lease without a gap, so that an outage of the engine costs nobody a job.
+thing do it once. A process judges others, be it a session or a silent attempt, only after its own
+renewals have succeeded for one full lease without a gap, so that an outage of the engine costs
+nobody a job.
 """
 
 from __future__ import annotations
@@ -11,22 +12,28 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from trellis import control
 from trellis.core.agenda import overdue
 from trellis.core.commands import Command, LoseLease
-from trellis.core.job import JobRecord
-from trellis.core.spans import SECOND, Micros
+from trellis.core.job import Fence, JobRecord
+from trellis.core.spans import SECOND, Instant, Micros
 from trellis.engines.port import Engine
+from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineUnavailable
-from trellis.worker.lease import LeaseKeeper
+from trellis.worker.pulse import Pulse
 
 _LIMIT: Final = 500
 _PRUNE_EVERY: Final = 60.0
 _MOST_PAGES: Final = 20
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _logger = logging.getLogger(__name__)
+
+Judge: TypeAlias = Callable[[DueJob, Instant], Command | None]
+#: An attempt and its last sign of life.
+Silence: TypeAlias = tuple[Fence, Instant | None]
 
 
 class Maintenance:
@@ -35,17 +42,19 @@ class Maintenance:
     def __init__(
         self,
         engine: Engine,
-        keeper: LeaseKeeper,
+        pulse: Pulse,
         on_promoted: Callable[[], None],
         *,
         sweep: Micros,
         poll: Micros,
     ) -> None:
         self._engine = engine
-        self._keeper = keeper
+        self._pulse = pulse
         self._on_promoted = on_promoted
         self._sweep = sweep / SECOND
         self._poll = poll / SECOND / 2
+        #: What the last sweep found silent.
+        self._silent: set[Silence] = set()
 
     async def run(self) -> None:
         """Keep everything up until cancelled."""
@@ -71,37 +80,47 @@ class Maintenance:
 
     async def sweep(self) -> None:
         """Look for workers that have gone, what they left, and what is overdue."""
-        if self._keeper.is_steady:
+        if self._pulse.is_steady:
             due = await self._engine.due("sessions", _LIMIT)
             for session in due.sessions:
-                await self._engine.reap(session)
-        await self._take_back_lost()
-        await self._do_overdue()
+                if self._pulse.is_steady:
+                    await self._engine.reap(session)
+        await self._settle_due("lost", _lost)
+        known, self._silent = self._silent, set()
+        await self._settle_due("jobs", partial(self._overdue, known))
 
-    async def _take_back_lost(self) -> None:
-        due = await self._engine.due("lost", _LIMIT)
-        asked: list[tuple[JobRecord, Command]] = [
-            (job.record, LoseLease(job.record.head.fence, roll=_random.random()))
-            for job in due.jobs
-            if job.record.head.fence is not None
-        ]
-        await self._apply(asked, due.now)
+    def _overdue(self, known: set[Silence], job: DueJob, now: Instant) -> Command | None:
+        (definition, head), seen_at = job
+        command = overdue(definition, head, seen_at, now, _random.random())
+        if not isinstance(command, LoseLease):
+            return command
+        # A sign of life that an outage held up may be on its way: silence counts when the next
+        # sweep finds it again.
+        silence = command.fence, seen_at
+        self._silent.add(silence)
+        return command if silence in known and self._pulse.is_steady else None
 
-    async def _do_overdue(self) -> None:
-        due = await self._engine.due("jobs", _LIMIT)
-        asked: list[tuple[JobRecord, Command]] = []
-        for (definition, head), seen_at in due.jobs:
-            command = overdue(definition, head, seen_at, due.now, _random.random())
-            if command is not None:
-                asked.append((JobRecord(definition, head), command))
-        await self._apply(asked, due.now)
-
-    async def _apply(self, asked: list[tuple[JobRecord, Command]], now: int) -> None:
-        if asked:
-            await control.apply_all(self._engine, asked, now)
-            self._on_promoted()
+    async def _settle_due(self, kind: DueKind, judge: Judge) -> None:
+        """Apply what is called for, page after page while they come back full."""
+        for _ in range(_MOST_PAGES):
+            due = await self._engine.due(kind, _LIMIT)
+            asked: list[tuple[JobRecord, Command]] = []
+            for job in due.jobs:
+                command = judge(job, due.now)
+                if command is not None:
+                    asked.append((job.record, command))
+            if asked:
+                await control.apply_all(self._engine, asked, due.now)
+                self._on_promoted()
+            if not asked or len(due.jobs) < _LIMIT:
+                return
 
     async def _prune(self) -> None:
         for _ in range(_MOST_PAGES):
             if await self._engine.prune(_LIMIT) < _LIMIT:
                 return
+
+
+def _lost(job: DueJob, _: Instant) -> Command | None:
+    fence = job.record.head.fence
+    return None if fence is None else LoseLease(fence, roll=_random.random())

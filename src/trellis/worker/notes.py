@@ -1,8 +1,8 @@
 """What attempts say about themselves, sent in batches.
 
-Any thread may add a note; order is kept per attempt, except that of several progress notes only the
-newest matters. Notes are no truth: when the engine is away they wait, up to a limit, then log lines
-are dropped; a settlement is never sent before the notes that were made until then.
+Any thread may add a note; order is kept per attempt, except that of the progress notes of a phase
+only the newest matters. Notes are no truth: when the engine is away they wait, up to a limit, then
+log lines are dropped; a settlement is never sent before the notes that were made until then.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import threading
 from typing import Final
 
 from trellis.engines.port import Engine
-from trellis.engines.values import Heartbeat, LogLine, Note, NoteBody, Progress
-from trellis.errors import EngineUnavailable
+from trellis.engines.values import Heartbeat, LogLine, Note, NoteBody, Phase, Progress
+from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt
 
 _LINGER: Final = 0.1
@@ -46,6 +46,9 @@ class NoteWriter:
         note = Note(record.definition.row, record.head.claims, attempt.fence, body)
         with self._guard:
             was_empty = not self._lines and not self._newest
+            if isinstance(body, Phase):
+                # The newest is sent last, and what was reached before belongs to no later phase.
+                self._newest.pop((attempt.fence.token, Progress), None)
             if isinstance(body, Progress | Heartbeat):
                 self._newest[attempt.fence.token, type(body)] = note
             elif len(self._lines) < _MOST_WAITING or not isinstance(body, LogLine):
@@ -61,18 +64,18 @@ class NoteWriter:
             await asyncio.sleep(_LINGER)
             try:
                 await self.flush()
-            except EngineUnavailable:
+            except EngineError:
                 self._news.set()
 
     async def flush(self) -> None:
-        """Send everything noted until now; raise `EngineUnavailable` if it has to wait."""
+        """Send everything noted until now; raise `EngineError` if it has to wait."""
         async with self._sending:
             waiting = self._take()
             while waiting:
                 page = waiting[:_PAGE]
                 try:
                     await self._engine.note(page)
-                except EngineUnavailable:
+                except EngineError:
                     with self._guard:
                         self._lines[:0] = waiting
                     raise

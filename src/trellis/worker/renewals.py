@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterable
 
 from trellis.core.commands import Release
-from trellis.core.job import Fence, JobRecord
+from trellis.core.job import Fence, JobRecord, SessionId
+from trellis.core.spans import Micros
 from trellis.engines.values import Renewed, SessionLost
-from trellis.errors import EngineUnavailable
+from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.executor import Executor
@@ -23,6 +24,7 @@ from trellis.worker.planner import Planner
 from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder
 from trellis.worker.settler import Settler
+from trellis.worker.uptime import uptime
 
 _logger = logging.getLogger(__name__)
 
@@ -51,9 +53,11 @@ class Renewals:
         self._strays: dict[Fence, float] = {}
         self._reopening: asyncio.Task[None] | None = None
 
-    def hear(self, answer: Renewed | SessionLost) -> None:
-        """Act on an answer."""
-        self._time.learn(answer.now)
+    def hear(self, session: SessionId, sent: Micros, answer: Renewed | SessionLost) -> None:
+        """Act on an answer about this session."""
+        self._time.learn(answer.now, sent)
+        if session != self._session.id:  # a late word about a session that is over
+            return
         if isinstance(answer, SessionLost):
             self._lose_everything()
             return
@@ -61,6 +65,11 @@ class Renewals:
             self._ask(self._roster.held.get(fence))
         self._lose(answer.lost)
         self._hand_back_strays(answer.unknown)
+
+    def close(self) -> None:
+        """Open no further session."""
+        if self._reopening is not None:
+            self._reopening.cancel()
 
     @staticmethod
     def _ask(attempt: Attempt | None) -> None:
@@ -78,13 +87,15 @@ class Renewals:
             else:
                 self._executor.drop(attempt)
                 self._roster.held.pop(fence, None)
+                self._roster.has_stopped(attempt)
 
     def _hand_back_strays(self, unknown: Iterable[JobRecord]) -> None:
         now = time.monotonic()
         seen: dict[Fence, float] = {}
         for record in unknown:
             fence = record.head.fence
-            if fence is None or fence in self._roster.held:
+            # A blocked job is held by nobody on purpose: it waits for an operator.
+            if fence is None or fence in self._roster.held or record.head.blocked:
                 continue
             first = seen[fence] = self._strays.get(fence, now)
             asking = self._fetcher.asking_since
@@ -109,11 +120,12 @@ class Renewals:
 
     async def _reopen(self) -> None:
         while True:
+            sent = uptime()
             try:
                 session = await self._session.open()
-            except EngineUnavailable:
+            except EngineError:
                 await asyncio.sleep(1)
             else:
-                self._time.learn(session.now)
+                self._time.learn(session.now, sent)
                 self._fetcher.nudge()
                 return

@@ -22,6 +22,11 @@ class Roster:
         #: Ended from outside, and their handlers have stopped since: their keys may go on.
         self.stopped: list[Fence] = []
 
+    def has_stopped(self, attempt: Attempt) -> None:
+        """Have the engine told that an ended attempt's handler does not run (any more)."""
+        if attempt.record.definition.key is not None:
+            self.stopped.append(attempt.fence)
+
     def fences(self, session: SessionId) -> tuple[Fence, ...]:
         """Return what is held under this session; safe from any thread."""
         return tuple(fence for fence in tuple(self.held) if fence.session == session)

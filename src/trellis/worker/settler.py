@@ -1,8 +1,8 @@
 """Recording how attempts ended: whatever has come since the last batch forms the next one.
 
-Nothing is dropped. While the engine is away, settlements wait and are tried again; a batch refused
-for another reason is split until the offender is alone, which is then settled as unstorable. An
-attempt leaves the roster only here, once the engine has answered.
+Nothing is dropped. While anything is wrong with the engine, settlements wait and are tried again; a
+batch refused for what it contains is split until the offender is alone, which is then settled as
+unstorable. An attempt leaves the roster only here, once the engine has answered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trellis.control import Contended
 from trellis.core.commands import FencedCommand
 from trellis.core.lifecycle import Stale
 from trellis.engines.port import Engine
-from trellis.errors import EngineUnavailable, OutcomeUnknown
+from trellis.errors import EngineError
 from trellis.worker import verdict
 from trellis.worker.attempt import Attempt
 from trellis.worker.engine_time import EngineTime
@@ -77,7 +77,7 @@ class Settler:
         while True:
             try:
                 await self._commit(batch)
-            except (EngineUnavailable, OutcomeUnknown) as error:
+            except EngineError as error:
                 if not failures:
                     _logger.warning("%d settlements wait for the engine: %s", len(batch), error)
                 await asyncio.sleep(_PATIENCE[min(failures, len(_PATIENCE) - 1)])
@@ -100,10 +100,13 @@ class Settler:
                 self._waiting.append((attempt, command))
                 continue
             held.pop(attempt.fence, None)
-            if isinstance(result, Stale):
-                self.refused += 1
-            else:
-                self.settled += 1
+            is_over = isinstance(result, Stale)
+            self.refused += is_over
+            self.settled += not is_over
+            # Only now does the engine keep the key's slot for a handler that may run on, so a
+            # handler that has stopped meanwhile must be reported from here.
+            if (is_over or not getattr(command, "stopped", True)) and not attempt.running:
+                self._roster.has_stopped(attempt)
 
     async def _split(self, batch: Sequence[Settlement], error: Exception) -> None:
         if len(batch) > 1:

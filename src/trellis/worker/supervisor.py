@@ -18,7 +18,7 @@ from trellis.contract.declaration import JobType
 from trellis.contract.settings import WorkerSettings
 from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
-from trellis.errors import ConfigurationError, EngineUnavailable
+from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Stop
 from trellis.worker.cancels import CancelWatch
@@ -30,11 +30,13 @@ from trellis.worker.log import log_capture
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
 from trellis.worker.planner import Planner
+from trellis.worker.pulse import Pulse
 from trellis.worker.renewals import Renewals
 from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder, describe_worker
 from trellis.worker.settler import Settler
 from trellis.worker.sweeper import Sweeper
+from trellis.worker.uptime import uptime
 
 #: How long stopped handlers and the last settlements may take after the grace.
 _LAST_MOMENT: Final = 2.0
@@ -79,13 +81,17 @@ class Supervisor:
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,
             engine_time=self._time,
         )  # fmt: skip
+        self._pulse = Pulse(settings.lease, settings.heartbeat)
         self._keeper = LeaseKeeper(
-            make_engine, self._session, self._roster, settings.heartbeat, self._renewals.hear
-        )
+            make_engine, session=self._session, roster=self._roster, pulse=self._pulse,
+            heartbeat=settings.heartbeat, hear=self._renewals.hear,
+        )  # fmt: skip
         self._maintenance = Maintenance(
-            engine, self._keeper, self._fetcher.nudge, sweep=settings.sweep, poll=settings.poll
+            engine, self._pulse, self._fetcher.nudge, sweep=settings.sweep, poll=settings.poll
         )
-        self._sweeper = Sweeper(self._roster, self._executor, self._notes, self._keeper)
+        self._sweeper = Sweeper(
+            self._roster, self._executor, self._notes, self._keeper, self._pulse
+        )
         self._cancels = CancelWatch(engine, self._roster)
         self._fetching: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
@@ -110,8 +116,9 @@ class Supervisor:
 
     async def start(self) -> None:
         """Open a session and begin to work."""
+        sent = uptime()
         session = await self._session.open()
-        self._time.learn(session.now)
+        self._time.learn(session.now, sent)
         log_capture.install()
         self._executor.start()
         self._keeper.start()
@@ -123,7 +130,24 @@ class Supervisor:
             self._loops.append(asyncio.create_task(_keep_going(work), name=work.__qualname__))
 
     async def stop(self) -> None:
-        """Stop in order; afterwards nothing of this worker runs and nothing is held."""
+        """Stop in order; afterwards nothing of this worker runs and nothing is held.
+
+        Whoever cuts this short leaves jobs behind, but nothing that runs or renews.
+        """
+        try:
+            try:
+                await self._finish_work()
+            finally:
+                await self._keeper.stop()
+            await self._end_session()
+        finally:
+            await self._close_loops()
+
+    def stop_at_once(self) -> None:
+        """Cut the grace of a stop under way: handlers are interrupted now."""
+        self._grace_is_over.set()
+
+    async def _finish_work(self) -> None:
         self._surroundings.stopping = True
         grace_ends = time.monotonic() + self.settings.grace / SECOND
         self._fetcher.stop()
@@ -133,15 +157,12 @@ class Supervisor:
         await self._within(grace_ends - time.monotonic(), self._quiet_or_over())
         await self._release_the_rest()
         await self._within(_LAST_MOMENT / 2, self._settler.flush())
-        await self._keeper.stop()
-        with suppress(EngineUnavailable):
-            await self._notes.flush()
-            await self._engine.close_session(self._session.id)
-        await self._close_loops()
 
-    def stop_at_once(self) -> None:
-        """Cut the grace of a stop under way: handlers are interrupted now."""
-        self._grace_is_over.set()
+    async def _end_session(self) -> None:
+        with suppress(EngineError):
+            await self._notes.flush()
+        with suppress(EngineError):
+            await self._engine.close_session(self._session.id)
 
     async def _quiet_or_over(self) -> None:
         quiet = asyncio.create_task(self._executor.until_quiet())
@@ -160,6 +181,7 @@ class Supervisor:
 
     async def _close_loops(self) -> None:
         log_capture.remove()
+        self._renewals.close()
         await self._executor.close()
         tasks = [*self._loops, *([self._fetching] if self._fetching else [])]
         for task in tasks:

@@ -15,6 +15,7 @@ from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.executor import Executor
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.notes import NoteWriter
+from trellis.worker.pulse import Pulse
 from trellis.worker.roster import Roster
 
 _TICK: Final = 0.1
@@ -26,12 +27,18 @@ class Sweeper:
     """Looks at every attempt ten times a second."""
 
     def __init__(
-        self, roster: Roster, executor: Executor, notes: NoteWriter, keeper: LeaseKeeper
+        self,
+        roster: Roster,
+        executor: Executor,
+        notes: NoteWriter,
+        keeper: LeaseKeeper,
+        pulse: Pulse,
     ) -> None:
         self._roster = roster
         self._executor = executor
         self._notes = notes
         self._keeper = keeper
+        self._pulse = pulse
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -41,7 +48,7 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """Look at everything once."""
-        out_of_reach = self._keeper.is_out_of_reach
+        out_of_reach = self._pulse.is_out_of_reach
         for attempt in list(self._roster.running.values()):
             if now >= attempt.timeout_at:
                 attempt.stop(Stop.TIMEOUT)
