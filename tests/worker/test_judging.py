@@ -122,6 +122,18 @@ async def test_a_process_that_is_not_steady_calls_nobody_silent(scene: Scene) ->
     assert await scene.state(record.definition.id) is State.ACTIVE
 
 
+async def test_a_process_that_is_not_steady_times_nobody_out(scene: Scene) -> None:
+    (record,) = await scene.claim(a_job(policy=Policy(timeout=SECOND)))
+    job_id = record.definition.id
+    scene.beat_for(LEASE)
+    scene.pulse.miss()
+    await scene.maintenance.sweep()
+    assert await scene.state(job_id) is State.ACTIVE
+    scene.beat_for(LEASE)
+    await scene.maintenance.sweep()
+    assert await scene.state(job_id) is State.RETRY
+
+
 async def test_one_sweep_takes_back_more_than_a_page(scene: Scene) -> None:
     records = await scene.claim(*(a_job() for _ in range(1100)))
     await scene.engine.close_session(fence_of(records[0]).session)

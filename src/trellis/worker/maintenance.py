@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from trellis import control
 from trellis.core.agenda import overdue
-from trellis.core.commands import Command, LoseLease
+from trellis.core.commands import Command, Fail, LoseLease
 from trellis.core.job import Fence, JobRecord
 from trellis.core.spans import SECOND, Instant, Micros
 from trellis.engines.port import Engine
@@ -92,6 +92,9 @@ class Maintenance:
     def _overdue(self, known: set[Silence], job: DueJob, now: Instant) -> Command | None:
         (definition, head), seen_at = job
         command = overdue(definition, head, seen_at, now, _random.random())
+        if isinstance(command, Fail) and not self._pulse.is_steady:
+            # It may have ended in time, and an outage may hold up its settlement.
+            return None
         if not isinstance(command, LoseLease):
             return command
         # A sign of life that an outage held up may be on its way: silence counts when the next
