@@ -8,7 +8,7 @@ holds. Commands of operators and of the clock carry none: they are guarded by th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from trellis.core.job import Failure, Fence, JobId
 from trellis.core.spans import Instant, Micros
@@ -162,6 +162,7 @@ class Dismiss:
 
 
 #: Commands that only the attempt named in their fence may give.
+FENCED: Final = (Complete, Fail, Snooze, Release, LoseLease, Crash)
 FencedCommand: TypeAlias = Complete | Fail | Snooze | Release | LoseLease | Crash
 Command: TypeAlias = (
     Claim | FencedCommand | ReleaseKey | Cancel | Expire | Skip | Retry | Replay | Dismiss

@@ -9,22 +9,12 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 
 from trellis.core.changes import Case
-from trellis.core.commands import (
-    Command,
-    Complete,
-    Crash,
-    Fail,
-    LoseLease,
-    Release,
-    Snooze,
-)
+from trellis.core.commands import FENCED, Command
 from trellis.core.events import Event, EventKind
 from trellis.core.job import Definition, Head, JobRecord, NewJob
 from trellis.core.rules import RULES, Rule
 from trellis.core.spans import Instant
 from trellis.core.states import WAITING, State
-
-_FENCED: Final = (Complete, Fail, Snooze, Release, LoseLease, Crash)
 
 
 class Transition(NamedTuple):
@@ -69,7 +59,7 @@ _make: Final = tuple.__new__
 def decide(record: JobRecord, command: Command, now: Instant) -> Transition | Stale | Refused:
     """Decide what the command does to this job now."""
     definition, head = record
-    if isinstance(command, _FENCED) and command.fence != head.fence:
+    if isinstance(command, FENCED) and command.fence != head.fence:
         return Stale(head)
     case = _make(Case, (definition, head, command, now))
     for rule in _TABLE.get((type(command), head.state._value_), ()):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from trellis.core.commands import Complete, Crash, Fail, LoseLease, Release, Snooze
+from trellis.core.commands import FENCED
 from trellis.core.rules import RULES, Rule
 from trellis.core.states import ENDED, FINAL, WAITING, State
-
-_FENCED: Final = (Complete, Fail, Snooze, Release, LoseLease, Crash)
 
 _HEADER: Final = """\
 # Lifecycle
@@ -64,7 +62,7 @@ def _rules() -> Iterable[str]:
 
 
 def _name(rule: Rule[Any]) -> str:
-    mark = " †" if issubclass(rule.command, _FENCED) else ""
+    mark = " †" if issubclass(rule.command, FENCED) else ""
     return rule.command.__name__ + mark
 
 
