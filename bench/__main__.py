@@ -45,8 +45,8 @@ class Row(NamedTuple):
 
 def measure(jobs: int, rounds: int, folder: Path) -> list[Row]:
     """Let floor and engine take turns."""
-    create = Row("create, 100 per call", [], [])
-    drain = Row("drain, 100 per batch", [], [])
+    create = Row("create, 100 per call, two calls under way", [], [])
+    drain = Row("drain, 100 per batch, two batches in hand", [], [])
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as place:
             floor = floor_sqlite.run(Path(place), jobs, BATCH)

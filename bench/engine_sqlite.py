@@ -30,10 +30,15 @@ def new_jobs(count: int) -> list[NewJob]:
 
 
 async def create(engine: SqliteEngine, jobs: list[NewJob], batch: int) -> float:
-    """Create jobs in batches, one call after the other; return jobs per second."""
+    """Create jobs in batches, at most two calls under way; return jobs per second."""
     began = time.perf_counter()
-    for first in range(0, len(jobs), batch):
-        await engine.create(jobs[first : first + batch])
+    starts = iter(range(0, len(jobs), batch))
+
+    async def call_after_call() -> None:
+        for first in starts:
+            await engine.create(jobs[first : first + batch])
+
+    await asyncio.gather(call_after_call(), call_after_call())
     return len(jobs) / (time.perf_counter() - began)
 
 
