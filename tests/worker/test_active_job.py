@@ -191,6 +191,30 @@ async def test_records_of_logging_go_to_the_jobs_log(service: Service) -> None:
     assert lines[0].fields == '{"logger": "shop.handlers"}'
 
 
+async def test_a_log_call_takes_what_logging_takes_and_never_fails(service: Service) -> None:
+    @service.job
+    async def talk(job: ActiveJob[int]) -> None:
+        job.log.info("page %d of %s", 1, "two")
+        job.log.warning(7)
+        job.log.error("only %s", "one", "more")  # noqa: PLE1205 - the mistake it survives
+        try:
+            dict[str, int]().pop("gone")
+        except KeyError:
+            job.log.exception("no such page")
+
+    async with service.worker():
+        ref = await talk.create(1)
+        await ref.wait("10s")
+        lines = await logs(service, ref)
+    assert [(line.level, line.message) for line in lines] == [
+        ("info", "page 1 of two"),
+        ("warning", "7"),
+        ("error", "only %s one more"),
+        ("error", "no such page"),
+    ]
+    assert "KeyError: 'gone'" in (lines[-1].fields or "")
+
+
 async def test_a_chatty_job_cannot_fill_the_database(service: Service) -> None:
     @service.job
     async def chat(job: ActiveJob[int]) -> None:

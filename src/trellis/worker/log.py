@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -27,21 +28,26 @@ class JobLog:
         self._attempt = attempt
         self._notes = notes
 
-    def debug(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - fields are the caller's
+    def debug(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
         """Add a line for people who look closely."""
-        self.write("debug", message, fields)
+        self.write("debug", _text(message, args), fields)
 
-    def info(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - fields are the caller's
-        """Add a line."""
-        self.write("info", message, fields)
+    def info(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
+        """Add a line; `%s` and friends in it are filled with what follows, as in `logging`."""
+        self.write("info", _text(message, args), fields)
 
-    def warning(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - as above
+    def warning(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
         """Add a line about something that may go wrong."""
-        self.write("warning", message, fields)
+        self.write("warning", _text(message, args), fields)
 
-    def error(self, message: str, /, **fields: Any) -> None:  # noqa: ANN401 - as above
+    def error(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
         """Add a line about something that went wrong."""
-        self.write("error", message, fields)
+        self.write("error", _text(message, args), fields)
+
+    def exception(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
+        """Add a line about the exception that is being handled."""
+        error = traceback.format_exc(limit=-10).strip()
+        self.write("error", _text(message, args), {**fields, "exception": error})
 
     def write(self, level: str, message: str, fields: dict[str, Any] | None = None) -> None:
         """Add a line of any level."""
@@ -54,6 +60,14 @@ class JobLog:
         text = json.dumps(fields, default=str) if fields else None
         line = LogLine(level, storable(message), None if text is None else _small(text))
         self._notes.add(attempt, line)
+
+
+def _text(message: object, args: tuple[object, ...]) -> str:
+    """Return the line; a log call never fails because of what it was given."""
+    try:
+        return str(message) % args if args else str(message)
+    except (TypeError, ValueError):
+        return " ".join(map(str, (message, *args)))
 
 
 def _small(text: str, limit: int = 16_384) -> str:
