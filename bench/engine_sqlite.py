@@ -29,8 +29,8 @@ def new_jobs(count: int) -> list[NewJob]:
     return jobs
 
 
-async def create(engine: SqliteEngine, jobs: list[NewJob], batch: int) -> float:
-    """Create jobs in batches, at most two calls under way; return jobs per second."""
+async def create(engine: SqliteEngine, jobs: list[NewJob], batch: int, callers: int) -> float:
+    """Create jobs in batches, each caller waiting for its call; return jobs per second."""
     began = time.perf_counter()
     starts = iter(range(0, len(jobs), batch))
 
@@ -38,7 +38,7 @@ async def create(engine: SqliteEngine, jobs: list[NewJob], batch: int) -> float:
         for first in starts:
             await engine.create(jobs[first : first + batch])
 
-    await asyncio.gather(call_after_call(), call_after_call())
+    await asyncio.gather(*(call_after_call() for _ in range(callers)))
     return len(jobs) / (time.perf_counter() - began)
 
 
@@ -74,12 +74,13 @@ async def _drain(engine: SqliteEngine, session: SessionId, batch: int) -> int:
     return done
 
 
-async def measure(folder: Path, count: int, batch: int) -> tuple[float, float]:
-    """Create and drain jobs in a fresh file; return both rates."""
+async def measure(folder: Path, count: int, batch: int) -> tuple[float, float, float]:
+    """Create and drain in a fresh file, then create with two callers; return the three rates."""
     engine = SqliteEngine(folder / "engine.db")
     await engine.open()
     try:
-        jobs = new_jobs(count)
-        return await create(engine, jobs, batch), await drain(engine, count, batch)
+        alone = await create(engine, new_jobs(count), batch, callers=1)
+        drained = await drain(engine, count, batch)
+        return alone, drained, await create(engine, new_jobs(count), batch, callers=2)
     finally:
         await engine.close()
