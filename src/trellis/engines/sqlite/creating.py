@@ -81,14 +81,14 @@ def _create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]
             rows.queue.append((seq, lane, *queue_tail))
             rows.events.append((seq, *event_tail))
         else:
-            rows.add_full(new, seq, lane, policy, now)
+            rows.add_full(check_new_job(new), seq, lane, policy, now)
     rows.write(tx)
     tx.run("create_counter_set", seq)
     return [Accepted(new.id) for new in jobs]
 
 
 def _alike(new: NewJob, other: NewJob) -> bool:
-    """Tell whether two jobs share lane and policy; then checking one is checking both."""
+    """Tell whether two jobs share lane and policy; if both are bare, one check serves both."""
     return new.policy is other.policy and new.priority == other.priority and new[1:4] == other[1:4]
 
 

@@ -179,3 +179,9 @@ class TestCreating(EngineSuite):
         record = await accept_one(engine, a_job())
         created = Event(EventKind.CREATED, 1, State.PENDING, clock.now(), 0, None, None)
         assert await journal(engine, record) == [created]
+
+    async def test_every_job_of_a_call_is_checked_not_only_the_first(self, engine: Engine) -> None:
+        for bad in (a_job(expect="\0"), a_job(tags=(("a", "1"), ("a", "2")))):
+            with pytest.raises(ConfigurationError):
+                await engine.create([a_job(), a_job(), bad])
+        assert (await engine.find(JobFilter())).jobs == ()
