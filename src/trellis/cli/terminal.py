@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -80,8 +79,3 @@ def _lines(title: str, console: Console) -> Report:
             console.print(f"{title}: {done:,} of {total:,}")
 
     return report
-
-
-def stdout_is_terminal() -> bool:
-    """Tell whether a person reads stdout."""
-    return sys.stdout.isatty()

@@ -7,7 +7,6 @@ says why, because the reason decides what is recorded.
 from __future__ import annotations
 
 import asyncio
-import time
 from enum import Enum
 from math import inf
 
@@ -90,7 +89,3 @@ class Attempt:
             return
         self.stop_reason = reason
         self.task.cancel()
-
-    def age(self) -> float:
-        """Return how many seconds the handler has been running."""
-        return time.monotonic() - self.began

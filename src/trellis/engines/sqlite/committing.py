@@ -174,7 +174,6 @@ def _revive(tx: Transaction, transition: Transition) -> bool:
     definition, head, before = transition.definition, transition.head, transition.before
     if not tx.run("commit_revive_guard", definition.row, before.generation, before.version):
         return False
-    tx.run("commit_keep_forever", definition.row)
     lane = Lane(definition.service, definition.queue, definition.type, definition.priority)
     tx.run(
         "create_queue_full",

@@ -1,1 +1,0 @@
-update trellis_outcome set keep_until = null where job = ?
