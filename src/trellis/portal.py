@@ -1,0 +1,1 @@
+"""One thread with an event loop, through which plain functions call coroutines."""
