@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from trellis.contract import given
 from trellis.contract.codec import Codec, NothingCodec, codec_for
-from trellis.contract.options import TypeOptions, check_options, make_policy
+from trellis.contract.options import Isolation, TypeOptions, check_options, make_policy
 from trellis.contract.per_key import check_fields
 from trellis.contract.signature import Handler, read_handler
 from trellis.core.names import check_queue, check_type
@@ -35,6 +35,10 @@ class JobType:
         deadline = options.get("deadline")
         #: Jobs without a deadline of their own get this one, in microseconds after creation.
         self.deadline = None if deadline is None else given.positive_span("deadline", deadline)
+        #: Where its handler runs.
+        self.isolation: Isolation = given.one_of(
+            Isolation, "isolation", options.get("isolation", "auto")
+        )
         #: What is promised about its jobs.
         self.policy = make_policy(**_policies(options))
         self.payload: Codec = codec_for(payload, "a payload")
@@ -104,6 +108,6 @@ def _concurrency(name: str, asked: int | None) -> int | None:
     return asked
 
 
-def _policies(options: TypeOptions) -> Any:  # noqa: ANN401 - a TypedDict minus four keys has no type
-    beside = {"name", "queue", "concurrency", "deadline"}
+def _policies(options: TypeOptions) -> Any:  # noqa: ANN401 - a TypedDict minus five keys has no type
+    beside = {"name", "queue", "concurrency", "deadline", "isolation"}
     return {name: value for name, value in options.items() if name not in beside}

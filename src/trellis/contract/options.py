@@ -19,6 +19,9 @@ from trellis.core.spans import Micros, Span
 from trellis.errors import ConfigurationError
 
 Kept = Literal["completed", "failed", "dead", "other"]
+#: Where a handler runs. `auto`: a coroutine on the worker's loop, a plain function in a thread.
+#: `process`: in a child process, which can be killed whatever the handler does.
+Isolation = Literal["auto", "process"]
 
 #: What other job systems call it: the option here, and what to write.
 _ELSEWHERE: Final = {
@@ -65,6 +68,8 @@ class DeclareOptions(PolicyOptions, total=False):
     concurrency: int | None
     #: Jobs created without a deadline must end within this span.
     deadline: Span
+    #: Where its handler runs: with the worker, or in a child process that can be killed.
+    isolation: Isolation
 
 
 class TypeOptions(DeclareOptions, total=False):
