@@ -227,5 +227,5 @@ async def work(services: Sequence[Service], settings: WorkerSettings) -> AsyncIt
         for service in services:
             if service.make_lifespan is not None:
                 states[service.name] = await stack.enter_async_context(service.make_lifespan())
-        supervisor = Supervisor(engine, connection.make, handled, settings, states)
+        supervisor = Supervisor(engine, connection.make, handled, settings, states=states)
         yield await stack.enter_async_context(supervisor)

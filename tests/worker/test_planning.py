@@ -28,7 +28,13 @@ def planner(*types: tuple[Any, dict[str, Any]], slots: int = 10) -> Planner:
     for handler, options in types:
         service.job(**options)(handler)
     notes = NoteWriter(FaultyEngine())
-    executor = Executor(slots, Roster(), Surroundings(notes), EngineTime(0), lambda *_: None)
+    executor = Executor(
+        slots,
+        roster=Roster(),
+        surroundings=Surroundings(notes),
+        engine_time=EngineTime(0),
+        settle=lambda *_: None,
+    )
     return Planner(service.job_types, executor)
 
 

@@ -22,6 +22,7 @@ from trellis.errors import PayloadInvalid
 from trellis.worker import verdict
 from trellis.worker.active import ActiveJob, Surroundings
 from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.board import Board
 from trellis.worker.calling import HandlerThreads, run_in_context
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.log import JobLog, current_log
@@ -41,12 +42,16 @@ class Executor:
     def __init__(
         self,
         slots: int,
+        *,
         roster: Roster,
         surroundings: Surroundings,
         engine_time: EngineTime,
         settle: Settle,
+        board: Board | None = None,
     ) -> None:
         self.slots = slots
+        #: How many handlers were called so far.
+        self.begun = 0
         #: Called when a slot is free or the line is getting short.
         self.on_hungry: Callable[[], None] = lambda: None
         #: The line must be at least this long, or more is asked for.
@@ -58,6 +63,7 @@ class Executor:
         self._surroundings = surroundings
         self._time = engine_time
         self._settle = settle
+        self._board = board or Board(slots)
         self._threads = HandlerThreads(slots)
         self._context = copy_context()
         self._resting: deque[asyncio.Future[None]] = deque()
@@ -72,7 +78,9 @@ class Executor:
         """Open the slots."""
         self._bystander = asyncio.create_task(asyncio.Event().wait(), name="trellis-bystander")
         for number in range(self.slots):
-            self._tasks.append(asyncio.create_task(self._slot(), name=f"trellis-slot-{number}"))
+            self._tasks.append(
+                asyncio.create_task(self._slot(number), name=f"trellis-slot-{number}")
+            )
 
     @property
     def load(self) -> int:
@@ -144,11 +152,11 @@ class Executor:
         """
         return self._closing or (self._bystander is not None and self._bystander.cancelling() > 0)
 
-    async def _slot(self) -> None:
+    async def _slot(self, number: int) -> None:
         task = asyncio.current_task()
         while not self._is_ending:
             try:
-                await self._serve(task)
+                await self._serve(task, number)
                 await asyncio.sleep(0)  # raises what was not raised yet, lest the next job gets it
             except asyncio.CancelledError:
                 if self._is_ending:
@@ -156,7 +164,7 @@ class Executor:
             while task is not None and task.cancelling():
                 task.uncancel()
 
-    async def _serve(self, task: asyncio.Task[None] | None) -> None:
+    async def _serve(self, task: asyncio.Task[None] | None, number: int) -> None:
         """Run one attempt after another until the task is cancelled, whoever does it and why."""
         line = self.line
         while task is None or not task.cancelling():
@@ -166,7 +174,7 @@ class Executor:
             attempt = line.popleft()
             if len(line) == self.low_water:
                 self.on_hungry()
-            await self._execute(attempt, task)
+            await self._execute(attempt, task, number)
             if time.monotonic() > self._turn_ends:
                 await asyncio.sleep(0)
                 self._turn_ends = time.monotonic() + _TURN
@@ -187,10 +195,20 @@ class Executor:
         if not self.line and not self._roster.running:
             self._quiet.set()
 
-    async def _execute(self, attempt: Attempt, task: asyncio.Task[None] | None) -> None:
+    async def _execute(
+        self, attempt: Attempt, task: asyncio.Task[None] | None, number: int
+    ) -> None:
         began = time.monotonic()
-        attempt.begin(task, began, self._time.now())
-        self._roster.running[attempt.fence] = attempt
+        fence = attempt.fence
+        started_at = self._time.now()
+        attempt.begin(task, began, started_at)
+        self._roster.running[fence] = attempt
+        job_id = attempt.record.definition.id
+        self._board.begin(
+            number, fence, job_id,
+            began=began, timeout_at=attempt.timeout_at, started_at=started_at,
+        )  # fmt: skip
+        self.begun += 1
         command: FencedCommand | None = None
         try:
             command = await self._call(attempt)
@@ -201,6 +219,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - even SystemExit ends only this attempt
             command = verdict.raised(attempt, error)
         finally:
+            self._board.end(number)
             self._leave(attempt, time.monotonic() - began)
         if command is not None and not attempt.closed:
             attempt.closed = True

@@ -21,6 +21,7 @@ from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Stop
+from trellis.worker.board import Board
 from trellis.worker.cancels import CancelWatch
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.executor import Executor
@@ -53,7 +54,9 @@ class Supervisor:
         make_engine: Callable[[], Engine],
         job_types: Sequence[JobType],
         settings: WorkerSettings,
+        *,
         states: Mapping[str, Any] | None = None,
+        board: Board | None = None,
     ) -> None:
         if not job_types:
             raise ConfigurationError(
@@ -68,9 +71,11 @@ class Supervisor:
         self._time = EngineTime(0)
         self._settler = Settler(engine, self._roster, self._notes, self._time)
         self._surroundings = Surroundings(self._notes, states)
+        self._board = board or Board(settings.concurrency)
         self._executor = Executor(
-            settings.concurrency, self._roster, self._surroundings, self._time, self._settler.put
-        )
+            settings.concurrency, roster=self._roster, surroundings=self._surroundings,
+            engine_time=self._time, settle=self._settler.put, board=self._board,
+        )  # fmt: skip
         self._planner = Planner(job_types, self._executor)
         self._fetcher = Fetcher(
             engine, session=self._session, executor=self._executor, planner=self._planner,

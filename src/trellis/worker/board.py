@@ -1,0 +1,130 @@
+"""What a worker process is doing, written where its guardian can read it whatever happens to it.
+
+A small piece of shared memory: nobody has to ask the process, so it can be read while its loop is
+blocked, while C code holds the interpreter lock, and after its death. The process writes, the
+guardian reads; a reader may see a record half written only while the process lives, so nothing
+that ends an attempt is decided from one look at a living process.
+
+Besides the attempts that run now it keeps the tokens of those that began lately: an attempt that
+has begun must never be handed back as if it had not, even when its handler has ended since.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import Final, NamedTuple
+
+from trellis.core.job import Fence, JobId, SessionId
+from trellis.core.spans import Instant
+
+_HEADER: Final = struct.Struct("<qddq")  # session, loop moved, lease renewed, attempts begun
+_RECORD: Final = struct.Struct("<qqddq26s")  # session, token, began, timeout at, started at, job
+_TOKEN: Final = struct.Struct("<q")
+_FREE: Final = bytes(_RECORD.size)
+_WORD: Final = struct.Struct("<d")
+_LATELY: Final = 8192
+_MOVED_AT: Final = 8
+_RENEWED_AT: Final = 16
+_BEGUN_AT: Final = 24
+
+
+class Running(NamedTuple):
+    """An attempt whose handler runs; times by the monotonic clock, `started_at` the engine's."""
+
+    fence: Fence
+    began: float
+    timeout_at: float
+    started_at: Instant
+    job_id: JobId
+
+
+def board_size(slots: int) -> int:
+    """Return how many bytes a board for so many slots needs."""
+    return _HEADER.size + slots * _RECORD.size + _LATELY * _TOKEN.size
+
+
+class Board:
+    """The shared memory of one worker process; without a file it is seen by the process alone."""
+
+    def __init__(self, slots: int, file: int = -1) -> None:
+        self._slots = slots
+        self._memory = mmap.mmap(file, board_size(slots))
+        self._lately = _HEADER.size + slots * _RECORD.size
+        self._begun = 0
+
+    # -- written by the worker -----------------------------------------------------------------
+
+    def opened(self, session: SessionId) -> None:
+        """Note the session under which is claimed from now on."""
+        _TOKEN.pack_into(self._memory, 0, session)
+
+    def moved(self, now: float) -> None:
+        """Note that the loop moves."""
+        _WORD.pack_into(self._memory, _MOVED_AT, now)
+
+    def renewed(self, now: float) -> None:
+        """Note that the lease was renewed."""
+        _WORD.pack_into(self._memory, _RENEWED_AT, now)
+
+    def begin(
+        self, slot: int, fence: Fence, job_id: JobId, *,
+        began: float, timeout_at: float, started_at: Instant,
+    ) -> None:  # fmt: skip
+        """Note that a handler is about to be called in this slot."""
+        memory, (session, token) = self._memory, fence
+        _RECORD.pack_into(
+            memory, _HEADER.size + slot * _RECORD.size,
+            session, token, began, timeout_at, started_at, job_id.encode(),
+        )  # fmt: skip
+        _TOKEN.pack_into(memory, self._lately + self._begun % _LATELY * _TOKEN.size, token)
+        self._begun += 1
+        _TOKEN.pack_into(memory, _BEGUN_AT, self._begun)
+
+    def end(self, slot: int) -> None:
+        """Note that the handler of this slot has ended."""
+        start = _HEADER.size + slot * _RECORD.size
+        self._memory[start : start + _RECORD.size] = _FREE
+
+    # -- read by the guardian ------------------------------------------------------------------
+
+    @property
+    def session(self) -> SessionId:
+        """The session of the process; 0 before it has one."""
+        return SessionId(_TOKEN.unpack_from(self._memory, 0)[0])
+
+    @property
+    def loop_moved(self) -> float:
+        """When the loop last moved, by the monotonic clock; 0 before it did."""
+        return float(_WORD.unpack_from(self._memory, _MOVED_AT)[0])
+
+    @property
+    def lease_renewed(self) -> float:
+        """When the process last renewed its lease, by the monotonic clock; 0 before it did."""
+        return float(_WORD.unpack_from(self._memory, _RENEWED_AT)[0])
+
+    def running(self) -> list[Running]:
+        """Return the attempts whose handlers run."""
+        found = []
+        for slot in range(self._slots):
+            record = _RECORD.unpack_from(self._memory, _HEADER.size + slot * _RECORD.size)
+            session, token, began, timeout_at, started_at, job_id = record
+            if session:
+                fence = Fence(SessionId(session), token)
+                identity = JobId(job_id.decode("ascii", "replace"))
+                found.append(Running(fence, began, timeout_at, started_at, identity))
+        return found
+
+    def has_begun(self, fence: Fence) -> bool:
+        """Tell whether the handler of this attempt was ever called; if in doubt, it was."""
+        (begun,) = _TOKEN.unpack_from(self._memory, _BEGUN_AT)
+        token = _TOKEN.pack(fence.token)
+        kept = self._memory[self._lately : self._lately + min(begun, _LATELY) * _TOKEN.size]
+        at = kept.find(token)
+        while at >= 0 and at % _TOKEN.size:
+            at = kept.find(token, at + 1)
+        return at >= 0
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._memory.close()
