@@ -161,6 +161,13 @@ def test_settings_come_from_the_environment_and_then_from_the_program() -> None:
         "sweep": "2s",
         "grace": "1s",
         "poll": "1s",
+        "processes": "1",
+        "stall_limit": "1m",
+        "max_jobs": "no limit",
+        "max_memory": "no limit",
+        "types": "all",
+        "queues": "all",
+        "name": "host and process",
     }
 
 
@@ -187,4 +194,11 @@ def test_the_default_settings_are_the_tuned_ones() -> None:
         "sweep": "5s",
         "grace": "25s",
         "poll": "1s",
+        "processes": "1",
+        "stall_limit": "5m",
+        "max_jobs": "no limit",
+        "max_memory": "no limit",
+        "types": "all",
+        "queues": "all",
+        "name": "host and process",
     }
