@@ -1,13 +1,55 @@
-"""Finding a service by `module:attribute`, the way people start it: from the current folder."""
+"""Finding services by `module:attribute`, the way people start them: from the current folder.
+
+Named on the command line, else by `TRELLIS_APP`, else by `app` in the settings of the project; then
+the folder of those settings is searched too. Modules that a service includes are loaded with it.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from trellis.contract.settings_file import Setting, sources
 from trellis.errors import ConfigurationError, TrellisError, UnknownService
 from trellis.service import Service
+
+_APP = "TRELLIS_APP"
+
+
+def load_services(names: Sequence[str] | None = None) -> list[Service]:
+    """Return the services of these names, or those the settings name; each once."""
+    if names:
+        return _unique(load_service(one) for name in names for one in _split(name))
+    found = sources().get(_APP)
+    if found is None:
+        raise ConfigurationError(
+            "No service is named. Write it as module:variable, like hello:app, set TRELLIS_APP, "
+            'or put app = "hello:app" into trellis.toml or the [tool.trellis] section of '
+            "pyproject.toml."
+        )
+    _search_beside(found)
+    try:
+        return _unique(load_service(name) for name in _split(found.text))
+    except ConfigurationError as error:
+        raise type(error)(f"{found.origin}: {error}") from error
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _unique(services: Iterator[Service]) -> list[Service]:
+    return list(dict.fromkeys(services))
+
+
+def _search_beside(found: Setting) -> None:
+    """Let modules be found from the folder of the settings, wherever below it we stand."""
+    if found.origin != _APP:
+        folder = str(Path(found.origin).parent)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
 
 
 def load_service(name: str) -> Service:
@@ -30,6 +72,9 @@ def load_service(name: str) -> Service:
             f"{name!r} is no service: {module_name} {found}. Name the variable that holds "
             "your Service(...)."
         )
+    load_included = getattr(value, "load_included", None)
+    if load_included is not None:
+        load_included()
     return value
 
 
