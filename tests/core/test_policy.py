@@ -32,6 +32,11 @@ def test_a_policy_without_a_key_reads_back_as_it_was() -> None:
     assert decode_policy(encode_policy(DEFAULT_POLICY)) == DEFAULT_POLICY
 
 
+def test_what_is_secret_reads_back_as_it_was() -> None:
+    policy = Policy(secrets=("/payload/password", "/result/*/token"))
+    assert decode_policy(encode_policy(policy)) == policy
+
+
 def test_equal_policies_are_the_same_text() -> None:
     one = Policy(retry=Retry.after("5s", "30s"), timeout=micros("1m"))
     same = Policy(timeout=60_000_000, retry=Retry(3, "list", (5_000_000, 30_000_000)))
@@ -48,7 +53,7 @@ def test_words_of_a_newer_version_are_ignored_at_every_level() -> None:
 
 def test_words_an_older_version_did_not_write_take_their_defaults() -> None:
     body = json.loads(encode_policy(DEFAULT_POLICY))
-    for word in ("max_crashes", "cancel_grace", "on_shutdown", "key", "activity_timeout"):
+    for word in ("max_crashes", "cancel_grace", "on_shutdown", "key", "activity_timeout", "secrets"):
         del body[word]
     assert decode_policy(json.dumps(body)) == DEFAULT_POLICY
 

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, Protocol
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
-from pydantic_core import PydanticSerializationError
+from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from trellis.contract.plain import check_finite, reveal_secrets
+from trellis.contract.secret_fields import ANY, ANY_DEPTH, Steps, secret_steps
 from trellis.core.jsontext import MAX_DEPTH, check_json_text, dump_json, parse_json_text
 from trellis.errors import ConfigurationError, PayloadInvalid
 
@@ -31,6 +32,9 @@ class Codec(Protocol):
 
     def field_names(self) -> frozenset[str] | None:
         """Return the names that a stored value can have at its top; None if that is not certain."""
+
+    def secrets(self) -> frozenset[Steps]:
+        """Return the ways to what is secret in a stored value."""
 
 
 class NothingCodec:
@@ -52,12 +56,26 @@ class NothingCodec:
         """Nothing has no fields."""
         return frozenset()
 
+    def secrets(self) -> frozenset[Steps]:
+        """Nothing has no secrets."""
+        return frozenset()
+
 
 class _QuietSchema(GenerateJsonSchema):
-    """Says nothing about defaults that JSON cannot write: we only look at the fields."""
+    """Says nothing about what JSON schema cannot say: we only look at the fields."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         pass
+
+    def handle_invalid_for_json_schema(self, *_: Any) -> dict[str, Any]:  # noqa: ANN401 - pydantic's
+        return {}
+
+    def json_or_python_schema(self, schema: Any) -> dict[str, Any]:  # noqa: ANN401 - pydantic's
+        """Mark every kind of secret; pydantic marks only text and bytes."""
+        found = super().json_or_python_schema(schema)
+        writes = schema.get("serialization", {}).get("function")
+        is_secret = getattr(writes, "__name__", "") == "_serialize_secret"
+        return {**found, "writeOnly": True} if is_secret else found
 
 
 class PydanticCodec:
@@ -66,7 +84,8 @@ class PydanticCodec:
     def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation may be asked
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         self._is_class = isinstance(annotation, type)
-        self._has_secrets: bool | None = None
+        # Pydantic would mask such fields, but they must be stored whole.
+        self._secrets = secret_steps(self._schema("validation"))
 
     def encode(self, value: object, what: str = "payload") -> str:
         """Validate and write; fields go by their own names, so key templates can point at them."""
@@ -74,9 +93,9 @@ class PydanticCodec:
             valid = self._adapter.validate_python(value, by_alias=True, by_name=True)
             text = self._dump(valid)
         except ValidationError as error:
-            raise PayloadInvalid(explain(error, what)) from error
+            raise self._misfit(error, what) from self._cause(error)
         except (PydanticSerializationError, UnicodeError, ValueError) as error:
-            raise _unwritable(error, what) from error
+            raise _unwritable(error, what, tell=not self._secrets) from self._cause(error)
         if "null" in text or "NaN" in text or "Infinity" in text:
             check_finite(self._adapter.dump_python(valid), what)
         return _check(text, what)
@@ -86,7 +105,7 @@ class PydanticCodec:
         try:
             return self._adapter.validate_json(text, by_alias=True, by_name=True)
         except ValidationError as error:
-            raise PayloadInvalid(explain(error, what)) from error
+            raise self._misfit(error, what) from self._cause(error)
 
     def field_names(self) -> frozenset[str] | None:
         """Ask the schema of a class; what is put together otherwise may be written otherwise."""
@@ -98,11 +117,26 @@ class PydanticCodec:
             return None
         return frozenset(schema["properties"])
 
+    def secrets(self) -> frozenset[Steps]:
+        """Return the ways to what is secret in a stored value."""
+        return self._secrets
+
+    def _misfit(self, error: ValidationError, what: str) -> PayloadInvalid:
+        return PayloadInvalid(explain(error, what, self._open_fields() if self._secrets else None))
+
+    def _open_fields(self) -> frozenset[str]:
+        """Return the fields that certainly have no secret inside."""
+        with_secrets = {way[0] if way else ANY for way in self._secrets}
+        if with_secrets & {ANY, ANY_DEPTH}:
+            return frozenset()
+        return (self.field_names() or frozenset()) - with_secrets
+
+    def _cause(self, error: Exception) -> Exception | None:
+        # Tracebacks print the cause, and pydantic's errors print what they were given.
+        return None if self._secrets else error
+
     def _dump(self, valid: object) -> str:
-        if self._has_secrets is None:
-            # Pydantic would mask such a field, which must be stored whole.
-            self._has_secrets = "'writeOnly': True" in repr(self._schema("validation"))
-        if self._has_secrets:
+        if self._secrets:
             plain = self._adapter.dump_python(valid, by_alias=False, round_trip=True)
             return dump_json(reveal_secrets(plain))
         text = self._adapter.dump_json(valid, by_alias=False, round_trip=True, warnings="error")
@@ -147,6 +181,10 @@ class MsgspecCodec:
     def field_names(self) -> None:
         """Any subclass may be written too, so nothing is certain."""
 
+    def secrets(self) -> frozenset[Steps]:
+        """Structs have no secret fields; well-known names are masked all the same."""
+        return frozenset()
+
 
 def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annotation may be asked
     """Return the codec of an annotation; refuse one that cannot be written as JSON."""
@@ -175,24 +213,35 @@ def _check(text: str, what: str) -> str:
     return check_json_text(text, what)
 
 
-def explain(error: ValidationError, what: str) -> str:
-    """Say in one sentence what does not fit, without repeating the (maybe secret) input."""
+def explain(error: ValidationError, what: str, open_fields: frozenset[str] | None = None) -> str:
+    """Say in one sentence what does not fit, without repeating the (maybe secret) input.
+
+    Validators may have put it into their words, so of types with secrets only these fields' are
+    told.
+    """
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     shown = "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or what}: {problem['msg']}"
+        f"{'.'.join(map(str, problem['loc'])) or what}: {_words(problem, open_fields)}"
         for problem in problems[:_SHOWN_PROBLEMS]
     )
     more = len(problems) - _SHOWN_PROBLEMS
     return f"The {what} does not fit its type: {shown}{f'; and {more} more' if more > 0 else ''}."
 
 
-def _unwritable(error: Exception, what: str) -> PayloadInvalid:
+def _words(problem: ErrorDetails, open_fields: frozenset[str] | None) -> str:
+    kind, place = problem["type"], problem["loc"]
+    if open_fields is None or kind == "missing" or (place and place[0] in open_fields):
+        return problem["msg"]
+    return f"{kind} (it may hold a secret, so no more is said)"
+
+
+def _unwritable(error: Exception, what: str, *, tell: bool = True) -> PayloadInvalid:
     if "surrogate" in str(error):
         return PayloadInvalid(
             f"The {what} contains a lone surrogate, which is not valid Unicode text. "
             "Remove or replace it."
         )
     return PayloadInvalid(
-        f"The {what} cannot be written as JSON: {error}. "
+        f"The {what} cannot be written as JSON: {error if tell else type(error).__name__}. "
         "Use plain data: text, numbers, lists, dictionaries, models."
     )

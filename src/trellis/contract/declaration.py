@@ -7,12 +7,14 @@ can ever be attached.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Unpack
 
 from trellis.contract import given
 from trellis.contract.codec import Codec, NothingCodec, codec_for
 from trellis.contract.options import Isolation, TypeOptions, check_options, make_policy
-from trellis.contract.per_key import check_fields
+from trellis.contract.per_key import check_fields, check_secrets
+from trellis.contract.secret_fields import write_pointer
 from trellis.contract.signature import Handler, read_handler
 from trellis.core.names import check_queue, check_type
 from trellis.errors import ConfigurationError
@@ -39,15 +41,18 @@ class JobType:
         self.isolation: Isolation = given.one_of(
             Isolation, "isolation", options.get("isolation", "auto")
         )
-        #: What is promised about its jobs.
-        self.policy = make_policy(**_policies(options))
         self.payload: Codec = codec_for(payload, "a payload")
         self.result: Codec = codec_for(result, "a result")
+        #: What is promised about its jobs.
+        self.policy = replace(
+            make_policy(**_policies(options)), secrets=_secrets(self.payload, self.result)
+        )
         #: What does the work; None where only the declaration is known.
         self.handler: Handler | None = None
         self._payload_type = payload
         if self.policy.key is not None:
             check_fields(self.policy.key.template, self.payload.field_names(), name)
+            check_secrets(self.policy.key.template, self.payload.secrets(), name)
 
     def __repr__(self) -> str:
         return f"<job type {self.service}/{self.name}>"
@@ -111,3 +116,9 @@ def _concurrency(name: str, asked: int | None) -> int | None:
 def _policies(options: TypeOptions) -> Any:  # noqa: ANN401 - a TypedDict minus five keys has no type
     beside = {"name", "queue", "concurrency", "deadline", "isolation"}
     return {name: value for name, value in options.items() if name not in beside}
+
+
+def _secrets(payload: Codec, result: Codec) -> tuple[str, ...]:
+    ways = [("payload", *way) for way in payload.secrets()]
+    ways += [("result", *way) for way in result.secrets()]
+    return tuple(sorted(map(write_pointer, ways)))

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from trellis.contract import given
+from trellis.contract.secret_fields import Steps, is_secret
 from trellis.core.keys import Pointer, parse_template
 from trellis.core.policy import Hold, KeyPolicy, OnLost, WhenFull
 from trellis.errors import ConfigurationError
@@ -67,4 +68,14 @@ def check_fields(template: str, names: AbstractSet[str] | None, job_type: str) -
             raise ConfigurationError(
                 f"The key template {template!r} points at {part.steps[0]!r}, but the payload of "
                 f"{job_type} {has}. Point at a field of the payload."
+            )
+
+
+def check_secrets(template: str, secrets: AbstractSet[Steps], job_type: str) -> None:
+    """Refuse a template that points at a secret: keys are shown to everybody who may look."""
+    for part in parse_template(template):
+        if isinstance(part, Pointer) and is_secret(part.steps, secrets):
+            raise ConfigurationError(
+                f"The key template {template!r} points at {'.'.join(part.steps)!r}, which is "
+                f"secret in the payload of {job_type}, and keys are shown. Point at another field."
             )

@@ -96,6 +96,8 @@ class Policy:
     max_crashes: int = 3
     key: KeyPolicy | None = None
     retention: Retention = field(default_factory=Retention)
+    #: Pointers to what is stored whole but shown masked: `/payload/card/number`, `/result/token`.
+    secrets: tuple[str, ...] = ()
 
     @property
     def is_watched(self) -> bool:
@@ -139,6 +141,7 @@ def decode_policy(text: str) -> Policy:
             "retry": Retry(**retry),
             "key": KeyPolicy(**_known(KeyPolicy, key)) if key else None,
             "retention": Retention(**_known(Retention, body["retention"])),
+            "secrets": tuple(body.get("secrets", ())),
         }
     )
 

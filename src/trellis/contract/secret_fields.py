@@ -1,0 +1,100 @@
+"""Which fields of a type are secret, as pointers into its JSON: found in its schema, once.
+
+A pointer names one step per level, with two wildcards: `*` is any one step (an item of a list, a
+key of a mapping), `**` any number of them (a type that contains itself has no last level).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+Steps: TypeAlias = tuple[str, ...]
+ANY: Final = "*"
+ANY_DEPTH: Final = "**"
+
+_CHOICES: Final = ("anyOf", "oneOf", "allOf")
+_MAPPINGS: Final = ("additionalProperties", "patternProperties")
+
+
+def secret_steps(schema: Mapping[str, Any]) -> frozenset[Steps]:
+    """Return the ways to every secret that values of this JSON schema can have."""
+    walk = _Walk(schema.get("$defs", {}))
+    found = frozenset(walk.secrets(schema, (), ()))
+    return frozenset(map(_at_any_depth, found)) if walk.is_recursive else found
+
+
+def write_pointer(steps: Steps) -> str:
+    """Write the way as a JSON pointer (RFC 6901)."""
+    return "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in steps)
+
+
+def read_pointer(pointer: str) -> Steps:
+    """Read a JSON pointer."""
+    steps = pointer.split("/")[1:]
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps)
+
+
+class _Walk:
+    """One way through a schema."""
+
+    def __init__(self, shared: Mapping[str, Any]) -> None:
+        self._shared = shared
+        #: Whether some type contains itself.
+        self.is_recursive = False
+
+    def secrets(self, schema: object, path: Steps, inside: Steps) -> Iterator[Steps]:
+        """Yield the way to every secret below; `inside` are the shared types we are in."""
+        if not isinstance(schema, Mapping):
+            return
+        if schema.get("writeOnly"):
+            yield path
+            return
+        if "$ref" in schema:
+            yield from self._shared_type(schema["$ref"].rpartition("/")[2], path, inside)
+        for step, inner in _parts(schema):
+            yield from self.secrets(inner, (*path, *step), inside)
+
+    def _shared_type(self, name: str, path: Steps, inside: Steps) -> Iterator[Steps]:
+        if name in inside:
+            self.is_recursive = True
+        else:
+            yield from self.secrets(self._shared.get(name), path, (*inside, name))
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[Steps, object]]:
+    for choice in _CHOICES:
+        yield from (((), each) for each in schema.get(choice, ()))
+    for name, inner in schema.get("properties", {}).items():
+        yield (name,), inner
+    yield (ANY,), schema.get(_MAPPINGS[0])
+    yield from (((ANY,), each) for each in schema.get(_MAPPINGS[1], {}).values())
+    yield (ANY,), schema.get("items")
+    for number, inner in enumerate(schema.get("prefixItems", ())):
+        yield (str(number),), inner
+
+
+def _at_any_depth(steps: Steps) -> Steps:
+    """Return the last name of the way and what follows it, wherever it is found."""
+    names = [number for number, step in enumerate(steps) if step != ANY]
+    return (ANY_DEPTH, *steps[names[-1] if names else 0 :])
+
+
+def onward(ways: Iterable[Steps], step: str) -> Iterator[Steps]:
+    """Yield what is left of these ways after one step."""
+    for way in ways:
+        if way[:1] == (ANY_DEPTH,):
+            yield way
+        rest = way[1:] if way[:1] == (ANY_DEPTH,) else way
+        if rest[:1] in ((ANY,), (step,)):
+            yield rest[1:]
+
+
+def is_secret(place: Steps, ways: Iterable[Steps]) -> bool:
+    """Tell whether one of the ways leads to this place, or to something around it."""
+    left = list(ways)
+    for step in place:
+        if () in left:
+            return True
+        left = list(onward(left, step))
+    return () in left
