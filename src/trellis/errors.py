@@ -41,6 +41,7 @@ tables keyed by it) and each message says what happened and what to do next.
         ├── SchemaTooNew
         ├── SchemaTooOld
         ├── OutcomeUnknown
+        ├── TransactionRefused
         └── CapabilityMissing
 """
 
@@ -279,6 +280,12 @@ class OutcomeUnknown(EngineError):
     """The engine failed while committing; re-read before repeating the call."""
 
     code = "outcome_unknown"
+
+
+class TransactionRefused(EngineError):
+    """A job cannot be created inside this transaction of the caller's. Nothing was stored."""
+
+    code = "transaction_refused"
 
 
 class CapabilityMissing(EngineError):

@@ -13,12 +13,13 @@ Promises every engine keeps, checked by `trellis.testing.conformance`:
 - A slot is a row owned by a job, then by its attempt. Freeing one hands it to the next waiting job
   of the key in the same step.
 - The engine's clock stamps and judges everything. Every answer that needs it carries `now`.
+- A lock is a row that counts only while its holder does; see `take_lock`.
 - `watch` gives hints, never truth: everything works without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Protocol
 
 from trellis.core.events import Event
@@ -40,12 +41,15 @@ from trellis.engines.values import (
     JobFilter,
     KeyStatus,
     Loaded,
+    LockHolder,
+    LockRecord,
     LogEntry,
     Note,
     NoteResult,
     Outcome,
     Page,
     QueueSettings,
+    Removal,
     Renewed,
     Session,
     SessionLost,
@@ -87,6 +91,18 @@ class Engine(Protocol):
     async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Admit and store new jobs, each on its own; answers come in the order asked."""
 
+    def create_within(
+        self, connection: object, jobs: Sequence[NewJob]
+    ) -> list[CreateResult] | Awaitable[list[CreateResult]]:
+        """Create inside the caller's own transaction, on the caller's own connection.
+
+        Admits exactly as `create` does, and commits nothing: the caller's commit stores the jobs
+        together with the caller's rows, the caller's rollback forgets them. The engine need not be
+        open. Raises `TransactionRefused` for a connection that cannot keep this promise; after any
+        error nothing of the call is left and the caller's transaction goes on. The memory engine
+        has no transactions: it takes anything for a connection and creates at once.
+        """
+
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Take up to `limit` due jobs for this session: by priority, then in creation order."""
 
@@ -102,9 +118,16 @@ class Engine(Protocol):
         """Start a session whose lease covers all it will claim."""
 
     async def renew(
-        self, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence] = ()
+        self,
+        session: SessionId,
+        held: Sequence[Fence],
+        stopped: Sequence[Fence] = (),
+        busy: int = 0,
     ) -> Renewed | SessionLost:
-        """Extend the lease; tell the engine what is held and which ended handlers have stopped."""
+        """Extend the lease; tell the engine what is held and which ended handlers have stopped.
+
+        `busy` is how many handlers run now: for people who look at the worker.
+        """
 
     async def close_session(self, session: SessionId) -> None:
         """End a session in order; what it still holds is due as lost, what lingers lingers on."""
@@ -115,6 +138,29 @@ class Engine(Protocol):
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
 
+    async def ask_drain(self, session: SessionId) -> bool:
+        """Ask a worker process to finish and go; False if its session is over or unknown.
+
+        Renewals say it from now on. Nothing else changes: what the worker does is its affair.
+        """
+
+    # -- locks ---------------------------------------------------------------------------------
+
+    async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
+        """Take a lock for a session, or for its attempt with this token; None: it is ours now.
+
+        Otherwise the answer is who has it. Taking what one has already is fine. A lock counts only
+        while its session is open and within its lease and, with a token, while that attempt is
+        still the job's present one; after that it is free, and the next who asks has it. Whoever
+        asks when over itself can hold nothing and is answered with itself.
+        """
+
+    async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
+        """Give a lock back; False if it was not this holder's (any more)."""
+
+    async def locks(self) -> list[LockRecord]:
+        """List the locks that count now, in order of name."""
+
     # -- upkeep --------------------------------------------------------------------------------
 
     async def due(self, kind: DueKind, limit: int) -> Due:
@@ -123,8 +169,14 @@ class Engine(Protocol):
     async def promote(self, limit: int) -> int:
         """Make jobs whose time has come claimable; end lingering slots. Moves no version."""
 
+    async def next_due(self) -> Instant | None:
+        """Return when the next waiting job becomes due that `promote` has yet to move."""
+
     async def prune(self, limit: int) -> int:
         """Remove ended jobs that retention no longer keeps, leaving a removal record each."""
+
+    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
+        """Remove ended jobs at once, dead letters too, as `prune` does; live ones are refused."""
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -153,7 +205,7 @@ class Engine(Protocol):
         """Return every key of a type that has a holder or a waiting job, in order of key."""
 
     async def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell for each id whether retention removed that job."""
+        """Tell for each id whether that job was here and was removed."""
 
     # -- queues --------------------------------------------------------------------------------
 

@@ -214,6 +214,8 @@ class Renewed(NamedTuple):
     lost: tuple[Fence, ...]
     #: Claims of this session that the worker did not name: a lost reply. Release them.
     unknown: tuple[JobRecord, ...]
+    #: An operator asked this worker process to finish what it has and go.
+    draining: bool = False
 
 
 class SessionLost(NamedTuple):
@@ -234,7 +236,30 @@ class SessionRecord(NamedTuple):
     lapsed: bool
     ended_at: Instant | None
     held: int
+    #: Handlers running at the last renewal.
+    busy: int = 0
+    #: Was asked to finish and go.
+    draining: bool = False
 
+
+# -- locks -------------------------------------------------------------------------------------
+
+
+class LockHolder(NamedTuple):
+    """Who holds a lock: a session (token 0), or one attempt of it."""
+
+    name: str
+    session: SessionId
+    token: int
+    #: The name its worker process gave itself.
+    worker: str
+    #: The job whose attempt holds it; None for a lock of the session itself.
+    job_id: JobId | None
+    since: Instant
+
+
+#: A lock in a list is its holder.
+LockRecord: TypeAlias = LockHolder
 
 # -- due ---------------------------------------------------------------------------------------
 
@@ -291,6 +316,10 @@ class JobFilter(NamedTuple):
     created_from: Instant | None = None
     created_before: Instant | None = None
     id_prefix: str | None = None
+    #: Part of the code or message of the latest error, in any case; every character is literal.
+    error_contains: str | None = None
+    finished_from: Instant | None = None
+    finished_before: Instant | None = None
 
 
 class Page(NamedTuple):
@@ -301,7 +330,11 @@ class Page(NamedTuple):
     next_after: int | None
 
 
-GroupBy = Literal["state", "type", "queue", "service"]
+#: `error` is the code of the latest error; jobs without one are in the group "".
+GroupBy = Literal["state", "type", "queue", "service", "error"]
+
+#: What became of a wish to remove a job: a live one is refused.
+Removal = Literal["removed", "live", "missing"]
 
 
 class Counts(NamedTuple):

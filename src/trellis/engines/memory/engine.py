@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Container, Sequence
 
 from trellis.core.admission import check_new_job
 from trellis.core.commands import Claim
-from trellis.core.job import Fence, JobRecord, NewJob, SessionId
+from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.spans import Instant, Micros
 from trellis.core.states import ENDED, WAITING, State
@@ -20,6 +20,7 @@ from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.hints import Hints
 from trellis.engines.memory.admitting import Admitting
 from trellis.engines.memory.entries import Entry, Lane, ReadyLanes, SessionState, Tables
+from trellis.engines.memory.locking import Lock, Locking
 from trellis.engines.memory.noting import Noting
 from trellis.engines.memory.reading import Reading
 from trellis.engines.memory.slots import Slot, Slots
@@ -36,6 +37,7 @@ from trellis.engines.values import (
     DueKind,
     Health,
     QueueSettings,
+    Removal,
     Renewed,
     Session,
     SessionLost,
@@ -45,7 +47,7 @@ from trellis.engines.values import (
 )
 
 
-class MemoryEngine(Admitting, Noting, Reading):
+class MemoryEngine(Admitting, Locking, Noting, Reading):
     """Jobs in dictionaries."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -55,6 +57,7 @@ class MemoryEngine(Admitting, Noting, Reading):
         self._lanes = ReadyLanes()
         self._slots = Slots(self._tables, self._lanes)
         self._queues: dict[tuple[str, str], QueueSettings] = {}
+        self._locks: dict[str, Lock] = {}
         self._hints = Hints()
 
     # -- its own life --------------------------------------------------------------------------
@@ -95,6 +98,10 @@ class MemoryEngine(Admitting, Noting, Reading):
 
     async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Admit and store new jobs."""
+        return self.create_within(None, jobs)
+
+    def create_within(self, connection: object, jobs: Sequence[NewJob]) -> list[CreateResult]:  # noqa: ARG002
+        """Create at once: there is no transaction here that the caller could roll back."""
         with self._lock:
             checked = [check_new_job(new) for new in jobs]
             results = [self._create_one(new) for new in checked]
@@ -217,7 +224,11 @@ class MemoryEngine(Admitting, Noting, Reading):
             return Session(session, lease, now)
 
     async def renew(
-        self, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence] = ()
+        self,
+        session: SessionId,
+        held: Sequence[Fence],
+        stopped: Sequence[Fence] = (),
+        busy: int = 0,
     ) -> Renewed | SessionLost:
         """Extend the lease."""
         with self._lock:
@@ -228,6 +239,8 @@ class MemoryEngine(Admitting, Noting, Reading):
             state.renewed_at = now
             state.lease_until = self._clock.lease_now() + state.lease
             state.boot_id = self._clock.boot_id()
+            state.busy = busy
+            self._drop_locks(session, all_of_them=False)
             reported = {fence for fence in stopped if fence.session == session}
             self._slots.end_lingering(lambda slot: slot.fence in reported)
             ours = {entry.head.fence: entry for entry in self._tables.held_by(session)}
@@ -236,7 +249,7 @@ class MemoryEngine(Admitting, Noting, Reading):
             )
             lost = (fence for fence in held if fence not in ours)
             unknown = (entry.record for fence, entry in ours.items() if fence not in held)
-            return Renewed(now, tuple(asked), tuple(lost), tuple(unknown))
+            return Renewed(now, tuple(asked), tuple(lost), tuple(unknown), state.draining)
 
     async def close_session(self, session: SessionId) -> None:
         """End a session in order."""
@@ -257,6 +270,7 @@ class MemoryEngine(Admitting, Noting, Reading):
         state = self._tables.sessions.get(session)
         if state is not None and state.ended_at is None:
             state.ended_at = self._clock.now()
+            self._drop_locks(session, all_of_them=True)
 
     def _end_lingering_of(self, session: SessionId) -> None:
         self._slots.end_lingering(
@@ -281,9 +295,19 @@ class MemoryEngine(Admitting, Noting, Reading):
                     state.ended_at is None and self._is_lapsed(state),
                     state.ended_at,
                     len(self._tables.held_by(session)),
+                    state.busy,
+                    state.draining,
                 )
                 for session, state in reversed(self._tables.sessions.items())
             ]
+
+    async def ask_drain(self, session: SessionId) -> bool:
+        """Ask a worker process to finish and go."""
+        with self._lock:
+            if self._is_over(session):
+                return False
+            self._tables.sessions[session].draining = True
+            return True
 
     # -- upkeep --------------------------------------------------------------------------------
 
@@ -353,6 +377,12 @@ class MemoryEngine(Admitting, Noting, Reading):
                 due.append((run_at, row))
         return due
 
+    async def next_due(self) -> Instant | None:
+        """Return when the next waiting job becomes due."""
+        with self._lock:
+            moments = (self._tables.entries[row].head.run_at for row in self._tables.later)
+            return min(moments, default=None)
+
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps."""
         with self._lock:
@@ -362,6 +392,20 @@ class MemoryEngine(Admitting, Noting, Reading):
             for _, row in due:
                 self._tables.drop(self._tables.entries[row])
             return len(due)
+
+    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
+        """Remove ended jobs at once."""
+        with self._lock:
+            return [self._remove(job_id) for job_id in ids]
+
+    def _remove(self, job_id: JobId) -> Removal:
+        entry = self._tables.by_id(job_id)
+        if entry is None:
+            return "missing"
+        if entry.head.state not in ENDED:
+            return "live"
+        self._tables.drop(entry)
+        return "removed"
 
     # -- queues --------------------------------------------------------------------------------
 

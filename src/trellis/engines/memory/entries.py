@@ -91,6 +91,8 @@ class SessionState:
     lease_until: int
     boot_id: str
     ended_at: Instant | None = None
+    busy: int = 0
+    draining: bool = False
 
 
 class ReadyLanes:

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from trellis.core.events import Event
 from trellis.core.job import JobId
+from trellis.core.spans import Instant
 from trellis.core.states import WAITING
 from trellis.engines.clock import Clock
+from trellis.engines.matching import error_code, mentions
 from trellis.engines.memory.entries import Entry, Tables
 from trellis.engines.memory.slots import Slots
 from trellis.engines.values import (
@@ -119,7 +121,7 @@ class Reading:
         )
 
     async def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell which of these retention removed."""
+        """Tell which of these were removed."""
         with self._lock:
             return [job_id in self._tables.removed for job_id in ids]
 
@@ -134,6 +136,8 @@ def _group(entry: Entry, group_by: GroupBy) -> str:
             return entry.definition.queue
         case "service":
             return entry.definition.service
+        case "error":
+            return error_code(entry.head.error)
 
 
 def _fits(entry: Entry, where: JobFilter) -> bool:
@@ -148,4 +152,14 @@ def _fits(entry: Entry, where: JobFilter) -> bool:
         and (where.created_from is None or definition.created_at >= where.created_from)
         and (where.created_before is None or definition.created_at < where.created_before)
         and (where.id_prefix is None or definition.id.startswith(where.id_prefix))
+        and (where.error_contains is None or mentions(entry.head.error, where.error_contains))
+        and _ended_within(entry.head.finished_at, where)
+    )
+
+
+def _ended_within(finished_at: Instant | None, where: JobFilter) -> bool:
+    if finished_at is None:
+        return where.finished_from is None and where.finished_before is None
+    return (where.finished_from is None or finished_at >= where.finished_from) and (
+        where.finished_before is None or finished_at < where.finished_before
     )

@@ -15,10 +15,13 @@ from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant, Micros
 from trellis.engines.clock import Clock, SystemClock
+from trellis.engines.locking import check_lock_name
 from trellis.engines.sqlite import (
     claiming,
     committing,
     creating,
+    guests,
+    locking,
     noting,
     schema,
     sessions,
@@ -47,12 +50,15 @@ from trellis.engines.values import (
     JobFilter,
     KeyStatus,
     Loaded,
+    LockHolder,
+    LockRecord,
     LogEntry,
     Note,
     NoteResult,
     Outcome,
     Page,
     QueueSettings,
+    Removal,
     Renewed,
     Session,
     SessionLost,
@@ -155,6 +161,10 @@ class SqliteEngine:
         """Admit and store new jobs."""
         return await self._write(lambda tx: creating.create(tx, jobs))
 
+    def create_within(self, connection: object, jobs: Sequence[NewJob]) -> list[CreateResult]:
+        """Create inside the caller's transaction: here and now, in the caller's thread."""
+        return guests.create_within(self._path, self._clock, connection, jobs)
+
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Take due jobs."""
         raw = await self._write(
@@ -179,10 +189,14 @@ class SqliteEngine:
         return await self._write(lambda tx: sessions.open_session(tx, info, lease))
 
     async def renew(
-        self, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence] = ()
+        self,
+        session: SessionId,
+        held: Sequence[Fence],
+        stopped: Sequence[Fence] = (),
+        busy: int = 0,
     ) -> Renewed | SessionLost:
         """Extend the lease."""
-        return await self._write(lambda tx: sessions.renew(tx, session, held, stopped))
+        return await self._write(lambda tx: sessions.renew(tx, session, held, stopped, busy))
 
     async def close_session(self, session: SessionId) -> None:
         """End a session in order."""
@@ -195,6 +209,28 @@ class SqliteEngine:
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
         return await self._write(sessions.list_sessions, sessions.list_sessions)
+
+    async def ask_drain(self, session: SessionId) -> bool:
+        """Ask a worker process to finish and go."""
+        return await self._write(lambda tx: sessions.ask_drain(tx, session))
+
+    # -- locks ---------------------------------------------------------------------------------
+
+    async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
+        """Take a lock that is free or ours; else say who has it."""
+        check_lock_name(name)
+        return await self._write(
+            lambda tx: locking.take_lock(tx, name, session, token),
+            lambda tx: locking.held_by_another(tx, name, session, token),
+        )
+
+    async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
+        """Give a lock back."""
+        return await self._write(lambda tx: locking.free_lock(tx, name, session, token))
+
+    async def locks(self) -> list[LockRecord]:
+        """List the locks that count now."""
+        return await self._write(locking.list_locks, locking.list_locks)
 
     # -- upkeep --------------------------------------------------------------------------------
 
@@ -210,9 +246,17 @@ class SqliteEngine:
         """Make due jobs claimable; end lingering slots."""
         return await self._write(lambda tx: upkeep.promote(tx, limit), upkeep.nothing_to_promote)
 
+    async def next_due(self) -> Instant | None:
+        """Return when the next waiting job becomes due."""
+        return await self._read(lambda reader: reader.next_due())
+
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps."""
         return await self._write(lambda tx: upkeep.prune(tx, limit), upkeep.nothing_to_prune)
+
+    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
+        """Remove ended jobs at once."""
+        return await self._write(lambda tx: upkeep.remove(tx, ids))
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -251,7 +295,7 @@ class SqliteEngine:
         return await self._read(lambda reader: reader.keys(service, job_type))
 
     async def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell which of these retention removed."""
+        """Tell which of these were removed."""
         return await self._read(lambda reader: reader.removed(ids))
 
     async def queue_settings(self) -> list[QueueSettings]:

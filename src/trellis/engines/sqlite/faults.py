@@ -12,6 +12,7 @@ from trellis.errors import (
     EngineUnavailable,
     NotATrellisDatabase,
     OutcomeUnknown,
+    PayloadInvalid,
     ReadOnlyDatabase,
 )
 
@@ -65,6 +66,20 @@ def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> 
             f"Reading or writing {path} failed ({error}). Nothing of this call was stored."
         )
     return EngineError(f"SQLite refused a statement on {path}: {error}.")
+
+
+def typed(error: Exception, path: Path) -> Exception:
+    """Return what a failed call raises: SQLite's and Python's own errors in our words."""
+    if isinstance(error, sqlite3.Error):
+        translated = translate(error, path)
+        translated.__cause__ = error
+        return translated
+    if isinstance(error, UnicodeEncodeError):
+        return PayloadInvalid(
+            "A text to be stored contains a lone surrogate, which is not valid Unicode. "
+            "Nothing of this call was stored; remove or replace it."
+        )
+    return error
 
 
 def _code(error: sqlite3.Error) -> int:

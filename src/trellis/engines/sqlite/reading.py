@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import Instant
+from trellis.engines.matching import mentions
 from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.sqlkit.filters import GROUP_COLUMNS, where_clause
 from trellis.engines.sqlkit.rows import (
@@ -38,6 +39,7 @@ class Reader:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        connection.create_function("trellis_mentions", 2, _mentions, deterministic=True)
 
     def _rows(self, name: str, *values: object) -> list[Row]:
         return self._connection.execute(STATEMENTS[name], values).fetchall()
@@ -105,8 +107,13 @@ class Reader:
         ]
 
     def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell which of these retention removed."""
+        """Tell which of these were removed."""
         return [bool(self._rows("removed", job_id)) for job_id in ids]
+
+    def next_due(self) -> Instant | None:
+        """Return when the next waiting job becomes due."""
+        ((moment,),) = self._rows("next_due")
+        return None if moment is None else int(moment)
 
     def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""
@@ -114,3 +121,7 @@ class Reader:
             QueueSettings(service, queue, bool(paused), bool(draining))
             for service, queue, paused, draining in self._rows("queue_settings")
         ]
+
+
+def _mentions(error: str | None, text: str) -> bool:
+    return mentions(decode_failure(error), text)

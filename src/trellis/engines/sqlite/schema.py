@@ -13,6 +13,7 @@ from pathlib import Path
 from trellis import failpoints
 from trellis.engines.sqlite.connection import patiently
 from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.transaction import Connection
 from trellis.engines.sqlkit.statements import load_migrations
 from trellis.errors import NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
@@ -24,7 +25,7 @@ def latest_version() -> int:
     return load_migrations(_PACKAGE)[-1][0]
 
 
-def check_version(connection: sqlite3.Connection, path: Path) -> None:
+def check_version(connection: Connection, path: Path) -> None:
     """Refuse a file whose schema is not this version's."""
     version = stored_version(connection, path)
     _refuse_newer(version, path)
@@ -78,7 +79,7 @@ def split(script: str) -> Iterator[str]:
             statement = ""
 
 
-def stored_version(connection: sqlite3.Connection, path: Path) -> int:
+def stored_version(connection: Connection, path: Path) -> int:
     """Return the file's schema version; 0 when it has no Trellis tables."""
     tables = {
         name

@@ -28,13 +28,19 @@ def open_session(tx: Transaction, info: WorkerInfo, lease: Micros) -> Session:
 
 
 def renew(
-    tx: Transaction, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence]
+    tx: Transaction,
+    session: SessionId,
+    held: Sequence[Fence],
+    stopped: Sequence[Fence],
+    busy: int,
 ) -> Renewed | SessionLost:
     """Extend the lease; say what the worker should know about its claims."""
     row = tx.one("session_lease", session)
     if row is None:
         return SessionLost(tx.now)
-    tx.run("session_renew", tx.lease_now + row[0], tx.boot_id, tx.now, session)
+    lease, draining = row
+    tx.run("session_renew", tx.lease_now + lease, tx.boot_id, tx.now, busy, session)
+    tx.run("lock_outlived", session)
     for fence in stopped:
         if fence.session == session:
             end_lingering(tx, "slot_stopped", *fence)
@@ -44,21 +50,27 @@ def renew(
     lost = (fence for fence in held if fence not in ours)
     named = set(held)
     unknown = (record for fence, record in ours.items() if fence not in named)
-    return Renewed(tx.now, tuple(asked), tuple(lost), tuple(unknown))
+    return Renewed(tx.now, tuple(asked), tuple(lost), tuple(unknown), bool(draining))
 
 
 def close_session(tx: Transaction, session: SessionId) -> None:
     """End a session; slots whose handlers may still run linger on until their time is over."""
     tx.run("session_end", tx.now, session)
+    tx.run("lock_of_session", session)
 
 
 def reap(tx: Transaction, session: SessionId) -> bool:
     """End a session whose lease is over."""
     if tx.one("session_alive", session, tx.boot_id, tx.lease_now) is not None:
         return False
-    tx.run("session_end", tx.now, session)
+    close_session(tx, session)
     end_lingering(tx, "slot_of_session", session)
     return True
+
+
+def ask_drain(tx: Transaction, session: SessionId) -> bool:
+    """Ask a worker process to finish and go."""
+    return tx.run("session_drain", session) > 0
 
 
 def list_sessions(tx: Transaction) -> list[SessionRecord]:
@@ -73,9 +85,11 @@ def list_sessions(tx: Transaction) -> list[SessionRecord]:
             bool(lapsed),
             ended_at,
             held,
+            busy,
+            bool(draining),
         )
         for (
             session, name, host, pid, version, details, opened_at, renewed_at, lease,
-            lapsed, ended_at, held,
+            lapsed, ended_at, held, busy, draining,
         ) in tx.rows("session_list", tx.boot_id, tx.lease_now)
     ]  # fmt: skip

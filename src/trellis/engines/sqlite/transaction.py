@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from trellis import failpoints
 from trellis.engines.clock import Clock
@@ -41,12 +41,19 @@ def _widen(name: str, size: int, nulls: tuple[bool, ...] = ()) -> str:
     return _VALUES.sub(widen, STATEMENTS[name])
 
 
+class Connection(Protocol):
+    """What runs a statement: a connection of ours, or a guest's seen through our eyes."""
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:  # noqa: ANN401
+        """Run one statement."""
+
+
 class Transaction:
     """One write transaction."""
 
     __slots__ = ("_connection", "books", "boot_id", "lease_now", "now", "topics")
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock, books: Books) -> None:
+    def __init__(self, connection: Connection, clock: Clock, books: Books) -> None:
         self._connection = connection
         self.books = books
         self.now = clock.now()

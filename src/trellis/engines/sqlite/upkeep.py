@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from trellis.core.job import JobId
 from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import SEEN_AT, record_from
-from trellis.engines.values import Due, DueJob, DueKind, QueueSettings
+from trellis.engines.sqlkit.rows import SEEN_AT, Row, record_from
+from trellis.engines.values import Due, DueJob, DueKind, QueueSettings, Removal
 
 #: Tables with rows of a job, in the order they are emptied; the job itself goes last.
 _OF_A_JOB = ("outcome", "event", "note", "item", "log", "idempotency", "job")
@@ -49,11 +50,32 @@ def due(tx: Transaction, kind: DueKind, limit: int) -> Due:
 def prune(tx: Transaction, limit: int) -> int:
     """Remove jobs that retention no longer keeps, leaving a removal record each."""
     old = tx.rows("prune_pick", tx.now, limit)
-    tx.run_many("prune_removal", [(job_id, state, tx.now) for _, job_id, state in old])
-    jobs = [(job,) for job, _, _ in old]
-    for table in _OF_A_JOB:
-        tx.run_many(f"prune_{table}", jobs)
+    _erase(tx, old)
     return len(old)
+
+
+def remove(tx: Transaction, ids: Sequence[JobId]) -> list[Removal]:
+    """Remove ended jobs at once, as pruning does."""
+    return [_remove(tx, job_id) for job_id in ids]
+
+
+def _remove(tx: Transaction, job_id: JobId) -> Removal:
+    row = tx.one("remove_look", job_id)
+    if row is None:
+        return "missing"
+    job, state, is_live = row
+    if is_live:
+        return "live"
+    _erase(tx, [(job, job_id, state)])
+    return "removed"
+
+
+def _erase(tx: Transaction, jobs: Sequence[Row]) -> None:
+    """Remove all that belongs to these jobs (number, id, state); record that they were here."""
+    tx.run_many("prune_removal", [(job_id, state, tx.now) for _, job_id, state in jobs])
+    numbers = [(job,) for job, _, _ in jobs]
+    for table in _OF_A_JOB:
+        tx.run_many(f"prune_{table}", numbers)
 
 
 def nothing_to_promote(tx: Transaction) -> int | None:

@@ -21,11 +21,11 @@ from trellis.engines.clock import Clock
 from trellis.engines.sqlite.books import Books
 from trellis.engines.sqlite.checkpoint import Checkpointer
 from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
-from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.faults import translate, typed
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlite.watching import RING_SECONDS, Watching
 from trellis.engines.values import Topic
-from trellis.errors import EngineClosed, PayloadInvalid
+from trellis.errors import EngineClosed
 
 T = TypeVar("T")
 _MOST_PER_TICK: Final = 500
@@ -137,9 +137,9 @@ class Writer:
         try:
             topics = self._work(calls)
         except Exception as error:  # noqa: BLE001 - every waiting call must be answered
-            typed = self._typed(error)
+            reason = typed(error, self._path)
             for call in calls:
-                call.error = call.error or typed
+                call.error = call.error or reason
             topics = set()
         _answer(calls)
         if topics:
@@ -184,7 +184,7 @@ class Writer:
             try:
                 call.result = call.verb(tx)
             except Exception as error:
-                raise self._typed(error) from error
+                raise typed(error, self._path) from error
             return
         self._connection.execute("savepoint call")
         try:
@@ -192,10 +192,10 @@ class Writer:
         except Exception as error:
             if not self._connection.in_transaction:
                 # SQLite has rolled everything back (a full disk does that).
-                raise self._typed(error) from error
+                raise typed(error, self._path) from error
             self._connection.execute("rollback to call")
             self._books.forget()
-            call.error = self._typed(error)
+            call.error = typed(error, self._path)
         self._connection.execute("release call")
 
     def _commit(self) -> None:
@@ -205,18 +205,6 @@ class Writer:
         except sqlite3.Error as error:
             raise translate(error, self._path, committing=True) from error
         failpoints.reach("sqlite.after-commit")
-
-    def _typed(self, error: Exception) -> Exception:
-        if isinstance(error, sqlite3.Error):
-            typed = translate(error, self._path)
-            typed.__cause__ = error
-            return typed
-        if isinstance(error, UnicodeEncodeError):
-            return PayloadInvalid(
-                "A text to be stored contains a lone surrogate, which is not valid Unicode. "
-                "Nothing of this call was stored; remove or replace it."
-            )
-        return error
 
 
 def _answer(calls: Sequence[Call[Any]]) -> None:

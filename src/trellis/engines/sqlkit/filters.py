@@ -16,6 +16,7 @@ GROUP_COLUMNS: Final[dict[GroupBy, str]] = {
     "type": "type",
     "queue": "queue",
     "service": "service",
+    "error": "coalesce(json_extract(error, '$[0]'), '')",
 }
 
 
@@ -36,14 +37,19 @@ def where_clause(where: JobFilter) -> tuple[str, list[object]]:
     ):
         if wanted:
             add(f"{column} in (select value from json_each(?))", json.dumps(wanted))  # noqa: S608
-    if where.key is not None:
-        add("key = ?", where.key)
     for name, value in where.tags:
         add("exists (select 1 from json_each(tags) t where t.key = ? and t.value = ?)", name, value)
-    if where.created_from is not None:
-        add("created_at >= ?", where.created_from)
-    if where.created_before is not None:
-        add("created_at < ?", where.created_before)
+    for condition, bound in (
+        ("key = ?", where.key),
+        ("created_at >= ?", where.created_from),
+        ("created_at < ?", where.created_before),
+        ("finished_at >= ?", where.finished_from),
+        ("finished_at < ?", where.finished_before),
+        # Each engine brings this function: no two databases agree on what "in any case" means.
+        ("error is not null and trellis_mentions(error, ?)", where.error_contains),
+    ):
+        if bound is not None:
+            add(condition, bound)
     if where.id_prefix is not None:
         add("substr(id, 1, ?) = ?", len(where.id_prefix), where.id_prefix)
     return (" and ".join(parts) or "true"), values

@@ -1,1 +1,1 @@
-select lease from trellis_session where id = ? and ended_at is null
+select lease, draining from trellis_session where id = ? and ended_at is null

@@ -1,0 +1,197 @@
+"""`create` inside the caller's own transaction, on the caller's own connection.
+
+The caller's commit decides, so nothing here commits, nothing is remembered, and whatever fails is
+undone to the point where we came in. The caller's settings are the caller's: rows and texts are
+read our own way and everything is left as it was found.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from trellis.core.job import NewJob
+from trellis.engines.clock import Clock
+from trellis.engines.sqlite import creating, schema
+from trellis.engines.sqlite.books import Books
+from trellis.engines.sqlite.faults import is_busy, typed
+from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
+from trellis.engines.sqlkit.rows import Row
+from trellis.engines.values import CreateResult
+from trellis.errors import DatabaseMissing, EngineBusy, TransactionRefused
+
+#: `Connection.autocommit` (Python 3.12) when `isolation_level` decides, as it always did before.
+_LEGACY: Final = -1
+
+
+def create_within(
+    path: Path, clock: Clock, connection: object, jobs: Sequence[NewJob]
+) -> list[CreateResult]:
+    """Admit and store new jobs in the caller's transaction."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise TransactionRefused(
+            f"The jobs are kept in {path}, so they can only join a transaction of the sqlite3 "
+            f"module; {type(connection).__name__} is not a sqlite3.Connection. Pass the "
+            "connection itself."
+        )
+    try:
+        joined = connection.in_transaction
+        with _our_texts(connection), _undone_on_failure(Guest(connection), path) as guest:
+            _pass_the_gate(guest, path)
+            # Numbers found here may be rolled back by the caller: they are forgotten with the call.
+            return creating.create(Transaction(guest, clock, Books()), jobs)
+    except sqlite3.ProgrammingError as error:
+        # Closed, or of another thread: the sqlite3 module says it well.
+        raise TransactionRefused(
+            f"This connection cannot be used here: {str(error).rstrip('.')}. Nothing was stored."
+        ) from error
+    except sqlite3.Error as error:
+        reason = _in_words(error, path)
+        if joined and not connection.in_transaction:
+            reason = type(reason)(f"{reason} SQLite has rolled back your whole transaction.")
+        raise reason from error
+    except UnicodeEncodeError as error:
+        raise typed(error, path) from error
+
+
+class Guest:
+    """A caller's connection, through cursors of our own: its row factory does not reach them."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:  # noqa: ANN401
+        """Run one statement."""
+        return sqlite3.Cursor(self._connection).execute(statement, values)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the caller has one open."""
+        return self._connection.in_transaction
+
+    @property
+    def begins_by_itself(self) -> bool:
+        """Whether the sqlite3 module would begin a transaction before a write of the caller."""
+        autocommit = getattr(self._connection, "autocommit", _LEGACY)
+        if autocommit == _LEGACY:
+            return self._connection.isolation_level is not None
+        return not autocommit
+
+
+@contextmanager
+def _our_texts(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read texts as `str`, whatever the caller reads them as."""
+    theirs = connection.text_factory
+    connection.text_factory = str
+    try:
+        yield
+    finally:
+        connection.text_factory = theirs
+
+
+@contextmanager
+def _undone_on_failure(guest: Guest, path: Path) -> Iterator[Guest]:
+    """Join the caller's transaction, or begin it; after a failure nothing of ours is left in it."""
+    _refuse_other_files(guest, path)
+    joined = guest.in_transaction
+    if not joined:
+        _begin(guest)
+    guest.execute("savepoint trellis_guest")
+    try:
+        yield guest
+    except BaseException:
+        # SQLite may have rolled everything back by itself; then there is nothing to go back to.
+        with suppress(sqlite3.Error):
+            guest.execute("rollback to trellis_guest" if joined else "rollback")
+            guest.execute("release trellis_guest")
+        raise
+    guest.execute("release trellis_guest")
+
+
+def _begin(guest: Guest) -> None:
+    """Begin the caller's transaction as the sqlite3 module would before a write, but for sure."""
+    if not guest.begins_by_itself:
+        raise TransactionRefused(
+            "This connection has no open transaction and begins none by itself, so the job would "
+            "be stored at once, whatever becomes of your rows. Execute BEGIN IMMEDIATE first."
+        )
+    guest.execute("begin immediate")
+
+
+def _refuse_other_files(guest: Guest, path: Path) -> None:
+    """Refuse a connection whose commit is not one commit together with our tables."""
+    if not path.exists():
+        raise DatabaseMissing(
+            f"There is no database at {path}. Check the URL, or run "
+            f"`trellis migrate --url sqlite:///{path}` to create it."
+        )
+    files = {name: file for _, name, file in guest.execute("pragma database_list")}
+    main = files.pop("main", "")
+    if _is_same(main, path):
+        return
+    what = f"is to {main}" if main else "is to a database in memory"
+    for name, file in files.items():
+        if _is_same(file, path):
+            raise TransactionRefused(
+                f"This connection {what} and has {path} attached as {name!r}. SQLite commits "
+                "attached files one after the other, so a crash could keep your rows and lose the "
+                f"job. Connect to {path} itself."
+            )
+    raise TransactionRefused(
+        f"This connection {what}, but the jobs are kept in {path}: they cannot be committed "
+        f"together. Connect to {path}, or point the service's URL at your database."
+    )
+
+
+def _is_same(file: str, path: Path) -> bool:
+    try:
+        return bool(file) and path.samefile(file)
+    except OSError:
+        return False  # deleted under an open connection
+
+
+def _pass_the_gate(guest: Guest, path: Path) -> None:
+    """Take the write lock before reading anything; then see that the tables are really ours."""
+    shadow = guest.execute(STATEMENTS["guest_shadows"]).fetchone()
+    if shadow is not None:
+        raise TransactionRefused(
+            f"This connection has a temporary table {shadow[0]}, which hides the one in {path}. "
+            "Drop it, or use another connection."
+        )
+    try:
+        guest.execute(STATEMENTS["guest_gate"])
+        version = guest.execute(STATEMENTS["guest_version"]).fetchone()
+    except sqlite3.OperationalError:
+        schema.check_version(guest, path)
+        raise
+    if version != ("schema", schema.latest_version()):
+        _refuse_converters(version, path)
+        schema.check_version(guest, path)
+
+
+def _refuse_converters(row: Row | None, path: Path) -> None:
+    """Refuse a connection that makes other values of the texts and integers in our tables."""
+    if row is not None and [type(value) for value in row] != [str, int]:
+        raise TransactionRefused(
+            "This connection converts columns declared as text or integer (detect_types= and "
+            f"register_converter), so the tables in {path} cannot be read through it. Use a "
+            "connection without detect_types."
+        )
+
+
+def _in_words(error: sqlite3.Error, path: Path) -> Exception:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return EngineBusy(
+            f"Another program has written to {path} since your transaction began to read, so it "
+            "can no longer write. Nothing was stored; roll back and try again, with BEGIN "
+            "IMMEDIATE at the beginning."
+        )
+    if is_busy(error):
+        return EngineBusy(
+            f"{path} is locked by another writer. Nothing was stored; roll back and try again. "
+            "BEGIN IMMEDIATE, or a longer timeout= of sqlite3.connect, waits for the lock."
+        )
+    return typed(error, path)

@@ -1,0 +1,2 @@
+-- Changes nothing, but takes the write lock before anything is read.
+update trellis_meta set value = value where name = 'last_job'

@@ -1,0 +1,1 @@
+select name, value from trellis_meta where name = 'schema'

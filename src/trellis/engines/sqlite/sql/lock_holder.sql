@@ -1,0 +1,8 @@
+-- A lock's row counts only while its session is alive and, if it names one, its attempt is current.
+select k.name, k.session, k.token, s.name, j.id, k.taken_at
+from trellis_lock k
+join trellis_session s on s.id = k.session
+left join trellis_queue q on q.session = k.session and q.token = k.token
+left join trellis_job j on j.seq = q.job
+where k.name = ? and s.ended_at is null and s.boot_id = ? and s.lease_until > ?
+  and (k.token = 0 or q.job is not null)

@@ -1,0 +1,1 @@
+insert or replace into trellis_lock (name, session, token, taken_at) values (?, ?, ?, ?)
