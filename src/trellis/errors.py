@@ -9,7 +9,8 @@ tables keyed by it) and each message says what happened and what to do next.
     │   ├── InvalidName
     │   ├── UnknownScheme
     │   ├── UnknownService
-    │   └── UnknownJobType
+    │   ├── UnknownJobType
+    │   └── CalledFromLoop
     ├── AdmissionError            a job was not accepted; nothing was stored
     │   ├── PayloadInvalid
     │   │   └── PayloadTooLarge
@@ -21,15 +22,21 @@ tables keyed by it) and each message says what happened and what to do next.
     │   └── JobIdTaken
     ├── JobError                  about one existing job
     │   ├── JobNotFound
+    │   ├── AmbiguousId
     │   ├── CommandRejected
     │   ├── ConflictPersists
     │   ├── WaitTimeout
+    │   ├── TransactionOpen
     │   └── JobNotCompleted       what `wait` raises when a job ended without a result
     │       ├── JobFailed
     │       ├── JobCancelled
     │       ├── JobExpired
     │       ├── JobDead
     │       └── JobReplaced
+    ├── LockBusy                  somebody else has the lock
+    ├── NotFound                  an operator named something that is not there
+    │   ├── KeyNotFound
+    │   └── WorkerNotFound
     └── EngineError               the store could not do what was asked
         ├── EngineUnavailable     may work later; nothing was lost
         │   ├── EngineBusy
@@ -84,6 +91,12 @@ class UnknownJobType(ConfigurationError):
     """A job names a type that its service does not declare."""
 
     code = "unknown_job_type"
+
+
+class CalledFromLoop(ConfigurationError, RuntimeError):
+    """A `_sync` method was called where it would block an event loop; await its twin."""
+
+    code = "called_from_loop"
 
 
 class AdmissionError(TrellisError):
@@ -162,6 +175,17 @@ class JobNotFound(JobError):
     code = "job_not_found"
 
 
+class AmbiguousId(JobError):
+    """Several jobs have an id that begins like this."""
+
+    code = "ambiguous_id"
+
+    def __init__(self, message: str, *, candidates: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        #: Some of the ids that begin so.
+        self.candidates = candidates
+
+
 class CommandRejected(JobError):
     """The lifecycle has no rule for this command in the job's present state."""
 
@@ -178,6 +202,12 @@ class WaitTimeout(JobError):
     """The job had not ended when the given time was over; it goes on by itself."""
 
     code = "wait_timeout"
+
+
+class TransactionOpen(JobError):
+    """This would wait for ever for a transaction that only the caller can commit."""
+
+    code = "transaction_open"
 
 
 class JobNotCompleted(JobError):
@@ -214,6 +244,38 @@ class JobReplaced(JobNotCompleted):
     """The job was skipped, superseded or dismissed."""
 
     code = "job_replaced"
+
+
+class LockBusy(TrellisError):
+    """Somebody else has the lock, and the given time to wait for it is over."""
+
+    code = "lock_busy"
+
+    def __init__(self, message: str, *, name: str, worker: str, job_id: str | None) -> None:
+        super().__init__(message)
+        #: The name of the lock.
+        self.name = name
+        #: The worker process whose lock it is, and its job, if a job took it.
+        self.worker = worker
+        self.job_id = job_id
+
+
+class NotFound(TrellisError):
+    """An operator named something that is not there."""
+
+    code = "not_found"
+
+
+class KeyNotFound(NotFound):
+    """No job holds or waits for this key."""
+
+    code = "key_not_found"
+
+
+class WorkerNotFound(NotFound):
+    """No worker process has this id or name."""
+
+    code = "worker_not_found"
 
 
 class EngineError(TrellisError):
