@@ -178,7 +178,7 @@ class SlowToHangUp(MemoryEngine):
 
 async def test_whoever_comes_while_the_last_look_ends_is_served_too() -> None:
     service = Service("shop", "memory://")
-    engine = service.connection._resident = SlowToHangUp()
+    engine = service.connection._own._resident = SlowToHangUp()
     job = greeting(service)
     async with service:
         ref = await job.create("ada")

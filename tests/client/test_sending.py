@@ -43,7 +43,7 @@ class TroubledEngine(MemoryEngine):
 
 def job_on(engine: MemoryEngine) -> Job[int, int]:
     service = Service("shop", "memory://")
-    service.connection._resident = engine
+    service.connection._own._resident = engine
     return service.declare("count", payload=int, result=int)
 
 
