@@ -7,7 +7,6 @@ place of all engines; afterwards every service is bound as before.
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import AbstractAsyncContextManager
 from itertools import count
 from typing import Final
@@ -17,6 +16,7 @@ from trellis.client.source import Borrowed, Source
 from trellis.client.stand_in import current_stand_in
 from trellis.client.waiting import WaitingRoom
 from trellis.contract.settings import DEFAULT_URL
+from trellis.contract.settings_file import environment
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 
@@ -44,7 +44,7 @@ class Connection:
 
     @property
     def _own_url(self) -> str:
-        return self._url or os.environ.get("TRELLIS_URL") or DEFAULT_URL
+        return self._url or environment().get("TRELLIS_URL") or DEFAULT_URL
 
     def point_at(self, url: str) -> None:
         """Use another engine from now on; what is open stays as it is."""
