@@ -1,0 +1,188 @@
+"""The histories as values; `reading.py` makes them from plain JSON lines.
+
+Two clocks, never mixed: `at` is engine time (microseconds of the wall clock, as the journal has
+it), `t` is real time (nanoseconds since boot, as client, handlers and nemesis saw it). Order in the
+engine is `seq`, the order of commits, so no rule has to compare the two.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One call of a producer: several jobs asked for at once, and the answer if one came."""
+
+    name: str
+    t: int
+    #: What was asked for, by the hash of each payload (payloads are unique).
+    hashes: tuple[str, ...]
+    #: Nanoseconds the jobs had to wait at least.
+    delay: int = 0
+    #: The ids that were acknowledged, in the order of the hashes; None if no answer came.
+    ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call of a handler, as the handler itself recorded it."""
+
+    job: str
+    fence: str
+    attempt: int
+    pid: int
+    kind: str
+    key: str | None
+    began: int
+    #: When it ended, and how; None if it never said so.
+    ended: int | None = None
+    how: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a job's journal. Version 0 is a note."""
+
+    seq: int
+    job: str
+    version: int
+    kind: str
+    state: str
+    at: int
+    attempt: int
+    fence: str | None = None
+    data: Json = field(default_factory=dict)
+
+    @property
+    def error_code(self) -> str | None:
+        """Why the attempt ended badly, if it did."""
+        error = self.data.get("error")
+        return error[0] if error else None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job as the database has it at the end."""
+
+    id: str
+    #: Hash of the payload as stored.
+    hash: str
+    #: What the head says: state, version, counters, fence, times, error.
+    head: Json
+    key: str | None = None
+    max_active: int = 1
+    max_attempts: int = 5
+    max_crashes: int = 3
+    deadline_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one generation of a job ended, as stored."""
+
+    job: str
+    generation: int
+    state: str
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot of a key that is still taken."""
+
+    key_hash: str
+    job: str | None
+    fence: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A worker process's epoch: the first half of its fences, and its process."""
+
+    id: str
+    pid: int
+
+
+FaultKind: TypeAlias = Literal["kill", "stop", "term", "crash"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something done to processes: killed, stopped for a while, told to stop."""
+
+    kind: FaultKind
+    t: int
+    #: The worker processes that were hit, directly or by the end of their guardian.
+    pids: tuple[int, ...]
+    target: str = ""
+    #: stop: when they went on; term: when the last was gone.
+    until: int | None = None
+    #: term: how long handlers had, in nanoseconds.
+    grace: int = 0
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Everything that is known about a run."""
+
+    ops: list[Op] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    faults: list[Fault] = field(default_factory=list)
+
+    @cached_property
+    def journals(self) -> dict[str, list[Event]]:
+        """The events of each job, in the order of their commits."""
+        journals: dict[str, list[Event]] = defaultdict(list)
+        for event in sorted(self.events, key=lambda event: event.seq):
+            journals[event.job].append(event)
+        return dict(journals)
+
+    @cached_property
+    def runs_by_fence(self) -> dict[str, list[Run]]:
+        """The runs of each attempt; there should be one at most."""
+        runs: dict[str, list[Run]] = defaultdict(list)
+        for run in sorted(self.runs, key=lambda run: run.began):
+            runs[run.fence].append(run)
+        return dict(runs)
+
+    @cached_property
+    def faults_by_pid(self) -> dict[int, list[Fault]]:
+        """What was done to each process."""
+        faults: dict[int, list[Fault]] = defaultdict(list)
+        for fault in sorted(self.faults, key=lambda fault: fault.t):
+            for pid in fault.pids:
+                faults[pid].append(fault)
+        return dict(faults)
+
+    def pid_of(self, fence: str | None) -> int | None:
+        """Return the process an attempt belongs to: its session's, or who ran it."""
+        if fence is None:
+            return None
+        session = self.sessions.get(fence[:16])
+        if session is not None:
+            return session.pid
+        runs = self.runs_by_fence.get(fence)
+        return runs[0].pid if runs else None
+
+    def faults_on(self, fence: str | None) -> list[Fault]:
+        """Return what was done to the process of an attempt."""
+        pid = self.pid_of(fence)
+        return [] if pid is None else self.faults_by_pid.get(pid, [])
+
+
+def transitions(journal: Iterable[Event]) -> list[Event]:
+    """Return the events that changed something."""
+    return [event for event in journal if event.version]

@@ -1,0 +1,100 @@
+"""What must have happened for a run to prove anything, counted from the histories themselves.
+
+A campaign that never saw a takeover proves nothing about takeovers. A SIGKILL counts if a handler
+of the victim was in flight, a zombie if an attempt of the stopped and resumed process was refused
+in the journal, a SIGTERM if a handler was stuck for longer than the grace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tests.faults.checker.histories import Event, Fault, Histories, Run, transitions
+from tests.faults.checker.states import LATE
+
+KILLS: Final = "SIGKILLs with work in flight"
+ZOMBIES: Final = "zombies whose late settlement was refused"
+STUCK: Final = "SIGTERMs with a stuck handler"
+TAKEOVERS: Final = "takeovers of a keyed job"
+
+#: What a run must have seen at least.
+LEAST: Final = {KILLS: 30, ZOMBIES: 10, STUCK: 5, TAKEOVERS: 1}
+
+
+def count_sometimes(histories: Histories) -> dict[str, int]:
+    """Count what must sometimes happen."""
+    runs: dict[int, list[Run]] = {}
+    for run in histories.runs:
+        runs.setdefault(run.pid, []).append(run)
+    late = _late_pids(histories)
+    return {
+        KILLS: sum(_in_flight(fault, runs) for fault in _of(histories, "kill")),
+        ZOMBIES: sum(_refused(fault, late) for fault in _of(histories, "stop")),
+        STUCK: sum(_stuck(fault, runs) for fault in _of(histories, "term")),
+        TAKEOVERS: sum(1 for _ in _takeovers(histories)),
+    }
+
+
+def too_few(counted: dict[str, int], least: dict[str, int]) -> list[str]:
+    """Say what has been seen too rarely."""
+    return [
+        f"{counted[what]} {what}, {number} needed"
+        for what, number in least.items()
+        if counted[what] < number
+    ]
+
+
+def _of(histories: Histories, kind: str) -> list[Fault]:
+    return [fault for fault in histories.faults if fault.kind == kind]
+
+
+def _in_flight(fault: Fault, runs: dict[int, list[Run]]) -> bool:
+    return any(
+        run.began < fault.t and (run.ended is None or run.ended > fault.t)
+        for pid in fault.pids
+        for run in runs.get(pid, [])
+    )
+
+
+def _stuck(fault: Fault, runs: dict[int, list[Run]]) -> bool:
+    return any(
+        run.kind == "stuck" and run.began < fault.t and run.ended is None
+        for pid in fault.pids
+        for run in runs.get(pid, [])
+    )
+
+
+def _late_pids(histories: Histories) -> dict[int, list[Run]]:
+    """Return the runs whose settlement was refused, by process."""
+    late: dict[int, list[Run]] = {}
+    for event in histories.events:
+        if event.kind == LATE and event.fence is not None:
+            for run in histories.runs_by_fence.get(event.fence, []):
+                late.setdefault(run.pid, []).append(run)
+    return late
+
+
+def _refused(fault: Fault, late: dict[int, list[Run]]) -> bool:
+    """Tell whether a run that the stop had caught was refused after it."""
+    until = fault.until
+    return until is not None and any(
+        run.began < fault.t and run.ended is not None and run.ended > until
+        for pid in fault.pids
+        for run in late.get(pid, [])
+    )
+
+
+def _takeovers(histories: Histories) -> Iterator[Event]:
+    """Return the starts of keyed jobs that another session had lost."""
+    for job, journal in histories.journals.items():
+        row = histories.rows.get(job)
+        lost: str | None = None
+        for event in transitions(journal) if row is not None and row.key is not None else ():
+            if event.kind == "retry":
+                is_lost = event.error_code in ("lease_lost", "crash")
+                lost = event.fence if is_lost else None
+            elif event.kind == "started" and lost is not None and event.fence is not None:
+                if event.fence[:16] != lost[:16]:
+                    yield event
+                lost = None
