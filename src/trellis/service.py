@@ -20,6 +20,7 @@ from trellis.core.names import check_service
 from trellis.core.spans import Span
 from trellis.errors import ConfigurationError, UnknownJobType
 from trellis.worker.active import ActiveJob
+from trellis.worker.board import Board
 from trellis.worker.inline import run_inline
 from trellis.worker.supervisor import Supervisor
 
@@ -73,7 +74,7 @@ class Service:
 
     def __init__(self, name: str, url: str | None = None) -> None:
         self.name = check_service(name)
-        self._connection = Connection(url)
+        self._connection = Connection(url, self)
         self._types: dict[str, JobType] = {}
         self._lifespan: Lifespan | None = None
 
@@ -210,8 +211,13 @@ class Service:
 
 
 @asynccontextmanager
-async def work(services: Sequence[Service], settings: WorkerSettings) -> AsyncIterator[Supervisor]:
-    """Run the jobs of these services in one worker; all must keep them in the same place."""
+async def work(
+    services: Sequence[Service], settings: WorkerSettings, *, board: Board | None = None
+) -> AsyncIterator[Supervisor]:
+    """Run the jobs of these services in one worker; all must keep them in the same place.
+
+    With a board, the process is watched by a guardian, which settles what it leaves behind.
+    """
     connection = services[0].connection
     for service in services:
         if service.url != connection.url:
@@ -221,11 +227,13 @@ async def work(services: Sequence[Service], settings: WorkerSettings) -> AsyncIt
             )
     handled = [each for service in services for each in service.job_types if each.handler]
     async with AsyncExitStack() as stack:
-        engine = await connection.hold()
-        stack.push_async_callback(connection.let_go)
+        engine, make = await stack.enter_async_context(connection.borrowed())
         states: dict[str, Any] = {}
         for service in services:
             if service.make_lifespan is not None:
                 states[service.name] = await stack.enter_async_context(service.make_lifespan())
-        supervisor = Supervisor(engine, connection.make, handled, settings, states=states)
+        supervisor = Supervisor(
+            engine, make, handled, settings,
+            states=states, board=board, guarded=board is not None,
+        )  # fmt: skip
         yield await stack.enter_async_context(supervisor)

@@ -57,6 +57,8 @@ class Fetcher:
         self._news = asyncio.Event()
         self._maybe_more = True
         self._stopping = False
+        #: Set once all the jobs this process may run have ended.
+        self.spent = asyncio.Event()
         #: When the claim under way was sent, by the monotonic clock; None when there is none.
         self.asking_since: float | None = None
         executor.on_hungry = self._news.set
@@ -81,6 +83,10 @@ class Fetcher:
         """Fetch until stopped."""
         failures = 0
         while not self._stopping:
+            if self._planner.is_spent:
+                await self._executor.until_quiet()
+                self.spent.set()
+                return
             self._news.clear()
             plan = self._planner.next_claim() if self._maybe_more else None
             if plan is None:

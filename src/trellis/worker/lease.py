@@ -2,7 +2,7 @@
 
 The thread has its own event loop and, where the engine allows several, its own engine object. It
 only renews and passes on what the engine answers; the worker's loop acts on it. A worker whose loop
-is closed, or has not moved for ten leases, is dead all the same: its lease is renewed no more.
+is closed, or has not moved for the stall limit, is dead all the same: its lease is renewed no more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trellis.core.spans import SECOND, Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
+from trellis.worker.board import Board
 from trellis.worker.pulse import Pulse
 from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder
@@ -27,8 +28,6 @@ from trellis.worker.uptime import uptime
 
 _RETRY: Final = 1.0
 _FAREWELL: Final = 0.5
-#: A loop that has not moved for so many leases is given up.
-_STALL_LIMIT: Final = 10
 _logger = logging.getLogger(__name__)
 
 #: Called with the session that was renewed, when that was asked (by `uptime`), and the answer.
@@ -46,7 +45,9 @@ class LeaseKeeper:
         roster: Roster,
         pulse: Pulse,
         heartbeat: Micros,
+        stall_limit: Micros,
         hear: Hear,
+        board: Board,
     ) -> None:
         self._make_engine = make_engine
         self._session = session
@@ -54,9 +55,10 @@ class LeaseKeeper:
         self._pulse = pulse
         self._heartbeat = heartbeat / SECOND
         self._hear = hear
+        self._board = board
         self._home = asyncio.get_running_loop()
         self._home_moved = time.monotonic()
-        self._home_may_stall = _STALL_LIMIT * session.lease / SECOND
+        self._home_may_stall = stall_limit / SECOND
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._stopping = False
@@ -122,7 +124,7 @@ class LeaseKeeper:
             return False
         stalled = time.monotonic() - self._home_moved > self._home_may_stall
         if stalled and not self.is_home_stalled:
-            _logger.error("The worker's loop has stood still for ten leases: it loses its jobs.")
+            _logger.error("The worker's loop has stood still for too long: it loses its jobs.")
         self.is_home_stalled = stalled
         return True
 
@@ -146,8 +148,10 @@ class LeaseKeeper:
         await engine.open()
         session, stopped = self._session.id, tuple(self._roster.stopped)
         sent = uptime()
-        answer = await engine.renew(session, self._roster.fences(session), stopped)
+        fences, busy = self._roster.fences(session), len(self._roster.running)
+        answer = await engine.renew(session, fences, stopped, busy)
         self._pulse.beat(sent)
+        self._board.renewed(time.monotonic())
         if isinstance(answer, SessionLost):
             self._pulse.miss()
         del self._roster.stopped[: len(stopped)]

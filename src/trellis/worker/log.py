@@ -28,6 +28,11 @@ class JobLog:
         self._attempt = attempt
         self._notes = notes
 
+    @property
+    def attempt(self) -> Attempt:
+        """Whose log this is."""
+        return self._attempt
+
     def debug(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
         """Add a line for people who look closely."""
         self.write("debug", _text(message, args), fields)

@@ -27,18 +27,34 @@ _LEAST_MEAN: Final = 1e-6
 class Planner:
     """Knows the types of this worker and how much of each there is room for."""
 
-    def __init__(self, job_types: Iterable[JobType], executor: Executor) -> None:
+    def __init__(
+        self, job_types: Iterable[JobType], executor: Executor, most: int | None = None
+    ) -> None:
         self.types = {(each.service, each.name): LocalType(each) for each in job_types}
         self._executor = executor
         self._slots = executor.slots
+        #: How many jobs this process may run in all; None: any number.
+        self._most = most
         self._last_chance = 0.0
         self._groups: dict[tuple[str, str], list[LocalType]] = {}
         for kind in self.types.values():
             place = (kind.job_type.service, kind.job_type.queue)
             self._groups.setdefault(place, []).append(kind)
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether this process has run, or is running, all the jobs it may."""
+        return self._most is not None and self._executor.begun >= self._most
+
     def next_claim(self) -> tuple[list[Demand], int] | None:
         """Return the demands and the limit of the next claim; None if there is no room."""
+        plan = self._next_claim()
+        if plan is None or self._most is None:
+            return plan
+        left = self._most - self._executor.begun - len(self._executor.line)
+        return (plan[0], min(plan[1], left)) if left > 0 else None
+
+    def _next_claim(self) -> tuple[list[Demand], int] | None:
         free = self._slots - self._executor.load
         quick = [kind for kind in self.types.values() if kind.is_quick]
         ahead = self._ahead(quick)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trellis.core.commands import Release
 from trellis.core.job import Fence, JobRecord, SessionId
@@ -42,6 +42,7 @@ class Renewals:
         planner: Planner,
         settler: Settler,
         engine_time: EngineTime,
+        on_drain: Callable[[], None],
     ) -> None:
         self._session = session
         self._roster = roster
@@ -50,6 +51,7 @@ class Renewals:
         self._planner = planner
         self._settler = settler
         self._time = engine_time
+        self._on_drain = on_drain
         self._strays: dict[Fence, float] = {}
         self._reopening: asyncio.Task[None] | None = None
 
@@ -61,6 +63,8 @@ class Renewals:
         if isinstance(answer, SessionLost):
             self._lose_everything()
             return
+        if answer.draining:
+            self._on_drain()
         for fence in answer.asked:
             self._ask(self._roster.held.get(fence))
         self._lose(answer.lost)

@@ -13,18 +13,21 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from trellis.contract.declaration import JobType
+from trellis.contract.settings import WorkerSettings
 from trellis.core.job import SessionId
 from trellis.core.spans import Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import Session, WorkerInfo
+from trellis.worker.board import Board
 
 
 class SessionHolder:
     """The current session id; read from any thread."""
 
-    def __init__(self, engine: Engine, info: WorkerInfo, lease: Micros) -> None:
+    def __init__(self, engine: Engine, info: WorkerInfo, lease: Micros, board: Board) -> None:
         self._engine = engine
         self._info = info
+        self._board = board
         self.lease = lease
         self.id = SessionId(0)
 
@@ -32,15 +35,18 @@ class SessionHolder:
         """Start a session and make it the current one."""
         session = await self._engine.open_session(self._info, self.lease)
         self.id = session.id
+        self._board.opened(session.id)
         return session
 
 
-def describe_worker(job_types: Iterable[JobType], slots: int) -> WorkerInfo:
+def describe_worker(job_types: Iterable[JobType], settings: WorkerSettings) -> WorkerInfo:
     """Return who this process is and what it can do."""
     host = socket.gethostname()
-    names = sorted(f"{each.service}/{each.name}" for each in job_types)
-    details = json.dumps({"types": names, "slots": slots}, separators=(",", ":"))
-    return WorkerInfo(f"{host}-{os.getpid()}", host, os.getpid(), _version(), details)
+    types = sorted(f"{each.service}/{each.name}" for each in job_types)
+    facts = {"types": types, "slots": settings.concurrency}
+    details = json.dumps(facts, separators=(",", ":"))
+    name = settings.name or f"{host}-{os.getpid()}"
+    return WorkerInfo(name, host, os.getpid(), _version(), details)
 
 
 def _version() -> str:

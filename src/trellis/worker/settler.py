@@ -14,15 +14,17 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from trellis import control
-from trellis.control import Contended
-from trellis.core.commands import FencedCommand
+from trellis.control import Applied, Contended
+from trellis.core.commands import Complete, FencedCommand
 from trellis.core.lifecycle import Stale
+from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.worker import verdict
 from trellis.worker.attempt import Attempt
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.notes import NoteWriter
+from trellis.worker.reports import report
 from trellis.worker.roster import Roster
 
 _MOST: Final = 500
@@ -49,6 +51,7 @@ class Settler:
         #: Settlements stored, and results refused because the attempt was over.
         self.settled = 0
         self.refused = 0
+        self.last_state: State | None = None
 
     def put(self, attempt: Attempt, command: FencedCommand) -> None:
         """Take over a settlement; it is stored with the next batch."""
@@ -103,6 +106,10 @@ class Settler:
             is_over = isinstance(result, Stale)
             self.refused += is_over
             self.settled += not is_over
+            if type(command) is not Complete:
+                report(attempt, result)
+            if isinstance(result, Applied):
+                self.last_state = result.record.head.state
             # Only now does the engine keep the key's slot for a handler that may run on, so a
             # handler that has stopped meanwhile must be reported from here.
             if (is_over or not getattr(command, "stopped", True)) and not attempt.running:

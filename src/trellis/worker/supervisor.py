@@ -1,7 +1,8 @@
 """One worker process: composes the loops and says in which order they stop. No logic of its own.
 
 Stopping: fetch no more, hand back what has not begun, let handlers finish within the grace, release
-the rest, store everything, end the session.
+the rest, store everything, end the session. In a guarded process what cannot be stopped is left to
+the guardian, which ends the process first: only then is it true that the handler does not run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final, Self
 from trellis.contract.declaration import JobType
 from trellis.contract.settings import WorkerSettings
 from trellis.core.spans import SECOND
+from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.active import Surroundings
@@ -34,6 +36,7 @@ from trellis.worker.planner import Planner
 from trellis.worker.pulse import Pulse
 from trellis.worker.renewals import Renewals
 from trellis.worker.roster import Roster
+from trellis.worker.selection import choose
 from trellis.worker.sessions import SessionHolder, describe_worker
 from trellis.worker.settler import Settler
 from trellis.worker.sweeper import Sweeper
@@ -57,26 +60,33 @@ class Supervisor:
         *,
         states: Mapping[str, Any] | None = None,
         board: Board | None = None,
+        guarded: bool = False,
     ) -> None:
+        job_types = choose(job_types, settings.types, settings.queues)
         if not job_types:
             raise ConfigurationError(
                 "There is nothing to work on: no handler is declared. Add one with @service.job."
             )
         self.settings = settings
-        info = describe_worker(job_types, settings.concurrency)
+        self._guarded = guarded
+        info = describe_worker(job_types, settings)
+        #: What this worker runs: `service/type` of each.
+        self.type_names = tuple(f"{each.service}/{each.name}" for each in job_types)
         self._engine = engine
-        self._session = SessionHolder(engine, info, settings.lease)
+        #: An operator wants this process to finish what it has and go.
+        self.drain_asked = asyncio.Event()
+        self._board = board or Board(settings.concurrency)
+        self._session = SessionHolder(engine, info, settings.lease, self._board)
         self._roster = Roster()
         self._notes = NoteWriter(engine)
         self._time = EngineTime(0)
         self._settler = Settler(engine, self._roster, self._notes, self._time)
         self._surroundings = Surroundings(self._notes, states)
-        self._board = board or Board(settings.concurrency)
         self._executor = Executor(
             settings.concurrency, roster=self._roster, surroundings=self._surroundings,
             engine_time=self._time, settle=self._settler.put, board=self._board,
         )  # fmt: skip
-        self._planner = Planner(job_types, self._executor)
+        self._planner = Planner(job_types, self._executor, settings.max_jobs)
         self._fetcher = Fetcher(
             engine, session=self._session, executor=self._executor, planner=self._planner,
             roster=self._roster, engine_time=self._time, poll=settings.poll,
@@ -84,19 +94,21 @@ class Supervisor:
         self._renewals = Renewals(
             session=self._session, roster=self._roster, executor=self._executor,
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,
-            engine_time=self._time,
+            engine_time=self._time, on_drain=self.drain_asked.set,
         )  # fmt: skip
         self._pulse = Pulse(settings.lease, settings.heartbeat)
         self._keeper = LeaseKeeper(
             make_engine, session=self._session, roster=self._roster, pulse=self._pulse,
-            heartbeat=settings.heartbeat, hear=self._renewals.hear,
+            heartbeat=settings.heartbeat, stall_limit=settings.stall_limit,
+            hear=self._renewals.hear, board=self._board,
         )  # fmt: skip
         self._maintenance = Maintenance(
             engine, self._pulse, self._fetcher.nudge, sweep=settings.sweep, poll=settings.poll
         )
         self._sweeper = Sweeper(
-            self._roster, self._executor, self._notes, self._keeper, self._pulse
-        )
+            roster=self._roster, executor=self._executor, notes=self._notes,
+            keeper=self._keeper, pulse=self._pulse, board=self._board,
+        )  # fmt: skip
         self._cancels = CancelWatch(engine, self._roster)
         self._fetching: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
@@ -118,6 +130,24 @@ class Supervisor:
     def settled(self) -> int:
         """How many settlements this worker has stored."""
         return self._settler.settled
+
+    @property
+    def last_state(self) -> State | None:
+        """The state in which the last settled job is now."""
+        return self._settler.last_state
+
+    async def until_spent(self) -> None:
+        """Wait until as many jobs have run as this worker is to run (`max_jobs`)."""
+        await self._fetcher.spent.wait()
+        await self._settler.flush()
+
+    async def finish(self) -> None:
+        """Claim no more, and wait until every handler has ended in its own time."""
+        self._fetcher.stop()
+        if self._fetching is not None:
+            await _finished(self._fetching)
+        self._executor.hand_back()
+        await self._executor.until_quiet()
 
     async def start(self) -> None:
         """Open a session and begin to work."""
@@ -166,6 +196,8 @@ class Supervisor:
     async def _end_session(self) -> None:
         with suppress(EngineError):
             await self._notes.flush()
+        if self._guarded and self._roster.held:
+            return  # the guardian settles these and then ends the session
         with suppress(EngineError):
             await self._engine.close_session(self._session.id)
 
@@ -182,7 +214,8 @@ class Supervisor:
         for attempt in list(self._roster.running.values()):
             attempt.stop(Stop.SHUTDOWN)
         await self._within(_LAST_MOMENT / 4, self._executor.until_quiet())
-        self._executor.disown()
+        if not self._guarded:
+            self._executor.disown()
 
     async def _close_loops(self) -> None:
         log_capture.remove()

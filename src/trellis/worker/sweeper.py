@@ -12,6 +12,7 @@ from typing import Final
 
 from trellis.engines.values import Begun
 from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.board import Board
 from trellis.worker.executor import Executor
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.notes import NoteWriter
@@ -28,17 +29,20 @@ class Sweeper:
 
     def __init__(
         self,
+        *,
         roster: Roster,
         executor: Executor,
         notes: NoteWriter,
         keeper: LeaseKeeper,
         pulse: Pulse,
+        board: Board,
     ) -> None:
         self._roster = roster
         self._executor = executor
         self._notes = notes
         self._keeper = keeper
         self._pulse = pulse
+        self._board = board
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -48,6 +52,7 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """Look at everything once."""
+        self._board.moved(now)
         out_of_reach = self._pulse.is_out_of_reach
         for attempt in list(self._roster.running.values()):
             if now >= attempt.timeout_at:

@@ -1,0 +1,57 @@
+"""The guardian in the foreground: from the command line to the worker processes it watches."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from trellis.cli import log_lines
+from trellis.cli.orders import Orders
+from trellis.contract.settings import WorkerSettings, worker_settings
+from trellis.contract.settings_file import environment
+from trellis.worker.guardian.guardian import Guardian
+
+
+def run_guardian(
+    services: Sequence[str], *, url: str | None, once: bool, options: Mapping[str, Any]
+) -> int:
+    """Run worker processes for these services until a signal comes; return the exit code."""
+    said = environment()
+    settings = _settings(said, options)
+    if once:
+        settings = replace(settings, concurrency=1, processes=1, max_jobs=1)
+    orders = Orders(
+        services=services, url=url, settings=settings,
+        log_format=log_lines.form(options["log_format"] or said.get("TRELLIS_LOG_FORMAT")),
+        log_level=log_lines.level(options["log_level"] or said.get("TRELLIS_LOG_LEVEL")),
+        debug=click.get_current_context().params.get("debug", False),
+    )  # fmt: skip
+    log_lines.set_up(orders.log_format, orders.log_level)
+    return asyncio.run(_guard(orders, once=once))
+
+
+def _settings(said: Mapping[str, str], options: Mapping[str, Any]) -> WorkerSettings:
+    """Return the settings in force: what the command line says before all else."""
+    names = ("concurrency", "processes", "lease", "grace", "poll", "max_jobs", "max_memory", "name")
+    return worker_settings(said).with_options(
+        **{name: options[name] for name in names},
+        types=_names(options["types"]),
+        queues=_names(options["queues"]),
+    )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+async def _guard(orders: Orders, *, once: bool) -> int:
+    guardian = Guardian(orders.command, orders.settings, once=once)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, guardian.stop)
+    return await guardian.run()

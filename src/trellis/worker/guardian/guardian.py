@@ -1,0 +1,248 @@
+"""Keeps worker processes running until it is told to stop, and settles what dead ones leave.
+
+Stopping takes the grace and at most two seconds more, whatever the handlers do: a process that has
+not ended a second after the grace is killed, and its jobs are handed back from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Final
+
+from trellis.contract.settings import WorkerSettings
+from trellis.core.spans import SECOND, in_words
+from trellis.core.states import State
+from trellis.engines import make_engine
+from trellis.engines.port import Engine
+from trellis.errors import EngineError
+from trellis.worker.evidence import Ended
+from trellis.worker.guardian import aftermath
+from trellis.worker.guardian.aftermath import Judge
+from trellis.worker.guardian.link import Hello
+from trellis.worker.guardian.ward import Recipe, Ward
+from trellis.worker.guardian.watch import Watch
+
+OK: Final = 0
+FAILED: Final = 1
+CUT_SHORT: Final = 130
+#: How long a process may take to end after the grace, and how long its jobs may then take.
+_FAREWELL: Final = 1.0
+#: How long a process that has finished may take to exit.
+_SEE_OFF: Final = 5.0
+#: The waits before a process that keeps dying young is started again.
+_BACKOFF: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_YOUNG: Final = 10.0
+_AGAIN: Final = 0.2
+_GOOD: Final = frozenset({State.COMPLETED, State.COMPLETED_WITH_ERRORS})
+_logger = logging.getLogger("trellis.guardian")
+
+
+class Guardian:
+    """Runs `settings.processes` worker processes."""
+
+    def __init__(self, recipe: Recipe, settings: WorkerSettings, *, once: bool = False) -> None:
+        self._recipe = recipe
+        self._settings = settings
+        self._once = once
+        self._stop = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self._url = ""
+        self._shared: Engine | None = None
+        self._opening = asyncio.Lock()
+        self._exit_code = OK
+        self._settled = 0
+
+    def stop(self) -> None:
+        """Stop in order; asked a second time, stop at once."""
+        if not self._stop.is_set():
+            self._stop.set()
+            _logger.info(
+                "Stopping: handlers have %s to finish; a second signal stops at once.",
+                in_words(self._settings.grace),
+            )
+        elif not self._at_once.is_set():
+            self._at_once.set()
+            self._exit_code = CUT_SHORT
+            _logger.info("Stopping at once.")
+
+    async def run(self) -> int:
+        """Work until stopped; return the exit code."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._settings.processes):
+                    group.create_task(self._keep_running(), name=f"trellis-ward-{number}")
+        finally:
+            if self._shared is not None:
+                await self._shared.close()
+        if not self._exit_code:
+            _logger.info("Stopped after %s attempts.", f"{self._settled:,}")
+        return self._exit_code
+
+    async def _keep_running(self) -> None:
+        """Start one process after another."""
+        young = 0
+        has_worked = False
+        while not self._stop.is_set():
+            ward = Ward(self._recipe, self._settings.concurrency)
+            await ward.start()
+            goes_on = await self._care_for(ward, has_worked=has_worked)
+            has_worked = has_worked or ward.hello.done()
+            if not goes_on:
+                return
+            in_order = ward.bye is not None
+            young = 0 if in_order or time.monotonic() - ward.started > _YOUNG else young + 1
+            await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
+
+    async def _care_for(self, ward: Ward, *, has_worked: bool) -> bool:
+        """Watch over a process to its end; tell whether another should follow."""
+        ended = asyncio.create_task(ward.until_ended())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((ended, stop, ward.hello), return_when=asyncio.FIRST_COMPLETED)
+            if ward.hello.done() and not ward.hello.cancelled():
+                self._greet(ward.hello.result(), ward)
+                await self._watch_over(ward, ended, stop)
+                return self._is_another_wanted(ward)
+            return await self._never_began(ward, ended, has_worked=has_worked)
+        finally:
+            stop.cancel()
+
+    def _greet(self, hello: Hello, ward: Ward) -> None:
+        self._url = hello.url
+        _logger.info(
+            "Working on %s at %s in %d slots of process %d. Ctrl-C stops.",
+            ", ".join(hello.types), hello.url, self._settings.concurrency, ward.pid,
+        )  # fmt: skip
+
+    async def _never_began(
+        self, ward: Ward, ended: asyncio.Task[Ended], *, has_worked: bool
+    ) -> bool:
+        """Deal with a process that ended before it worked: it has said why on stderr."""
+        if self._stop.is_set():
+            ward.kill()
+        code = (await ended).code
+        if self._stop.is_set():
+            return False
+        if has_worked:
+            _logger.error("The worker process %s before it could work.", (await ended).how)
+            return True
+        self._exit_code = code if code > 0 else FAILED
+        self._stop.set()
+        return False
+
+    async def _watch_over(
+        self, ward: Ward, ended: asyncio.Task[Ended], stop: asyncio.Task[bool]
+    ) -> None:
+        watch = Watch(ward, self._settings, self._engine)
+        watching = asyncio.create_task(watch.run())
+        replace = asyncio.create_task(watch.replace.wait())
+        parted = asyncio.create_task(ward.parted.wait())
+        try:
+            news = (ended, stop, replace, parted)
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+            asked = not ended.done() and not parted.done()
+            if asked:
+                await self._dismiss(ward, ended)
+            elif not ended.done():
+                await self._see_off(ward, ended)
+            await ended
+        finally:
+            for task in (watching, replace, parted):
+                task.cancel()
+            await asyncio.gather(watching, replace, parted, return_exceptions=True)
+        await self._clean_up(ward, watch, asked=asked)
+
+    async def _dismiss(self, ward: Ward, ended: asyncio.Task[Ended]) -> None:
+        """Have a process end: in order within the grace, by force a second later."""
+        await ward.say("stop")
+        at_once = asyncio.create_task(self._at_once.wait())
+        limit = self._settings.grace / SECOND + _FAREWELL
+        await asyncio.wait((ended, at_once), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if at_once.done():
+            await ward.say("stop_now")
+            await asyncio.wait((ended,), timeout=_FAREWELL)
+        at_once.cancel()
+        if not ended.done():
+            _logger.warning(
+                "Worker process %d did not end within the grace and is killed.", ward.pid
+            )
+            ward.kill()
+
+    @staticmethod
+    async def _see_off(ward: Ward, ended: asyncio.Task[Ended]) -> None:
+        """Wait for a process that has finished; threads that do not end cannot keep it."""
+        await asyncio.wait((ended,), timeout=_SEE_OFF)
+        if not ended.done():
+            ward.kill()
+
+    async def _clean_up(self, ward: Ward, watch: Watch, *, asked: bool) -> None:
+        """Settle what a process that is gone still holds."""
+        ended = ward.ended
+        if ended is None:
+            raise RuntimeError("A process that lives has nothing to clean up.")
+        if ward.bye is not None:
+            self._settled += ward.bye.settled
+        is_crash = not asked and (ward.bye is None or bool(watch.ended_why))
+        limit = _FAREWELL if self._stop.is_set() else self._settings.lease / SECOND
+        judge = _judge(ward, ended, watch, asked=asked)
+        left = await self._settle(ward, judge, limit)
+        if is_crash:
+            fate = ", ".join(f"{count} {state}" for state, count in left.items()) or "none"
+            _logger.error(
+                "Worker process %d %s (peak memory %d MB). Its jobs are now: %s.",
+                ward.pid, ended.how, ended.peak_memory >> 20, fate,
+            )  # fmt: skip
+        elif left:
+            _logger.info("Handed back %d jobs of process %d.", left.total(), ward.pid)
+        ward.board.close()
+
+    async def _settle(self, ward: Ward, judge: Judge, limit: float) -> Counter[str]:
+        """Settle in the dead process's place; while the engine cannot, try again for so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while True:
+                    try:
+                        engine = await self._engine()
+                        return await aftermath.settle_what_is_left(engine, ward.board, judge)
+                    except EngineError as error:
+                        _logger.info("Jobs of process %d wait: %s", ward.pid, error)
+                        await asyncio.sleep(_AGAIN)
+        _logger.warning(
+            "The jobs of process %d could not be settled; others take them when its lease is over.",
+            ward.pid,
+        )
+        return Counter()
+
+    def _is_another_wanted(self, ward: Ward) -> bool:
+        if self._once:
+            is_good = ward.bye is not None and ward.bye.last_state in _GOOD
+            self._exit_code = self._exit_code or (OK if is_good else FAILED)
+            return False
+        return ward.bye is None or ward.bye.reason != "drained"
+
+    async def _engine(self) -> Engine:
+        async with self._opening:
+            if self._shared is None:
+                engine = make_engine(self._url, create=False)
+                await engine.open()
+                self._shared = engine
+            return self._shared
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+
+
+def _judge(ward: Ward, ended: Ended, watch: Watch, *, asked: bool) -> Judge:
+    """Say how the attempts that ran in a process that is gone are to be judged."""
+    if watch.ended_for:
+        return aftermath.timed_out(watch.ended_for)
+    if watch.ended_why or not (asked or ward.bye):
+        evidence = ended.evidence(more=watch.ended_why)
+        return aftermath.crashed(evidence, alone=len(ward.board.running()) == 1)
+    return aftermath.stopped

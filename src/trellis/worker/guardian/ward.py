@@ -1,0 +1,161 @@
+"""One worker process in the guardian's care: its start, its line, its last words, its end.
+
+The guardian stays its parent from the first moment to the last, so its end is always seen, with the
+exit code and the memory it used. It shares the guardian's process group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, Final, Protocol
+
+from trellis.worker.board import Board, board_size
+from trellis.worker.evidence import Ended, wait_for
+from trellis.worker.guardian.link import Bye, Hello, Link
+from trellis.worker.guardian.stacks import ASK, Frame, blocking_frame
+
+_LAST_LINES: Final = 20
+_STACK_PATIENCE: Final = 1.0
+_TAIL_PATIENCE: Final = 0.5
+
+
+class Recipe(Protocol):
+    """How to start a worker process that finds these open files."""
+
+    def __call__(self, *, link: int, board: int, stacks: int) -> Sequence[str]:
+        """Return the command."""
+
+
+class Ward:
+    """A worker process."""
+
+    def __init__(self, recipe: Recipe, slots: int) -> None:
+        self._recipe = recipe
+        self._slots = slots
+        self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we do
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Link | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        with tempfile.TemporaryFile() as memory:
+            memory.truncate(board_size(slots))
+            self.board = Board(slots, memory.fileno())
+            self._board_file = os.dup(memory.fileno())
+        self.started = 0.0
+        self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self.bye: Bye | None = None
+        #: Set when the process has said bye and should end soon.
+        self.parted = asyncio.Event()
+        self.ended: Ended | None = None
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        if self._process is None:
+            raise RuntimeError("The worker process was not started.")
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start the process."""
+        ours, theirs = socket.socketpair()
+        files = (theirs.fileno(), self._board_file, self._stacks.fileno())
+        command = self._recipe(link=files[0], board=files[1], stacks=files[2])
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own command, at once
+                command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=files
+            )
+        os.close(self._board_file)
+        self.started = time.monotonic()
+        self._link = await Link.over(ours)
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._pass_on())]
+
+    async def until_ended(self) -> Ended:
+        """Wait for the end of the process and for its last words."""
+        process = self._process
+        if process is None:
+            raise RuntimeError("The worker process was not started.")
+        code, peak = await asyncio.to_thread(wait_for, process.pid)
+        process.returncode = code
+        # Whatever the process started may keep its stderr open: the last lines are not worth more.
+        await asyncio.wait(self._tasks, timeout=_TAIL_PATIENCE)
+        for task in self._tasks:
+            task.cancel()
+        self.ended = Ended(code, peak, tuple(self._lines))
+        if not self.hello.done():
+            self.hello.cancel()
+        if self._link is not None:
+            self._link.close()
+        self._stacks.close()
+        return self.ended
+
+    async def say(self, word: str) -> None:
+        """Send a word down the line."""
+        if self._link is not None:
+            await self._link.send(word)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self.ended is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    async def stack(self) -> Frame | None:
+        """Ask where the process is stuck."""
+        start = os.fstat(self._stacks.fileno()).st_size
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, ASK)
+        ends = time.monotonic() + _STACK_PATIENCE
+        size = start
+        while time.monotonic() < ends:
+            await asyncio.sleep(0.05)
+            before, size = size, os.fstat(self._stacks.fileno()).st_size
+            if size == before > start:
+                break
+        return blocking_frame(os.pread(self._stacks.fileno(), size - start, start).decode())
+
+    async def _listen(self) -> None:
+        if self._link is None:
+            return
+        async for said in self._link.words():
+            match said:
+                case {"word": "hello", "url": url, "types": types}:
+                    if not self.hello.done():
+                        self.hello.set_result(Hello(url, types))
+                case {"word": "bye", "reason": reason, "settled": settled, "last_state": state}:
+                    self.bye = Bye(reason, settled, state)
+                    self.parted.set()
+                case _:
+                    pass
+
+    async def _pass_on(self) -> None:
+        """Copy the process's stderr to ours and remember the last lines."""
+        if self._process is None or self._process.stderr is None:
+            return
+        reader = asyncio.StreamReader(limit=1 << 20)
+        loop = asyncio.get_running_loop()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        await loop.connect_read_pipe(lambda: protocol, self._process.stderr)
+        while line := await _line(reader):
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+            self._lines.append(line.decode(errors="replace").rstrip("\n"))
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line, or a piece of one that never ends."""
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    except asyncio.LimitOverrunError as long:
+        return await reader.readexactly(long.consumed)
