@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.testing import ManualClock, conformance
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
+from trellis.testing.conformance.guests import Guest
 
 ENGINES: Final = ("memory", "sqlite")
 
@@ -56,6 +58,26 @@ async def another(
             return engine
 
         yield open_another
+
+
+class NoTransaction:
+    """What a test of the application may pass for a connection when jobs are kept in memory."""
+
+    def commit(self) -> None:
+        """Everything is stored already."""
+
+    def rollback(self) -> None:
+        raise NotImplementedError("The memory engine rolls nothing back.")
+
+
+@pytest.fixture
+def guest(engine_name: str, engine: Engine, tmp_path: Path) -> Iterator[Guest]:
+    if engine_name == "memory":
+        yield NoTransaction()
+        return
+    connection = sqlite3.connect(tmp_path / "jobs.db")
+    yield connection
+    connection.close()
 
 
 @pytest.mark.parametrize("name", ENGINES)

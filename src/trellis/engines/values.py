@@ -380,6 +380,8 @@ class Capabilities(NamedTuple):
     durable: bool
     #: Several processes may use it at once.
     processes: bool
+    #: A job can be created inside the caller's own transaction, and be rolled back with it.
+    transactions: bool = False
 
 
 class Health(NamedTuple):

@@ -1,6 +1,6 @@
 """The suite that every engine must pass, whoever wrote it.
 
-Give it three fixtures and import it into a test module of your own; pytest does the rest (with
+Give it four fixtures and import it into a test module of your own; pytest does the rest (with
 pytest-asyncio in auto mode):
 
     from trellis.testing import ManualClock
@@ -20,6 +20,9 @@ pytest-asyncio in auto mode):
     def another(clock):
         async def open_another(): ...  # one more engine object on the same store, opened
         return open_another
+
+    @pytest.fixture
+    def guest(engine): ...  # a connection of the application, see `conformance.guests`
 
 `DECLARED` is the number of tests: check that as many were collected. A test may be skipped only
 because `engine.capabilities` says so; `NEEDS` names those tests. After every test the journal of
@@ -44,22 +47,28 @@ from trellis.testing.conformance.claiming import (
 )
 from trellis.testing.conformance.committing import TestCommitting, TestConflicts
 from trellis.testing.conformance.creating import TestCreating
+from trellis.testing.conformance.draining import TestDraining
+from trellis.testing.conformance.failures import TestFailures
 from trellis.testing.conformance.fences import TestFences
+from trellis.testing.conformance.guests import TestGuests
 from trellis.testing.conformance.hints import TestHints
 from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestRevival
 from trellis.testing.conformance.late_results import TestLateResults, TestLostReplies
 from trellis.testing.conformance.leases import TestLeaseClock, TestReaping, TestRenewing
 from trellis.testing.conformance.lingering import TestLingering
+from trellis.testing.conformance.locks import TestLockLeases, TestLocks
 from trellis.testing.conformance.notes import TestLogs, TestNotes
 from trellis.testing.conformance.operators import TestOperators
 from trellis.testing.conformance.outcomes import TestOutcomes
 from trellis.testing.conformance.queues import TestQueues
 from trellis.testing.conformance.reading import TestCounting, TestFinding, TestLoading
+from trellis.testing.conformance.removing import TestRemoving
 from trellis.testing.conformance.repeats import TestDedupe, TestIdempotency
 from trellis.testing.conformance.retention import TestRetention
 from trellis.testing.conformance.sharing import TestDurability, TestOpening, TestSharing
 from trellis.testing.conformance.slots import TestHeldForTheJob, TestSlots
 from trellis.testing.conformance.suite import EngineSuite, capability_of
+from trellis.testing.conformance.upcoming import TestUpcoming
 
 #: The parts of the suite.
 SUITE: Final[tuple[type[EngineSuite], ...]] = (
@@ -75,6 +84,9 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestRenewing,
     TestReaping,
     TestLeaseClock,
+    TestDraining,
+    TestLocks,
+    TestLockLeases,
     TestAdmission,
     TestKeyStatus,
     TestRevival,
@@ -84,15 +96,18 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestDedupe,
     TestIdempotency,
     TestAgenda,
+    TestUpcoming,
     TestNotes,
     TestLogs,
     TestLateResults,
     TestLostReplies,
     TestCancelling,
     TestRetention,
+    TestRemoving,
     TestLoading,
     TestFinding,
     TestCounting,
+    TestFailures,
     TestQueues,
     TestOutcomes,
     TestOperators,
@@ -100,6 +115,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestOpening,
     TestDurability,
     TestSharing,
+    TestGuests,
 )
 
 #: How many tests the suite has.
