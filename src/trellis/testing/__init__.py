@@ -1,13 +1,69 @@
-"""What tests need: a clock to turn by hand, builders of values, a suite every engine must pass.
+"""What tests need: a sandbox for programs that use Trellis, and a kit for authors of engines.
 
-For people who test their jobs and for authors of engines. Nothing here is imported by the product.
-`conformance` needs pytest and `model` needs Hypothesis; both are imported only when asked for.
-Start reading at `clock.py` and `builders.py`, then `conformance/__init__.py`.
+For people who test their jobs: `sandbox()`, and the pytest fixture `trellis_sandbox`. For authors
+of engines: a clock to turn by hand, builders of values, a suite every engine must pass. Nothing
+here is imported by the product, and names are loaded when first used, because pytest imports this
+package in every test run. `conformance` needs pytest and `model` needs Hypothesis.
+Start reading at `sandbox.py`; for engines at `clock.py`, `builders.py`, `conformance/__init__.py`.
 """
 
 from __future__ import annotations
 
-from trellis.testing.builders import a_context, a_job, a_worker, complete
-from trellis.testing.clock import ManualClock
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ManualClock", "a_context", "a_job", "a_worker", "complete"]
+if TYPE_CHECKING:
+    from trellis.testing.builders import a_context, a_job, a_worker, complete
+    from trellis.testing.clock import ManualClock
+    from trellis.testing.sandbox import Sandbox, sandbox
+    from trellis.testing.sandbox_errors import (
+        HandlerFailed,
+        HandlerMissing,
+        JobsLeft,
+        SandboxError,
+        SandboxStuck,
+    )
+    from trellis.testing.sandbox_jobs import CreatedJob
+
+_HOMES = {
+    "trellis.testing.builders": ("a_context", "a_job", "a_worker", "complete"),
+    "trellis.testing.clock": ("ManualClock",),
+    "trellis.testing.sandbox": ("Sandbox", "sandbox"),
+    "trellis.testing.sandbox_errors": (
+        "HandlerFailed",
+        "HandlerMissing",
+        "JobsLeft",
+        "SandboxError",
+        "SandboxStuck",
+    ),
+    "trellis.testing.sandbox_jobs": ("CreatedJob",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CreatedJob",
+    "HandlerFailed",
+    "HandlerMissing",
+    "JobsLeft",
+    "ManualClock",
+    "Sandbox",
+    "SandboxError",
+    "SandboxStuck",
+    "a_context",
+    "a_job",
+    "a_worker",
+    "complete",
+    "sandbox",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - type checkers read the imports above
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'trellis.testing' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
