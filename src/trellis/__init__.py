@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trellis.core.states import State
     from trellis.errors import (
         AdmissionError,
+        AmbiguousId,
         ConfigurationError,
         Draining,
         EngineError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         TrellisError,
         WaitTimeout,
     )
+    from trellis.operations.operator import Operator, connect
     from trellis.service import Declaration, Service
     from trellis.worker.active import ActiveJob
 
@@ -54,6 +56,7 @@ _HOMES = {
     "trellis.core.states": ("State",),
     "trellis.errors": (
         "AdmissionError",
+        "AmbiguousId",
         "ConfigurationError",
         "Draining",
         "EngineError",
@@ -74,6 +77,7 @@ _HOMES = {
         "TrellisError",
         "WaitTimeout",
     ),
+    "trellis.operations.operator": ("Operator", "connect"),
     "trellis.service": ("Declaration", "Service"),
     "trellis.worker.active": ("ActiveJob",),
 }
@@ -83,6 +87,7 @@ __all__ = [
     "Accepted",
     "ActiveJob",
     "AdmissionError",
+    "AmbiguousId",
     "Answer",
     "Cancelled",
     "Coalesced",
@@ -106,6 +111,7 @@ __all__ = [
     "JobStatus",
     "KeyBusy",
     "KeyUnresolved",
+    "Operator",
     "PayloadInvalid",
     "PayloadTooLarge",
     "PerKey",
@@ -119,6 +125,7 @@ __all__ = [
     "State",
     "TrellisError",
     "WaitTimeout",
+    "connect",
 ]
 
 

@@ -1,0 +1,330 @@
+"""`trellis.connect()`: everything an operator can see and do, in Python.
+
+Nothing is created by looking: a database that is not there is an error that names its path. Every
+change is a command that the lifecycle decides on; what it refuses raises a typed error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Literal, Self, Unpack
+
+from trellis import control
+from trellis.contract import given
+from trellis.contract.settings import DEFAULT_URL
+from trellis.contract.settings_file import environment
+from trellis.core.commands import Cancel, Command, Dismiss, ReleaseKey, Replay, Retry
+from trellis.core.job import JobId, JobRecord
+from trellis.core.spans import SECOND, Span, in_words, micros
+from trellis.engines import make_engine
+from trellis.engines.port import Engine
+from trellis.engines.values import GroupBy, Health
+from trellis.errors import CommandRejected, ConfigurationError, EngineClosed, WaitTimeout
+from trellis.insight.filters import Filters, make_filter
+from trellis.insight.viewing import (
+    event_view,
+    job_view,
+    lock_view,
+    log_view,
+    outcome_view,
+    progress_view,
+    worker_view,
+)
+from trellis.insight.views import (
+    EventView,
+    JobView,
+    KeyView,
+    LockView,
+    LogView,
+    OutcomeView,
+    ProgressView,
+    QueueView,
+    WorkerView,
+)
+from trellis.insight.why import START_WORKER, Why, explain
+from trellis.operations.bulk import new_id
+from trellis.operations.choosing import Matching, Named
+from trellis.operations.following import follow_logs, until_ended
+from trellis.operations.keys import blocking_job, list_keys
+from trellis.operations.queues import change_queue, list_queues
+from trellis.operations.resolving import ID_LENGTH, resolve_job, resolve_worker
+from trellis.operations.selection import Found, Selection
+from trellis.portal import call, iterated, synced
+
+
+def connect(url: str | None = None, *, actor: str = "operator") -> Operator:
+    """Return the operator's view of the jobs at a URL, else at `TRELLIS_URL`, else in this folder.
+
+    Use it with `async with`; code without an event loop uses `with`, and of each method the twin
+    whose name ends in `_sync`. `actor` is who journals name for what is done through it.
+
+    >>> async def failed_syncs() -> int:
+    ...     async with connect() as jobs:
+    ...         return await jobs.find(type="shop/sync", state="failed").count()
+    """
+    url = url or environment().get("TRELLIS_URL") or DEFAULT_URL
+    engine = make_engine(url, create=False)
+    if not engine.capabilities.processes:
+        raise ConfigurationError(
+            f"Jobs at {url} live in the process that made them; nobody else can look at them. "
+            "There, use Operator(engine) with the engine itself."
+        )
+    return Operator(engine, actor=actor, opens=True)
+
+
+class Operator:
+    """Looks at jobs and steers them.
+
+    Wherever an id is asked, its beginning will do while it is unique. An engine that is given is
+    used as it is, open; one that `connect` found is opened and closed by `async with`.
+    """
+
+    def __init__(self, engine: Engine, *, actor: str = "operator", opens: bool = False) -> None:
+        self._engine = engine
+        self._opens = opens
+        self._is_open = not opens
+        self._actor = actor
+
+    async def __aenter__(self) -> Self:
+        if self._opens:
+            await self._engine.open()
+            self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opens:
+            self._is_open = False
+            await self._engine.close()
+
+    def __enter__(self) -> Self:
+        call(self.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        call(self.__aexit__, kind, error, trace)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, opened."""
+        if not self._is_open:
+            raise EngineClosed("Open it first: async with trellis.connect(...) as jobs: ...")
+        return self._engine
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def find(self, **filters: Unpack[Filters]) -> Found:
+        """Choose jobs: iterate over them, page through them, or do something to all of them.
+
+        >>> async def show(jobs: Operator) -> None:
+        ...     async for job in jobs.find(state=["failed", "dead"], since="1h"):
+        ...         print(job.id, job.error)
+        """
+        make_filter(0, **filters)  # a wrong word is told here, not at the first page
+        matching = Matching(lambda now: make_filter(now, **filters))
+        return Found(lambda: self.engine, matching, self._actor)
+
+    async def pick(self, ids: Iterable[str]) -> Selection:
+        """Choose jobs by their ids, in this order."""
+        whole = [
+            JobId(each.upper())
+            if len(each) >= ID_LENGTH
+            else (await self._record(each)).definition.id
+            for each in ids
+        ]
+        return Selection(lambda: self.engine, Named(whole), self._actor)
+
+    async def count(self, by: GroupBy = "state", **filters: Unpack[Filters]) -> dict[str, int]:
+        """Count jobs per group: by state, type, queue, service or error."""
+        where = make_filter(await self.engine.now(), **filters)
+        return dict((await self.engine.count(where, by)).groups)
+
+    async def get(self, job_id: str) -> JobView:
+        """Return one job; raise `JobNotFound`, or `AmbiguousId` with the candidates."""
+        return job_view(await self._record(job_id))
+
+    async def why(self, job_id: str) -> Why:
+        """Say why a job does not run, or what it does instead."""
+        command = "trellis worker" if environment().get("TRELLIS_APP") else START_WORKER
+        return await explain(self.engine, await self._record(job_id), command)
+
+    async def journal(self, job_id: str) -> list[EventView]:
+        """Return all that happened to a job, oldest first."""
+        record = await self._record(job_id)
+        return [event_view(each) for each in await self.engine.journal(record.definition.id)]
+
+    async def outcomes(self, job_id: str) -> list[OutcomeView]:
+        """Return how each generation of a job ended, oldest first."""
+        record = await self._record(job_id)
+        found = await self.engine.outcomes(record.definition.id)
+        return [outcome_view(each, record) for each in found]
+
+    async def progress(self, job_id: str) -> ProgressView | None:
+        """Return what the latest attempt said about itself."""
+        activity = await self.engine.activity((await self._record(job_id)).definition.id)
+        return None if activity is None else progress_view(activity)
+
+    async def logs(self, job_id: str, *, follow: bool = False) -> AsyncIterator[LogView]:
+        """Yield the lines of a job's log, oldest first; with `follow`, until the job has ended."""
+        record = await self._record(job_id)
+        after = 0
+        if follow:
+            async for line in follow_logs(self.engine, record.definition.id):
+                yield log_view(line)
+            return
+        while lines := await self.engine.logs(record.definition.id, after):
+            for line in lines:
+                yield log_view(line)
+            after = lines[-1].number
+
+    async def wait(self, job_id: str, timeout: Span | None = None) -> JobView:  # noqa: ASYNC109
+        """Return a job once it has ended, however it ended; raise `WaitTimeout` if it is late."""
+        record = await self._record(job_id)
+        seconds = None if timeout is None else given.span("timeout", timeout) / SECOND
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return job_view(await until_ended(self.engine, record.definition.id))
+        except TimeoutError:
+            if not limit.expired() or timeout is None:
+                raise
+        why = await self.why(record.definition.id)
+        raise WaitTimeout(
+            f"Job {why.job.id} is still {why.job.state} after {in_words(micros(timeout))}. "
+            f"{why.text}",
+            job_id=why.job.id,
+        )
+
+    # -- steering one job ----------------------------------------------------------------------
+
+    async def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> JobView:
+        """Stop a job: at once while it waits; while it runs, its handler is asked to stop.
+
+        `force` ends a running attempt at once, whatever its handler does.
+        """
+        try:
+            return await self._apply(job_id, Cancel(reason, force, self._actor))
+        except CommandRejected:
+            job = await self.get(job_id)
+            if not job.cancel_asked:
+                raise
+            return job  # asking twice is fine
+
+    async def retry(self, job_id: str) -> JobView:
+        """Run a failed job again, with a fresh budget of attempts."""
+        return await self._apply(job_id, Retry(self._actor))
+
+    async def replay(self, job_id: str) -> JobView:
+        """Bring a dead letter back, with a fresh budget of attempts."""
+        return await self._apply(job_id, Replay(self._actor))
+
+    async def dismiss(self, job_id: str) -> JobView:
+        """Close a dead letter for good."""
+        return await self._apply(job_id, Dismiss(self._actor))
+
+    async def clone(self, job_id: str) -> JobView:
+        """Create a new job from this one's definition, linked to it."""
+        record = await self._record(job_id)
+        made = await control.clone(self.engine, record.definition.id, new_id())
+        return await self.get(made)
+
+    async def delete(self, job_id: str) -> None:
+        """Remove an ended job at once, with its journal and log."""
+        record = await self._record(job_id)
+        (removal,) = await self.engine.remove([record.definition.id])
+        if removal == "live":
+            raise CommandRejected(
+                f"Job {record.definition.id} is {record.head.state}. Cancel it before deleting it.",
+                job_id=record.definition.id,
+            )
+
+    # -- keys, queues, workers, locks ----------------------------------------------------------
+
+    async def keys(self, *, service: str | None = None, type: str | None = None) -> list[KeyView]:  # noqa: A002 - the word used everywhere
+        """Return every key that is held or waited for."""
+        return await list_keys(self.engine, service, type)
+
+    async def release_key(self, held: str, then: Literal["retry", "fail"] = "retry") -> JobView:
+        """Free a key that a lost attempt still blocks; name the key, or the job that holds it."""
+        job_id = await blocking_job(self.engine, held)
+        return job_view(await control.apply(self.engine, job_id, ReleaseKey(then, self._actor)))
+
+    async def queues(self) -> list[QueueView]:
+        """Return every queue that has jobs or settings."""
+        return await list_queues(self.engine)
+
+    async def pause(self, queue: str) -> QueueView:
+        """Let no more jobs of this queue start; write it as service/queue."""
+        return await change_queue(self.engine, queue, paused=True)
+
+    async def resume(self, queue: str) -> QueueView:
+        """Let jobs of this queue start and be created again."""
+        return await change_queue(self.engine, queue, paused=False, draining=False)
+
+    async def drain_queue(self, queue: str) -> QueueView:
+        """Accept no new jobs in this queue; what is there is still done."""
+        return await change_queue(self.engine, queue, draining=True)
+
+    async def workers(self, *, ended: bool = False) -> list[WorkerView]:
+        """Return the worker processes, the newest first; those that are gone only when asked."""
+        found = [worker_view(each) for each in await self.engine.sessions()]
+        return [each for each in found if ended or each.state != "ended"]
+
+    async def drain(self, worker: str) -> WorkerView:
+        """Ask a worker process to finish what it has and go; name it, or the start of its id."""
+        session = await resolve_worker(self.engine, worker)
+        await self.engine.ask_drain(session.id)
+        return worker_view(session._replace(draining=True))
+
+    async def locks(self) -> list[LockView]:
+        """Return the locks that are held."""
+        return [lock_view(each) for each in await self.engine.locks()]
+
+    async def health(self) -> Health:
+        """Say what the engine is, how durable, and what is wrong with it."""
+        return await self.engine.health()
+
+    async def _record(self, job_id: str) -> JobRecord:
+        return await resolve_job(self.engine, job_id)
+
+    async def _apply(self, job_id: str, command: Command) -> JobView:
+        record = await self._record(job_id)
+        return job_view(await control.apply(self.engine, record.definition.id, command))
+
+    # -- for code without an event loop -----------------------------------------------------------
+
+    pick_sync = synced(pick)
+    count_sync = synced(count)
+    get_sync = synced(get)
+    why_sync = synced(why)
+    journal_sync = synced(journal)
+    outcomes_sync = synced(outcomes)
+    progress_sync = synced(progress)
+    logs_sync = iterated(logs)
+    wait_sync = synced(wait)
+    cancel_sync = synced(cancel)
+    retry_sync = synced(retry)
+    replay_sync = synced(replay)
+    dismiss_sync = synced(dismiss)
+    clone_sync = synced(clone)
+    delete_sync = synced(delete)
+    keys_sync = synced(keys)
+    release_key_sync = synced(release_key)
+    queues_sync = synced(queues)
+    pause_sync = synced(pause)
+    resume_sync = synced(resume)
+    drain_queue_sync = synced(drain_queue)
+    workers_sync = synced(workers)
+    drain_sync = synced(drain)
+    locks_sync = synced(locks)
+    health_sync = synced(health)

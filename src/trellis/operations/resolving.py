@@ -1,0 +1,70 @@
+"""From what an operator types to what is meant: short ids of jobs, names of workers, keys.
+
+An abbreviation stands for one thing or for nothing: when it could mean several, the error lists
+them and nothing is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trellis.core.job import JobId, JobRecord
+from trellis.engines.port import Engine
+from trellis.engines.values import JobFilter, SessionRecord
+from trellis.errors import AmbiguousId, JobNotFound, WorkerNotFound
+
+#: Characters of a whole id: a ULID.
+ID_LENGTH: Final = 26
+_SHOWN: Final = 5
+
+
+async def resolve_job(engine: Engine, written: str) -> JobRecord:
+    """Return the job with this id, or the only one whose id begins so."""
+    text = written.strip().upper()
+    if len(text) >= ID_LENGTH:
+        record = (await engine.load([JobId(text)])).records[0]
+        if record is None:
+            raise await _missing(engine, JobId(text))
+        return record
+    jobs = () if not text else await _beginning(engine, text)
+    if not jobs:
+        raise JobNotFound(f"No job has an id that begins with {written!r}.", job_id=written)
+    if len(jobs) > 1:
+        raise _ambiguous(written, jobs)
+    return jobs[0]
+
+
+async def _beginning(engine: Engine, text: str) -> Sequence[JobRecord]:
+    page = await engine.find(JobFilter(id_prefix=text), limit=_SHOWN + 1)
+    return page.jobs
+
+
+def _ambiguous(written: str, jobs: Sequence[JobRecord]) -> AmbiguousId:
+    ids = tuple(record.definition.id for record in jobs[:_SHOWN])
+    listed = ", ".join(ids) + (", ..." if len(jobs) > _SHOWN else "")
+    return AmbiguousId(
+        f"{written!r} is the beginning of several ids: {listed}. Write more of it.", candidates=ids
+    )
+
+
+async def _missing(engine: Engine, job_id: JobId) -> JobNotFound:
+    (removed,) = await engine.removed([job_id])
+    why = "It was here and has been removed." if removed else "It was never created here."
+    return JobNotFound(f"There is no job {job_id}. {why}", job_id=job_id)
+
+
+async def resolve_worker(engine: Engine, written: str) -> SessionRecord:
+    """Return the worker process with this name, or the only one whose id begins so."""
+    sessions = [each for each in await engine.sessions() if each.ended_at is None]
+    found = [each for each in sessions if each.info.name == written]
+    found = found or [each for each in sessions if f"{each.id:016x}".startswith(written.lower())]
+    if not found or not written:
+        raise WorkerNotFound(
+            f"No live worker is called {written!r} or has an id that begins so. "
+            "See them with: trellis workers"
+        )
+    if len(found) > 1:
+        ids = ", ".join(f"{each.id:016x}" for each in found[:_SHOWN])
+        raise WorkerNotFound(f"{written!r} stands for several workers: {ids}. Write one id.")
+    return found[0]
