@@ -65,11 +65,20 @@ def jobs() -> list[NewJob]:
     ]
 
 
+def guests() -> list[NewJob]:
+    """Return the jobs that the application creates in transactions of its own."""
+    return [
+        a_job(id=planned(17), type="visit", dedupe="guest"),
+        a_keyed_job("guest", IN_TURN, id=planned(18), type="visit", idempotency_key="guest"),
+    ]
+
+
 class Work:
     """The work; `tell` says what was acknowledged, and survives the death of the process."""
 
-    def __init__(self, engine: SqliteEngine, told: int) -> None:
+    def __init__(self, engine: SqliteEngine, path: Path, told: int) -> None:
         self.engine = engine
+        self._path = path
         self._told = told
 
     def tell(self, **facts: object) -> None:
@@ -106,6 +115,8 @@ class Work:
         await self.keyed(session)
         await self.short(session)
         await apply(engine, planned(6), Cancel("enough"))
+        self.visit()
+        await self.lock_and_remove(session)
         await engine.close_session(session)
         for lost in (await engine.due("lost", 10)).jobs:
             await self.settle((lost.record, LoseLease(fence_of(lost.record))))
@@ -135,17 +146,38 @@ class Work:
         taken = (await self.engine.claim(session, [a_demand("short")], 10)).jobs  # type: ignore[arg-type]
         await self.settle(*((record, Complete(fence_of(record), "null")) for record in taken))
 
+    def visit(self) -> None:
+        """Create on a connection of the application, together with a row of its own."""
+        app = sqlite3.connect(self._path)
+        app.execute("pragma wal_autocheckpoint = 0")
+        app.execute("create table if not exists visits (job text)")
+        answers = self.engine.create_within(app, guests())
+        app.executemany("insert into visits values (?)", [(new.id,) for new in guests()])
+        app.commit()
+        for new, answer in zip(guests(), answers, strict=True):
+            if isinstance(answer, Accepted):
+                self.tell(created=new.id)
+        app.close()
+
+    async def lock_and_remove(self, session: int) -> None:
+        """Take a lock and give it back; remove a job that has ended."""
+        held = await self.engine.take_lock("leader", session)  # type: ignore[arg-type]
+        self.tell(locked=held is None)
+        await self.engine.free_lock("leader", session)  # type: ignore[arg-type]
+        self.tell(removed=await self.engine.remove([planned(1), planned(2), planned(16)]))
+
 
 async def work(path: Path, told: int) -> None:
     """Do all of it on this file."""
     engine = SqliteEngine(path)
     await engine.open()
-    await Work(engine, told).run()
+    await Work(engine, path, told).run()
     await engine.close()
 
 
 async def examine(path: Path, told: Told) -> None:
     """Refuse a file that lost, doubled or contradicts anything."""
+    check_visits(path)
     engine = SqliteEngine(path)
     await engine.open()
     try:
@@ -198,6 +230,18 @@ def check_file(path: Path) -> None:
         check(orphans == 0, f"{orphans} jobs stand nowhere")
     finally:
         connection.close()
+
+
+def check_visits(path: Path) -> None:
+    """The application's row and its job are both there, or neither is."""
+    connection = sqlite3.connect(path)
+    tables = {name for (name,) in connection.execute("select name from sqlite_master")}
+    if "visits" in tables:
+        visits = set(connection.execute("select job from visits"))
+        stored = set(connection.execute("select id from trellis_job"))
+        mine = {(new.id,) for new in guests()}
+        check(visits == stored & mine, f"rows of {visits}, jobs {stored & mine}")
+    connection.close()
 
 
 def check(holds: bool, what: str) -> None:

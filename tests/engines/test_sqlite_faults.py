@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from trellis.core.job import SessionId
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, encode_policy
 from trellis.core.spans import SECOND
 from trellis.engines import make_engine
 from trellis.engines.sqlite import SqliteEngine, connection, faults, schema
 from trellis.engines.sqlkit.statements import load_migrations
-from trellis.engines.values import Accepted, JobFilter
+from trellis.engines.values import Accepted, JobFilter, Renewed
 from trellis.errors import (
     ConfigurationError,
     DatabaseMissing,
@@ -201,6 +202,30 @@ async def test_an_older_schema_is_migrated_with_its_jobs(tmp_path: Path) -> None
     session = (await engine.open_session(a_worker(), 30 * SECOND)).id
     taken = (await engine.claim(session, [a_demand()], 1)).jobs
     assert [record.definition.id for record in taken] == ["OLD"]
+    await engine.close()
+
+
+async def test_a_session_of_an_older_schema_goes_on_after_the_migration(tmp_path: Path) -> None:
+    path, clock = tmp_path / "old.db", ManualClock()
+    old = connection.connect(path, create=True)
+    for _, script in load_migrations("trellis.engines.sqlite")[:2]:
+        for statement in schema.split(script):
+            old.execute(statement)
+    old.execute("insert into trellis_meta values ('schema', 2)")
+    session, until = SessionId(77), clock.lease_now() + 30 * SECOND
+    old.execute(
+        "insert into trellis_session (id, name, host, pid, version, details, lease, lease_until, "
+        "boot_id, opened_at, renewed_at) values (?, 'ann', 'h', 1, '', '{}', ?, ?, ?, 1, 1)",
+        (session, 30 * SECOND, until, clock.boot_id()),
+    )
+    old.close()
+    engine = SqliteEngine(path, clock=clock)
+    await engine.open()
+    assert [(each.busy, each.draining) for each in await engine.sessions()] == [(0, False)]
+    assert await engine.take_lock("leader", session) is None
+    assert await engine.ask_drain(session)
+    assert await engine.renew(session, [], (), 3) == Renewed(clock.now(), (), (), (), True)
+    assert [(each.busy, each.draining) for each in await engine.sessions()] == [(3, True)]
     await engine.close()
 
 

@@ -164,8 +164,10 @@ def _pass_the_gate(guest: Guest, path: Path) -> None:
     try:
         guest.execute(STATEMENTS["guest_gate"])
         version = guest.execute(STATEMENTS["guest_version"]).fetchone()
-    except sqlite3.OperationalError:
-        schema.check_version(guest, path)
+    except sqlite3.OperationalError as error:
+        # A look at a file that is only locked would fix what this transaction can see of it.
+        if not is_busy(error):
+            schema.check_version(guest, path)
         raise
     if version != ("schema", schema.latest_version()):
         _refuse_converters(version, path)
