@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -22,6 +23,8 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 _GOODBYE: Final = 5.0
+#: The thread that waits for what runs here on the portal's loop.
+_waiting_thread: Final[ContextVar[int | None]] = ContextVar("trellis_waiting", default=None)
 
 
 class Portal:
@@ -38,7 +41,11 @@ class Portal:
     ) -> T:
         """Run a coroutine function on the portal's loop and return what it returns."""
         self.refuse_loops(getattr(function, "__name__", "the coroutine"))
-        future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._open())
+        context = copy_context()
+        context.run(_waiting_thread.set, threading.get_ident())
+        future = context.run(
+            asyncio.run_coroutine_threadsafe, function(*args, **kwargs), self._open()
+        )
         try:
             return future.result()
         except BaseException:
@@ -123,6 +130,14 @@ async def _close(items: AsyncIterator[Any]) -> None:
     close = getattr(items, "aclose", None)
     if close is not None:
         await close()
+
+
+def whose_turn() -> object:
+    """Return who cannot go on before this code does: a waiting thread, else the running task."""
+    try:
+        return _waiting_thread.get() or asyncio.current_task()
+    except RuntimeError:  # no loop here
+        return threading.get_ident()
 
 
 #: The portal of this process.

@@ -1,31 +1,33 @@
 """A declared job type as callers see it: what jobs are created with.
 
 `create` raises when a job is not accepted; `submit` returns the answer for `match`. Both send a
-client-made id, so that a try whose reply was lost is repeated safely.
+client-made id, so that a try whose reply was lost is repeated safely. The `_sync` twins differ only
+in how they reach the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from trellis.client.answers import Answer, Rejected, answer
 from trellis.client.connection import Connection
 from trellis.client.options import CreateOptions, ManyOptions
 from trellis.client.ref import JobRef
 from trellis.client.request import new_job
-from trellis.client.sending import send
+from trellis.client.storing import how_many, store, store_sync
 from trellis.contract.declaration import JobType
 from trellis.contract.options import check_options
-from trellis.core.job import JobId
-from trellis.errors import ConfigurationError, EngineError
+from trellis.core.job import JobId, NewJob
+from trellis.engines.values import CreateResult
+from trellis.errors import ConfigurationError
+from trellis.portal import portal, synced
 
 P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
 RunInline = Callable[[JobType, object], Coroutine[Any, Any, Any]]
-_PAGE: Final = 500
 
 
 class CalledDirectly(ConfigurationError, TypeError):
@@ -77,10 +79,20 @@ class Job(Generic[P_contra, R_co]):
 
         With `dedupe` or `idempotency_key`, the reference may be that of an earlier job.
         """
-        result = await self._submit(payload, options)
-        if isinstance(result, Rejected):
-            raise result.error
-        return result.ref
+        return _only_ref(await self.submit(payload, **options))
+
+    @overload
+    def create_sync(
+        self: Job[None, R], payload: None = None, /, **options: Unpack[CreateOptions]
+    ) -> JobRef[R]: ...
+    @overload
+    def create_sync(
+        self, payload: P_contra, /, **options: Unpack[CreateOptions]
+    ) -> JobRef[R_co]: ...
+    def create_sync(self, payload: Any = None, /, **options: Unpack[CreateOptions]) -> JobRef[Any]:
+        """`create`, for code without an event loop."""
+        portal.refuse_loops("create")
+        return _only_ref(self.submit_sync(payload, **options))
 
     @overload
     async def submit(
@@ -92,7 +104,22 @@ class Job(Generic[P_contra, R_co]):
     ) -> Answer[R_co]: ...
     async def submit(self, payload: Any = None, /, **options: Unpack[CreateOptions]) -> Answer[Any]:
         """Create a job and return `Accepted`, `Coalesced`, `Replaced` or `Rejected`."""
-        return await self._submit(payload, options)
+        jobs, tx = [new_job(self._job_type, payload, **options)], options.get("tx")
+        return self._answers(jobs, await store(self._connection, jobs, tx), tx)[0]
+
+    @overload
+    def submit_sync(
+        self: Job[None, R], payload: None = None, /, **options: Unpack[CreateOptions]
+    ) -> Answer[R]: ...
+    @overload
+    def submit_sync(
+        self, payload: P_contra, /, **options: Unpack[CreateOptions]
+    ) -> Answer[R_co]: ...
+    def submit_sync(self, payload: Any = None, /, **options: Unpack[CreateOptions]) -> Answer[Any]:
+        """`submit`, for code without an event loop."""
+        portal.refuse_loops("submit")
+        jobs, tx = [new_job(self._job_type, payload, **options)], options.get("tx")
+        return self._answers(jobs, store_sync(self._connection, jobs, tx), tx)[0]
 
     async def create_many(
         self, payloads: Iterable[P_contra], /, **options: Unpack[ManyOptions]
@@ -101,51 +128,53 @@ class Job(Generic[P_contra, R_co]):
 
         If some are refused, the others are stored all the same and the first refusal is raised.
         """
-        check_options(options, ManyOptions, "create_many")
-        jobs = [new_job(self._job_type, payload, **options) for payload in payloads]
-        engine = await self._connection.engine()
-        answers: list[Answer[R_co]] = []
-        for start in range(0, len(jobs), _PAGE):
-            page = jobs[start : start + _PAGE]
-            try:
-                results = await send(engine, page)
-            except EngineError as error:
-                if answers:
-                    error.add_note(_how_many(answers, len(jobs)))
-                raise
-            answers += [
-                answer(new, result, self._refer) for new, result in zip(page, results, strict=True)
-            ]
-        return _all_or_raise(answers)
+        jobs, tx = self._many(payloads, options), options.get("tx")
+        results = await store(self._connection, jobs, tx)
+        return _all_or_raise(self._answers(jobs, results, tx), results)
+
+    def create_many_sync(
+        self, payloads: Iterable[P_contra], /, **options: Unpack[ManyOptions]
+    ) -> list[JobRef[R_co]]:
+        """`create_many`, for code without an event loop."""
+        portal.refuse_loops("create_many")
+        jobs, tx = self._many(payloads, options), options.get("tx")
+        results = store_sync(self._connection, jobs, tx)
+        return _all_or_raise(self._answers(jobs, results, tx), results)
 
     def ref(self, job_id: str) -> JobRef[R_co]:
         """Return the reference of a job whose id was kept."""
-        return self._refer(JobId(job_id))
+        return JobRef(JobId(job_id), self._job_type, self._connection)
 
     async def run_inline(self, payload: P_contra = None, /) -> R_co:  # type: ignore[assignment]
         """Run the handler here and now, as a function: no engine, no retries, nothing stored."""
         result: R_co = await self._run_inline(self._job_type, payload)
         return result
 
-    async def _submit(self, payload: object, options: CreateOptions) -> Answer[Any]:
-        new = new_job(self._job_type, payload, **options)
-        engine = await self._connection.engine()
-        (result,) = await send(engine, [new])
-        return answer(new, result, self._refer)
+    run_inline_sync = synced(run_inline)
 
-    def _refer(self, job_id: JobId) -> JobRef[R_co]:
-        return JobRef(job_id, self._job_type, self._connection)
+    def _many(self, payloads: Iterable[P_contra], options: ManyOptions) -> list[NewJob]:
+        check_options(options, ManyOptions, "create_many")
+        return [new_job(self._job_type, payload, **options) for payload in payloads]
+
+    def _answers(
+        self, jobs: list[NewJob], results: list[CreateResult], tx: object
+    ) -> list[Answer[R_co]]:
+        def refer(job_id: JobId) -> JobRef[R_co]:
+            return JobRef(job_id, self._job_type, self._connection, tx)
+
+        return [answer(new, result, refer) for new, result in zip(jobs, results, strict=True)]
 
 
-def _all_or_raise(answers: list[Answer[R]]) -> list[JobRef[R]]:
+def _only_ref(result: Answer[R]) -> JobRef[R]:
+    if isinstance(result, Rejected):
+        raise result.error
+    return result.ref
+
+
+def _all_or_raise(answers: list[Answer[R]], results: list[CreateResult]) -> list[JobRef[R]]:
     refused = [each for each in answers if isinstance(each, Rejected)]
     if refused:
         error = refused[0].error
-        error.add_note(_how_many(answers, len(answers)))
+        error.add_note(how_many(results, len(results)))
         raise error
     return [each.ref for each in answers if not isinstance(each, Rejected)]
-
-
-def _how_many(answers: list[Answer[R]], total: int) -> str:
-    accepted = sum(not isinstance(each, Rejected) for each in answers)
-    return f"{accepted} of {total} jobs were accepted."

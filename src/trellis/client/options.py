@@ -26,6 +26,8 @@ class ManyOptions(TypedDict, total=False):
     config: object
     #: A hash that the handler's world must match: a plan, a revision.
     expect: str
+    #: A database connection of your own: the job is stored by its commit, together with your rows.
+    tx: object
 
 
 class CreateOptions(ManyOptions, total=False):

@@ -1,4 +1,4 @@
-"""A reference to one job: wait for its result, ask how it is, cancel it.
+"""A reference to one job: wait for its result, ask how it is, follow it, cancel it.
 
 A reference holds no state of the job; every question goes to the engine.
 """
@@ -6,15 +6,22 @@ A reference holds no state of the job; every question goes to the engine.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 from trellis import control
+from trellis.client import history
 from trellis.client.connection import Connection
+from trellis.client.history import JobEvent, JobLogLine
+from trellis.client.missing import no_such_job, not_committed
+from trellis.client.origin import new_job_id
+from trellis.client.transactions import refuse_while_open
 from trellis.client.workers import missing_worker, nobody_works
+from trellis.contract import given
 from trellis.contract.declaration import JobType
-from trellis.core.commands import Cancel
+from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import SECOND, Span, in_words, micros, to_datetime
 from trellis.core.states import SUCCEEDED, State
@@ -30,6 +37,7 @@ from trellis.errors import (
     JobReplaced,
     WaitTimeout,
 )
+from trellis.portal import iterated, synced
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -66,13 +74,17 @@ class JobStatus:
 class JobRef(Generic[R_co]):
     """One job, by its id."""
 
-    __slots__ = ("_connection", "_job_type", "id")
+    __slots__ = ("_connection", "_job_type", "_tx", "id")
 
-    def __init__(self, job_id: JobId, job_type: JobType, connection: Connection) -> None:
+    def __init__(
+        self, job_id: JobId, job_type: JobType, connection: Connection, tx: object = None
+    ) -> None:
         #: The job's id, a ULID: keep it to find the job again with `job.ref(id)`.
         self.id: str = job_id
         self._job_type = job_type
         self._connection = connection
+        # The caller's connection whose commit stores the job.
+        self._tx = tx
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self._job_type.service}/{self._job_type.name}>"
@@ -89,20 +101,35 @@ class JobRef(Generic[R_co]):
         Raises `JobFailed`, `JobDead`, `JobCancelled`, `JobExpired` or `JobReplaced` if it ended
         without one, and `WaitTimeout` if it has not ended in time; it then goes on by itself.
         """
-        room = await self._connection.room()
-        seconds = None if timeout is None else micros(timeout) / SECOND
+        seconds = None if timeout is None else given.span("timeout", timeout) / SECOND
         try:
             async with asyncio.timeout(seconds) as limit:
-                record = await room.until_ended(JobId(self.id), self._job_type)
+                record = await self._until_ended()
         except TimeoutError:
             if not limit.expired() or timeout is None:
                 raise
             raise await self._too_late(timeout) from None
         return await self._result(record)
 
+    wait_sync = synced(wait)
+
     async def status(self) -> JobStatus:
         """Return where the job stands now."""
         return _status(await self._load())
+
+    status_sync = synced(status)
+
+    def events(self, *, follow: bool = False) -> AsyncIterator[JobEvent]:
+        """Yield what has happened to the job; with `follow`, go on until it ends."""
+        return history.events(self._connection, JobId(self.id), follow=follow)
+
+    events_sync = iterated(events)
+
+    def logs(self, *, follow: bool = False) -> AsyncIterator[JobLogLine]:
+        """Yield the job's log; with `follow`, go on until it ends."""
+        return history.logs(self._connection, JobId(self.id), follow=follow)
+
+    logs_sync = iterated(logs)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> JobStatus:
         """Stop the job: at once while it waits; while it runs its handler is asked to stop.
@@ -110,25 +137,63 @@ class JobRef(Generic[R_co]):
         `force` ends a running attempt at once, whatever its handler does; its result is refused.
         Asking twice is fine.
         """
-        engine = await self._connection.engine()
-        command = Cancel(reason, force, "client")
         try:
-            return _status(await control.apply(engine, JobId(self.id), command))
+            return await self._apply(Cancel(reason, force, "client"))
         except CommandRejected:
             record = await self._load()
             if record.head.asked_at is None and record.head.state is not State.CANCELLED:
                 raise
             return _status(record)
 
+    cancel_sync = synced(cancel)
+
+    async def retry(self) -> JobStatus:
+        """Run a failed job again, with all its attempts; its id stays."""
+        return await self._apply(Retry("client"))
+
+    retry_sync = synced(retry)
+
+    async def replay(self) -> JobStatus:
+        """Bring a dead letter back, with all its attempts; its id stays."""
+        return await self._apply(Replay("client"))
+
+    replay_sync = synced(replay)
+
+    async def dismiss(self) -> JobStatus:
+        """Close a dead letter for good."""
+        return await self._apply(Dismiss("client"))
+
+    dismiss_sync = synced(dismiss)
+
+    async def clone(self) -> JobRef[R_co]:
+        """Create a new job with the same payload and policies, whatever became of this one."""
+        engine = await self._connection.engine()
+        job_id = await control.clone(engine, JobId(self.id), new_job_id())
+        return JobRef(job_id, self._job_type, self._connection)
+
+    clone_sync = synced(clone)
+
+    async def _apply(self, command: Command) -> JobStatus:
+        engine = await self._connection.engine()
+        await refuse_while_open(engine)
+        return _status(await control.apply(engine, JobId(self.id), command))
+
+    async def _until_ended(self) -> JobRecord:
+        room = await self._connection.room()
+        await refuse_while_open(await self._connection.engine(), JobId(self.id))
+        try:
+            return await room.until_ended(JobId(self.id), self._job_type)
+        except JobNotFound:
+            if self._tx is None:
+                raise
+            raise not_committed(self.id, self._tx) from None
+
     async def _load(self) -> JobRecord:
         engine = await self._connection.engine()
         record = (await engine.load([JobId(self.id)])).records[0]
-        if record is None:
-            raise JobNotFound(
-                f"There is no job {self.id}. It was never created, or retention removed it.",
-                job_id=self.id,
-            )
-        return record
+        if record is not None:
+            return record
+        raise no_such_job(self.id) if self._tx is None else not_committed(self.id, self._tx)
 
     async def _result(self, record: JobRecord) -> R_co:
         engine = await self._connection.engine()

@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+from trellis.client.missing import no_such_job
+from trellis.client.news import News
 from trellis.client.workers import missing_worker, nobody_works
 from trellis.contract.declaration import JobType
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import LIVE
 from trellis.engines.port import Engine
-from trellis.errors import EngineClosed, EngineUnavailable, JobNotFound
+from trellis.errors import EngineClosed, EngineUnavailable
 
 _SOON: Final = 0.05
 _LATE: Final = 1.0
@@ -37,6 +39,8 @@ class WaitingRoom:
         self._first_asked: dict[JobType, float | None] = {}
         self._news = asyncio.Event()
         self._attendant: asyncio.Task[None] | None = None
+        #: Hints for everybody on this loop who follows a job.
+        self.news = News(engine)
 
     async def until_ended(self, job_id: JobId, job_type: JobType) -> JobRecord:
         """Return the job once it has ended."""
@@ -54,6 +58,7 @@ class WaitingRoom:
     async def close(self) -> None:
         """Send everybody away."""
         self._dismiss(EngineClosed("The service was closed while a job was awaited."))
+        await self.news.close()
         attendant, self._attendant = self._attendant, None
         if attendant is not None:
             attendant.cancel()
@@ -132,7 +137,7 @@ class WaitingRoom:
                 if future.done():
                     continue
                 if record is None:
-                    future.set_exception(_missing(job_id))
+                    future.set_exception(no_such_job(job_id))
                 else:
                     future.set_result(record)
         return told
@@ -143,9 +148,3 @@ class WaitingRoom:
                 if not future.done():
                     future.set_exception(error)
         self._waiting.clear()
-
-
-def _missing(job_id: JobId) -> JobNotFound:
-    return JobNotFound(
-        f"There is no job {job_id}. It was never created, or retention removed it.", job_id=job_id
-    )
