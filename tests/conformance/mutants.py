@@ -77,5 +77,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "count a slot once too often": _sql(("key_held", "count(*)", "count(*) - 1")),
     "forget when the job may run": _sql(("commit_move", "run_at = ?,", "run_at = ? * 0,")),
+    "count a lock of an attempt that is over": _sql(
+        ("lock_holder", "q.job is not null", "true"), ("lock_list", "q.job is not null", "true")
+    ),
     "claim from a paused queue": _sql(("queue_settings", "queue, paused", "queue, 0")),
 }

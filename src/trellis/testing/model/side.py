@@ -20,7 +20,7 @@ from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.spans import SECOND, Micros
 from trellis.engines.port import Engine
-from trellis.engines.values import Demand, DueJob, JobFilter, Note, NoteBody
+from trellis.engines.values import Demand, DueJob, JobFilter, LockHolder, Note, NoteBody
 from trellis.testing.builders import a_worker, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.model.menu import KEYED, SERVICE, TYPES, Wish
@@ -63,6 +63,8 @@ class Side:
             case DueJob(record, seen_at):
                 watched = record.definition.policy.activity_timeout is not None
                 return self.plain(record), seen_at if watched else None
+            case LockHolder():
+                return value.name, self._name(value.session), self._name(value.token), value[3:]
             case tuple() | list():
                 return type(value).__name__, [self.plain(each) for each in value]
             case _:
@@ -166,8 +168,23 @@ class Side:
         """Renew a session, naming all or none of its claims as held and as stopped."""
         ours = self._session(session)
         fences = [fence_of(each) for each in self.claims if fence_of(each).session == ours]
-        answer = await self.engine.renew(ours, fences * held, fences * stopped)
+        answer = await self.engine.renew(ours, fences * held, fences * stopped, len(fences))
         return self.plain(answer)
+
+    async def lock(self, name: str, session: int, claim: int | None, *, free: bool) -> Plain:
+        """Take or free a lock: for a session, or for an attempt, however old."""
+        holder = Fence(self._session(session), 0)
+        if claim is not None and self.claims:
+            holder = fence_of(self._claim(claim))
+        if free:
+            return await self.engine.free_lock(name, *holder)
+        return self.plain(await self.engine.take_lock(name, *holder))
+
+    async def remove(self, recent: Sequence[int]) -> Plain:
+        """Remove some jobs that were ever asked for."""
+        job_ids = self._job_ids()
+        wanted = [job_ids[-1 - each % len(job_ids)] for each in recent] if job_ids else []
+        return await self.engine.remove(wanted)
 
     async def end_session(self, session: int, *, reap: bool) -> Plain:
         """Close a session, or try to reap it."""
@@ -212,6 +229,7 @@ class Side:
             engine.due("lost", _ALL),
             engine.due("jobs", _ALL),
         )
+        locks, upcoming = await asyncio.gather(engine.locks(), engine.next_due())
         changed = [each for each in page.jobs if self._is_changed(each)]
         types = self._types_to_look_at(changed)
         journals = await asyncio.gather(*(self._journal(each) for each in changed))
@@ -220,13 +238,12 @@ class Side:
             changed=[self.plain(record) for record in changed],
             journals=[self.plain(each) for each in journals],
             keys=await asyncio.gather(*(self._keys(name) for name in types)),
-            sessions=[
-                (self._name(each.id), each.lapsed, each.ended_at, each.renewed_at, each.held)
-                for each in sessions
-            ],
+            sessions=[(self._name(each.id), each.renewed_at, *each[5:]) for each in sessions],
             due_sessions=[self._name(each) for each in lapsed.sessions],
             due_lost=self.plain(lost),
             due_jobs=self.plain(overdue_jobs),
+            locks=self.plain(locks),
+            upcoming=upcoming,
         )
 
     def _types_to_look_at(self, changed: Sequence[JobRecord]) -> list[str]:
@@ -285,3 +302,5 @@ class Seen(NamedTuple):
     due_sessions: Plain
     due_lost: Plain
     due_jobs: Plain
+    locks: Plain
+    upcoming: Plain

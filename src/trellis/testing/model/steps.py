@@ -156,6 +156,29 @@ class Renew(NamedTuple):
         return await side.renew(self.session, held=self.held, stopped=self.stopped)
 
 
+class Drain(NamedTuple):
+    """Ask a worker to finish and go."""
+
+    session: int
+
+    async def on(self, side: Side) -> Plain:
+        """Ask."""
+        return await side.engine.ask_drain(side.sessions[-1 - self.session % len(side.sessions)])
+
+
+class Lock(NamedTuple):
+    """Take a lock or give it back, for a session or for one of the attempts."""
+
+    name: str
+    session: int
+    claim: int | None
+    free: bool
+
+    async def on(self, side: Side) -> Plain:
+        """Take or free."""
+        return await side.lock(self.name, self.session, self.claim, free=self.free)
+
+
 class Replace(NamedTuple):
     """Close a session, or try to reap it; then open another."""
 
@@ -217,17 +240,30 @@ class Prune(NamedTuple):
         return await side.engine.prune(self.limit)
 
 
+class Remove(NamedTuple):
+    """Remove some jobs at an operator's wish."""
+
+    recent: tuple[int, ...]
+
+    async def on(self, side: Side) -> Plain:
+        """Remove."""
+        return await side.remove(self.recent)
+
+
 class Read(NamedTuple):
     """Find and count by some filter."""
 
     types: tuple[str, ...]
     states: tuple[State, ...]
     key: str | None
+    error: str | None
     group: GroupBy
 
     async def on(self, side: Side) -> Plain:
         """Read a page and the counts."""
-        where = JobFilter(types=self.types, states=self.states, key=self.key)
+        where = JobFilter(
+            types=self.types, states=self.states, key=self.key, error_contains=self.error
+        )
         page = await side.engine.find(where, limit=3)
         counts = await side.engine.count(where, self.group)
         return side.plain(page.jobs), page.next_after is None, dict(counts.groups)
@@ -258,6 +294,10 @@ def _session(dice: Random) -> int:
     return dice.choice((0, 0, 0, 0, 1))
 
 
+def _maybe_claim(dice: Random) -> int | None:
+    return None if _flag(dice) else _recent(dice)
+
+
 def _limit(dice: Random) -> int:
     return dice.choice((100, 100, 2, 1))
 
@@ -267,11 +307,12 @@ def _word(dice: Random) -> str:
 
 
 def _read(dice: Random) -> Step:
-    groups: tuple[GroupBy, ...] = ("state", "type", "queue", "service")
+    groups: tuple[GroupBy, ...] = ("state", "type", "queue", "service", "error")
     return Read(
         dice.choice(((), ("plain", "pair"), ("reject",))),
         dice.choice(((), (State.ACTIVE,), (State.PENDING, State.RETRY, State.DEAD))),
         dice.choice((None, "k/1")),
+        dice.choice((None, None, "LEASE")),
         dice.choice(groups),
     )
 
@@ -291,11 +332,14 @@ _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
     (3, lambda dice: SetQueue(dice.choice(QUEUES), paused=False, draining=False)),
     (1, lambda dice: SetQueue(dice.choice(QUEUES), paused=_flag(dice), draining=_flag(dice))),
     (3, lambda dice: Renew(_session(dice), _flag(dice), _flag(dice))),
+    (1, lambda dice: Drain(_session(dice))),
+    (3, lambda dice: Lock(dice.choice("ab"), _session(dice), _maybe_claim(dice), _flag(dice))),
     (1, lambda dice: Replace(_session(dice), _flag(dice), dice.choice((10, 60)) * SECOND)),
     (4, lambda dice: Advance(dice.choice((1, 1, 5, 5, 11, 31, 100)))),
     (1, lambda dice: Promote(_limit(dice))),
     (3, lambda _: Maintain()),
     (1, lambda dice: Prune(_limit(dice))),
+    (1, lambda dice: Remove(tuple(dice.sample(range(20), 3)))),
     (1, lambda dice: Reboot() if dice.random() < 1 / 4 else Maintain()),
     (1, _read),
 ]
