@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401 - registers its own goodbye, see `_close_at_exit`
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -34,6 +35,7 @@ class Portal:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._parents_loop: asyncio.AbstractEventLoop | None = None
         self._says_goodbye = False
 
     def call(
@@ -86,6 +88,8 @@ class Portal:
     def forget(self) -> None:
         """Start anew in a forked child; the thread, and a lock it may hold, are the parent's."""
         self._starting = threading.Lock()
+        # Kept, because the collector would close it, and it shares its selector with the parent.
+        self._parents_loop = self._loop
         self._thread = self._loop = None
 
     def _open(self) -> asyncio.AbstractEventLoop:
@@ -102,7 +106,8 @@ class Portal:
     def _close_at_exit(self) -> None:
         if not self._says_goodbye:
             self._says_goodbye = True
-            # Engines need threads to close, and those are refused once `atexit` is reached.
+            # Engines need threads to close, which are refused once `atexit` is reached; so this
+            # must come before, and before the goodbye of `concurrent.futures`, imported above.
             getattr(threading, "_register_atexit", atexit.register)(self.close)
 
     def _dismiss(self, items: AsyncIterator[Any]) -> None:

@@ -9,16 +9,19 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from trellis.client.connection import Connection
 from trellis.client.job import Job
 from trellis.contract.declaration import JobType, declare_handler
-from trellis.contract.options import DeclareOptions, TypeOptions
+from trellis.contract.importable import importable
+from trellis.contract.including import check_included, import_included
+from trellis.contract.options import DeclareOptions, TypeOptions, check_options, with_defaults
 from trellis.contract.settings import WorkerSettings, worker_settings
 from trellis.core.names import check_service
 from trellis.core.spans import Span
 from trellis.errors import ConfigurationError, UnknownJobType
+from trellis.portal import synced
 from trellis.worker.active import ActiveJob
 from trellis.worker.board import Board
 from trellis.worker.inline import run_inline
@@ -66,14 +69,29 @@ class Declaration(Job[P, R]):
 class Service:
     """A named program that owns job types.
 
+    `async with service:` (or `with service:`) connects and lets go; without it the first use
+    connects. `defaults` are options for all its types, `include` names modules with handlers.
+
     >>> app = Service("hello")
     >>> @app.job
     ... async def greet(name: str) -> str:
     ...     return f"Hello, {name}!"
     """
 
-    def __init__(self, name: str, url: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        defaults: DeclareOptions | None = None,
+        include: Sequence[str] = (),
+    ) -> None:
         self.name = check_service(name)
+        #: Options of every type declared on this service, unless given there.
+        self.defaults: DeclareOptions = {} if defaults is None else defaults
+        check_options(self.defaults, DeclareOptions, "The defaults of a service")
+        #: Modules with further handlers; see `load_included`.
+        self.include = check_included(include)
         self._connection = Connection(url, self)
         self._types: dict[str, JobType] = {}
         self._lifespan: Lifespan | None = None
@@ -125,7 +143,8 @@ class Service:
         """
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any]:
-            job_type = declare_handler(self.name, function, **options)
+            merged = with_defaults(self.defaults, cast("TypeOptions", options))
+            job_type = declare_handler(self.name, function, **merged)
             return Job(self._register(job_type), self._connection, run_inline)
 
         return declare if handler is None else declare(handler)
@@ -147,7 +166,8 @@ class Service:
         **options: Unpack[DeclareOptions],
     ) -> Declaration[Any, Any]:
         """Declare a job type for callers that must not import its handler."""
-        job_type = self._register(JobType(self.name, payload, result, name=name, **options))
+        merged = with_defaults(self.defaults, TypeOptions(name=name, **options))
+        job_type = self._register(JobType(self.name, payload, result, **merged))
         return Declaration(job_type, self._connection, run_inline)
 
     def find(self, name: str) -> Job[Any, Any]:
@@ -166,11 +186,31 @@ class Service:
         self._lifespan = make
         return make
 
+    def load_included(self) -> None:
+        """Import the modules this service includes, so that their handlers are known.
+
+        A worker and the command line do this; a program that only creates jobs need not.
+        """
+        for module in self.include:
+            import_included(self.name, module)
+
     # -- life ----------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> Self:
+        """Connect now, and stay connected until `close`; without it the first use connects."""
         await self._connection.hold()
         return self
+
+    open_sync = synced(open)  # noqa: A003 - the method above is meant
+
+    async def close(self) -> None:
+        """Let go of what `open` has connected."""
+        await self._connection.let_go()
+
+    close_sync = synced(close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
 
     async def __aexit__(
         self,
@@ -178,7 +218,18 @@ class Service:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._connection.let_go()
+        await self.close()
+
+    def __enter__(self) -> Self:
+        return self.open_sync()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close_sync()
 
     @asynccontextmanager
     async def worker(
@@ -225,7 +276,12 @@ async def work(
                 f"One worker has one engine, but {services[0].name} uses {connection.url} and "
                 f"{service.name} uses {service.url}. Start two workers, or give --url."
             )
+    for service in services:
+        service.load_included()
     handled = [each for service in services for each in service.job_types if each.handler]
+    for job_type in handled:
+        if job_type.isolation == "process":
+            importable(job_type)
     async with AsyncExitStack() as stack:
         engine, make = await stack.enter_async_context(connection.borrowed())
         states: dict[str, Any] = {}

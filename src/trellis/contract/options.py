@@ -39,10 +39,10 @@ class PolicyOptions(TypedDict, total=False):
 
     #: Attempts and the waits between them.
     retry: Retry
-    #: Longest time one attempt may take.
-    timeout: Span
-    #: Longest time without a log line, progress or heartbeat.
-    activity_timeout: Span
+    #: Longest time one attempt may take; None is any time.
+    timeout: Span | None
+    #: Longest time without a log line, progress or heartbeat; None is any time.
+    activity_timeout: Span | None
     #: How long a handler may take to notice a cancel.
     cancel_grace: Span
     #: What becomes of a job whose worker was lost.
@@ -53,21 +53,21 @@ class PolicyOptions(TypedDict, total=False):
     dead_letters: bool
     #: How often a job may take its process down before it is given up.
     max_crashes: int
-    #: Limits for each key.
-    per_key: PerKey
+    #: Limits for each key; None is no key.
+    per_key: PerKey | None
     #: How long ended jobs are kept: one span for all, or one per way of ending.
     retention: Span | Mapping[Kept, Span]
 
 
 class DeclareOptions(PolicyOptions, total=False):
-    """What a named job type may be declared with."""
+    """What a named job type may be declared with, and what a service may set for all its types."""
 
     #: The queue it waits in; a queue of its own unless given.
     queue: str | None
     #: How many run at once in one worker process; the worker's slots unless given.
     concurrency: int | None
-    #: Jobs created without a deadline must end within this span.
-    deadline: Span
+    #: Jobs created without a deadline must end within this span; None is any time.
+    deadline: Span | None
     #: Where its handler runs: with the worker, or in a child process that can be killed.
     isolation: Isolation
 
@@ -77,6 +77,11 @@ class TypeOptions(DeclareOptions, total=False):
 
     #: The name of the type; the handler's own name unless given.
     name: str
+
+
+def with_defaults(defaults: DeclareOptions, options: TypeOptions) -> TypeOptions:
+    """Return the options of a type, filled up with those of its service."""
+    return {**defaults, **options}
 
 
 def check_options(options: Iterable[str], known: type, what: str, otherwise: str = "") -> None:
