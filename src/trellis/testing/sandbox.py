@@ -77,7 +77,7 @@ class Sandbox:
     ) -> None:
         self._is_open = False
         stand_in.leave(self)
-        pass
+        self._source.send_away()
         self._engine.end()
 
     async def __aenter__(self) -> Self:
