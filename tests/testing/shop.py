@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ async def confirm(order: Order) -> int:
 @shop.job
 def remind(customer: str) -> None:
     send.create_sync(f"reminder to {customer}")
+
+
+@shop.job(isolation="process")
+def whose_process() -> int:
+    return os.getpid()
 
 
 async def checkout(number: int, customer: str) -> str:

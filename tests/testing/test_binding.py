@@ -179,6 +179,21 @@ async def test_a_service_entered_in_the_sandbox_may_be_left_after_it() -> None:
     await app.__aexit__(None, None, None)
 
 
+async def test_a_task_that_outlives_its_sandbox_is_no_longer_in_it() -> None:
+    go_on = asyncio.Event()
+
+    async def linger() -> None:
+        await go_on.wait()
+        await send.create("late")
+
+    with sandbox() as first:
+        task = asyncio.create_task(linger())
+    with sandbox() as second:
+        go_on.set()
+        await task
+    assert [len(box.created()) for box in (first, second)] == [0, 1]
+
+
 def test_a_sandbox_is_entered_once() -> None:
     with sandbox() as box, pytest.raises(ConfigurationError, match="Make another"), box:
         pass

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import traceback
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 import pytest
 
-from tests.testing.shop import OPENED, SENT, Order, checkout, confirm, remind, send
+from tests.testing.shop import OPENED, SENT, Order, checkout, confirm, remind, send, whose_process
 from trellis import Fail, PerKey, Retry, RetryIn, Service, Snooze, State
 from trellis.engines.values import QueueSettings
 from trellis.errors import ConfigurationError
@@ -262,6 +263,29 @@ async def test_deadlines_pass_by_the_sandbox_clock() -> None:
         assert await box.run_all() == 0
         states = [job.state for job in box.created(confirm)]
         assert states == [State.COMPLETED, State.EXPIRED]
+
+
+async def test_a_job_that_is_created_too_late_holds_nothing_up() -> None:
+    app = Service("app")
+
+    @app.job
+    async def news() -> None: ...
+
+    @app.job
+    async def too_late(moment: datetime) -> None:
+        await news.create(deadline=moment)
+
+    async with sandbox() as box:
+        await too_late.create(box.now)
+        await box.run_all(timeout="3s")
+        assert [job.state for job in box.created(news)] == [State.EXPIRED]
+
+
+async def test_a_process_of_its_own_is_this_one() -> None:
+    async with sandbox() as box:
+        await whose_process.create()
+        await box.run_all()
+        assert [job.result for job in box.created(whose_process)] == [os.getpid()]
 
 
 async def test_jobs_run_one_after_the_other_in_their_order() -> None:
