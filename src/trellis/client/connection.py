@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from trellis.client.source import Borrowed, Source
 from trellis.client.stand_in import current_stand_in
 from trellis.client.waiting import WaitingRoom
+from trellis.contract.home import within_reach
 from trellis.contract.settings import DEFAULT_URL
 from trellis.contract.settings_file import environment
 from trellis.engines import make_engine
@@ -32,7 +33,7 @@ class Connection:
         self.owner = owner
         self._number = next(_numbers)
         self._url = url
-        self._own = Source(lambda: make_engine(self._own_url))
+        self._own = Source(lambda: make_engine(within_reach(self._own_url)))
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Source]] = WeakKeyDictionary()
         _living.add(self)
 

@@ -83,7 +83,7 @@ class JobType:
         """Whether a worker may hold its jobs before a slot is free.
 
         Not where a lost claim costs more than a repetition: one attempt, a lost job that is not
-        retried, or a key that others wait for.
+        retried, or a key that others wait for; nor where every call needs a process of its own.
         """
         policy = self.policy
         return (
@@ -91,6 +91,7 @@ class JobType:
             and policy.on_lost == "retry"
             and policy.key is None
             and self.concurrency is None
+            and self.isolation == "auto"
         )
 
 

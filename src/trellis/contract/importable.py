@@ -12,6 +12,7 @@ from sys import modules
 from typing import NamedTuple
 
 from trellis.contract.declaration import JobType
+from trellis.contract.home import Lifespan
 from trellis.errors import ConfigurationError
 
 
@@ -52,13 +53,36 @@ def find_handler(name: HandlerName) -> JobType:
     return job_type
 
 
+def importable_lifespan(service: str, make: Lifespan) -> HandlerName:
+    """Return the name another process finds this lifespan under, or say why there is none."""
+    module = getattr(make, "__module__", None) or ""
+    name = getattr(make, "__qualname__", "")
+    if module == "__main__" or _at(module, name) is not make:
+        raise ConfigurationError(
+            f"A handler of {service} may run in a process of its own, which cannot find the "
+            f"service's lifespan: {module}.{name} does not lead to it there. Define it at the top "
+            "of a module other than the program's main file."
+        )
+    return HandlerName(module, name)
+
+
+def find_lifespan(name: HandlerName) -> Lifespan:
+    """Return the lifespan that is defined under this name, importing its module."""
+    import_module(name.module)
+    make: Lifespan = attrgetter(name.name)(modules[name.module])
+    return make
+
+
 def _job_type_at(module: str, name: str) -> JobType | None:
+    job_type = getattr(_at(module, name), "job_type", None)
+    return job_type if isinstance(job_type, JobType) else None
+
+
+def _at(module: str, name: str) -> object:
     try:
-        found = attrgetter(name)(modules[module])
+        return attrgetter(name)(modules[module])
     except (AttributeError, KeyError):
         return None
-    job_type = getattr(found, "job_type", None)
-    return job_type if isinstance(job_type, JobType) else None
 
 
 def _refusal(job_type: JobType, why: str) -> ConfigurationError:

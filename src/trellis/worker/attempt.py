@@ -7,6 +7,7 @@ says why, because the reason decides what is recorded.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum
 from math import inf
 
@@ -32,14 +33,15 @@ class Attempt:
     """A claimed job in this worker."""
 
     __slots__ = (
+        "_asked",
         "arrived",
-        "asked",
         "began",
         "begun_noted",
         "closed",
         "fence",
         "item_errors",
         "log_lines",
+        "on_asked",
         "record",
         "running",
         "started_at",
@@ -63,20 +65,52 @@ class Attempt:
         self.running = False
         #: Its settlement was handed over, or there is none to make.
         self.closed = False
-        #: Somebody wants it cancelled.
-        self.asked = record.head.asked_at is not None
+        self._asked = record.head.asked_at is not None
+        #: Called when somebody wants it cancelled.
+        self.on_asked: Callable[[], None] | None = None
         self.stop_reason: Stop | None = None
         self.task: asyncio.Task[None] | None = None
         self.begun_noted = False
         self.item_errors: set[str] | None = None
         self.log_lines = 0
 
+    @property
+    def asked(self) -> bool:
+        """Whether somebody wants it cancelled."""
+        return self._asked
+
+    @asked.setter
+    def asked(self, asked: bool) -> None:
+        self._asked = asked
+        if asked and self.on_asked is not None:
+            self.on_asked()
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether its handler runs in a process of its own: by its type, or as a suspect."""
+        kind = self.type
+        return kind.in_process or (self.record.head.suspect and kind.found_as is not None)
+
+    @property
+    def is_to_be_alone(self) -> bool:
+        """Whether it is a suspect that only this process can run."""
+        return self.record.head.suspect and not self.is_isolated
+
     def begin(self, task: asyncio.Task[None] | None, began: float, started_at: Instant) -> None:
         """Note that the handler is called now."""
         self.task = task
+        self.running = True
+        self.enter(began, started_at)
+
+    def wait_for_handler(self) -> None:
+        """Note that the handler is not called yet after all: its place is still being made."""
+        self.began = self.timeout_at = inf
+        self.started_at = None
+
+    def enter(self, began: float, started_at: Instant) -> None:
+        """Note that the handler is called now: from here on its time counts."""
         self.began = began
         self.started_at = started_at
-        self.running = True
         timeout = self.record.definition.policy.timeout
         if timeout is not None:
             self.timeout_at = began + timeout / SECOND

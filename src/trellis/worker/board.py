@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import mmap
 import struct
+from math import inf
 from typing import Final, NamedTuple
 
 from trellis.core.job import Fence, JobId, SessionId
 from trellis.core.spans import Instant
 
 _HEADER: Final = struct.Struct("<qddq")  # session, loop moved, lease renewed, attempts begun
-_RECORD: Final = struct.Struct("<qqddq26s")  # session, token, began, timeout at, started at, job
+#: session, token, began, timeout at, started at, job, isolated
+_RECORD: Final = struct.Struct("<qqddq26s?")
+_TIMES: Final = struct.Struct("<ddq")
+_TIMES_AT: Final = 16
+_ISOLATED_AT: Final = _RECORD.size - 1
 _TOKEN: Final = struct.Struct("<q")
 _FREE: Final = bytes(_RECORD.size)
 _WORD: Final = struct.Struct("<d")
@@ -37,6 +42,8 @@ class Running(NamedTuple):
     timeout_at: float
     started_at: Instant
     job_id: JobId
+    #: Its handler is not in this process: whatever happens to this one is not its doing.
+    isolated: bool = False
 
 
 def board_size(slots: int) -> int:
@@ -75,11 +82,25 @@ class Board:
         memory, (session, token) = self._memory, fence
         _RECORD.pack_into(
             memory, _HEADER.size + slot * _RECORD.size,
-            session, token, began, timeout_at, started_at, job_id.encode(),
+            session, token, began, timeout_at, started_at, job_id.encode(), False,
         )  # fmt: skip
         _TOKEN.pack_into(memory, self._lately + self._begun % _LATELY * _TOKEN.size, token)
         self._begun += 1
         _TOKEN.pack_into(memory, _BEGUN_AT, self._begun)
+
+    def isolate(self, slot: int) -> None:
+        """Note that the handler of this slot is yet to be called, and not in this process."""
+        start = _HEADER.size + slot * _RECORD.size
+        self._memory[start + _ISOLATED_AT] = True
+        _WORD.pack_into(self._memory, start + _TIMES_AT + _WORD.size, inf)
+
+    def enter(
+        self, slot: int, *, began: float, timeout_at: float, started_at: Instant, isolated: bool
+    ) -> None:
+        """Note that the handler of such a slot is called now; in this process, if not isolated."""
+        start = _HEADER.size + slot * _RECORD.size
+        _TIMES.pack_into(self._memory, start + _TIMES_AT, began, timeout_at, started_at)
+        self._memory[start + _ISOLATED_AT] = isolated
 
     def end(self, slot: int) -> None:
         """Note that the handler of this slot has ended."""
@@ -108,11 +129,11 @@ class Board:
         found = []
         for slot in range(self._slots):
             record = _RECORD.unpack_from(self._memory, _HEADER.size + slot * _RECORD.size)
-            session, token, began, timeout_at, started_at, job_id = record
+            session, token, began, timeout_at, started_at, job_id, isolated = record
             if session:
                 fence = Fence(SessionId(session), token)
                 identity = JobId(job_id.decode("ascii", "replace"))
-                found.append(Running(fence, began, timeout_at, started_at, identity))
+                found.append(Running(fence, began, timeout_at, started_at, identity, isolated))
         return found
 
     def has_begun(self, fence: Fence) -> bool:

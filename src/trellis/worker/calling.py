@@ -1,7 +1,8 @@
 """Calling handlers: on the loop without a task of their own, or in threads of our own.
 
 Each call runs in a context of its own, so what a handler sets in a context variable is gone when
-it ends. Threads are daemons: a handler stuck in a C call cannot keep the process from ending.
+it ends; `enter` puts into that context what belongs to the job. Threads are daemons: a handler
+stuck in a C call cannot keep the process from ending.
 """
 
 from __future__ import annotations
@@ -16,7 +17,33 @@ from queue import SimpleQueue
 from types import coroutine
 from typing import Any, TypeVar
 
+from trellis.contract.ambient import current_context
+from trellis.core.context import Context as JobContext
+from trellis.worker.active import ActiveJob, Surroundings
+from trellis.worker.attempt import Attempt
+from trellis.worker.log import JobLog, current_log
+
 R = TypeVar("R")
+
+
+def bind(
+    attempt: Attempt, payload: object, surroundings: Surroundings, log: JobLog
+) -> Callable[[], Any]:
+    """Return the call of the handler with what it takes."""
+    kind = attempt.type
+    match kind.takes:
+        case "payload":
+            return partial(kind.function, payload)
+        case "job":
+            return partial(kind.function, ActiveJob(payload, attempt, surroundings, log))
+        case "nothing":
+            return partial(kind.function)
+
+
+def enter(context: JobContext, log: JobLog) -> None:
+    """Put the job into the current context."""
+    current_context.set(context)
+    current_log.set(log)
 
 
 @coroutine

@@ -10,22 +10,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
 
-from trellis.contract.ambient import current_context
+from trellis.contract.home import Home
 from trellis.core.commands import FencedCommand, Release
 from trellis.errors import PayloadInvalid
 from trellis.worker import verdict
-from trellis.worker.active import ActiveJob, Surroundings
+from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.board import Board
-from trellis.worker.calling import HandlerThreads, run_in_context
+from trellis.worker.calling import HandlerThreads, bind, enter, run_in_context
 from trellis.worker.engine_time import EngineTime
-from trellis.worker.log import JobLog, current_log
+from trellis.worker.isolation.running import Isolation
+from trellis.worker.isolation.solitude import Solitude
+from trellis.worker.log import JobLog
 from trellis.worker.roster import Roster
 
 #: Handlers that never wait give the loop its turn after this long.
@@ -48,6 +50,7 @@ class Executor:
         engine_time: EngineTime,
         settle: Settle,
         board: Board | None = None,
+        homes: Mapping[str, Home] | None = None,
     ) -> None:
         self.slots = slots
         #: How many handlers were called so far.
@@ -65,6 +68,10 @@ class Executor:
         self._settle = settle
         self._board = board or Board(slots)
         self._threads = HandlerThreads(slots)
+        self._isolation = Isolation(
+            slots, surroundings=surroundings, homes=homes or {}, is_ending=lambda: self._is_ending
+        )
+        self._solitude = Solitude(roster.running, self._wake)
         self._context = copy_context()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
@@ -84,7 +91,9 @@ class Executor:
 
     @property
     def load(self) -> int:
-        """How many attempts run or stand in line."""
+        """How many attempts run or stand in line; nothing fits beside one that must be alone."""
+        if self._solitude.is_wanted:
+            return self.slots + len(self.line)
         return len(self._roster.running) + len(self.line)
 
     def add(self, attempts: Sequence[Attempt]) -> None:
@@ -98,10 +107,11 @@ class Executor:
             attempts = [each for each in attempts if each.type.is_quick]
         line.extend(attempts)
         self._quiet.clear()
-        for _ in range(min(len(line), len(self._resting))):
-            resting = self._resting.popleft()
-            if not resting.done():
-                resting.set_result(None)
+        self._wake()
+
+    def tell_stopping(self) -> None:
+        """Pass on to handlers in other processes that the worker was told to stop."""
+        self._isolation.tell_stopping()
 
     def hand_back(self, keep: int = 0) -> None:
         """Release the attempts in line that have not begun, except the first `keep`."""
@@ -133,7 +143,7 @@ class Executor:
         await self._quiet.wait()
 
     async def close(self) -> None:
-        """Close the slots; threads that still run are left behind."""
+        """Close the slots and end handler processes; threads that still run are left behind."""
         self._closing = True
         tasks = [*self._tasks, *([self._bystander] if self._bystander else [])]
         for task in tasks:
@@ -141,6 +151,7 @@ class Executor:
         if tasks:
             await asyncio.wait(tasks, timeout=_FAREWELL)
         self._threads.close()
+        await self._isolation.close()
 
     # -- inside a slot -------------------------------------------------------------------------
 
@@ -168,7 +179,7 @@ class Executor:
         """Run one attempt after another until the task is cancelled, whoever does it and why."""
         line = self.line
         while task is None or not task.cancelling():
-            if not line:
+            if not line or self._solitude.is_wanted:
                 await self._rest()
                 continue
             attempt = line.popleft()
@@ -191,6 +202,12 @@ class Executor:
                 self._resting.remove(woken)
             raise
 
+    def _wake(self) -> None:
+        for _ in range(min(len(self.line), len(self._resting))):
+            resting = self._resting.popleft()
+            if not resting.done():
+                resting.set_result(None)
+
     def _note_quiet(self) -> None:
         if not self.line and not self._roster.running:
             self._quiet.set()
@@ -211,7 +228,10 @@ class Executor:
         self.begun += 1
         command: FencedCommand | None = None
         try:
-            command = await self._call(attempt)
+            if attempt.type.in_process or attempt.record.head.suspect:
+                command = await self._call_apart(attempt, number)
+            else:
+                command = await self._call(attempt)
         except asyncio.CancelledError as error:
             if self._is_ending:
                 raise
@@ -250,17 +270,31 @@ class Executor:
             return verdict.failed_for_good(attempt, error.code, str(error))
         context = self._context.copy()
         log = JobLog(attempt, self._surroundings.notes)
-        context.run(_enter, definition.context, log)
-        function = kind.function
-        if kind.takes == "payload":
-            call = partial(function, payload)
-        elif kind.takes == "job":
-            call = partial(function, ActiveJob(payload, attempt, self._surroundings, log))
-        else:
-            call = partial(function)
+        context.run(enter, definition.context, log)
+        call = bind(attempt, payload, self._surroundings, log)
         if kind.is_async:
             return verdict.returned(attempt, await run_in_context(call(), context))
         return verdict.returned(attempt, await self._in_thread(attempt, call, context))
+
+    async def _call_apart(self, attempt: Attempt, number: int) -> FencedCommand | None:
+        """Run a handler in a process of its own, or a suspect alone in this one."""
+        attempt.wait_for_handler()
+        self._board.isolate(number)
+        if attempt.is_isolated:
+            on_begun = partial(self._begin_apart, attempt, number, isolated=True)
+            return await self._isolation.run(attempt, on_begun)
+        async with self._solitude.of(attempt):
+            self._begin_apart(attempt, number, isolated=False)
+            return await self._call(attempt)
+
+    def _begin_apart(self, attempt: Attempt, number: int, *, isolated: bool) -> None:
+        """Note that a handler is called only now, though its attempt has had a slot before."""
+        began, started_at = time.monotonic(), self._time.now()
+        attempt.enter(began, started_at)
+        self._board.enter(
+            number, began=began, timeout_at=attempt.timeout_at, started_at=started_at,
+            isolated=isolated,
+        )  # fmt: skip
 
     async def _in_thread(self, attempt: Attempt, call: Callable[[], Any], context: Context) -> Any:  # noqa: ANN401 - the handler's result
         """Run a plain function. It cannot be interrupted, only disowned; its slot stays taken."""
@@ -278,8 +312,3 @@ class Executor:
                     attempt.closed = True
                     self._settle(attempt, command)
         return future.result()
-
-
-def _enter(context: Any, log: JobLog) -> None:  # noqa: ANN401 - passed through Context.run
-    current_context.set(context)
-    current_log.set(log)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trellis.contract.declaration import JobType
+from trellis.contract.importable import HandlerName, importable
 from trellis.contract.signature import Takes
 from trellis.errors import ConfigurationError
 
@@ -22,8 +23,8 @@ _ENOUGH: Final = 5
 class LocalType:
     """One job type that this process can run."""
 
-    __slots__ = ("_samples", "busy", "decode", "encode", "function", "is_async", "job_type",
-                 "may_go_ahead", "mean", "takes")  # fmt: skip
+    __slots__ = ("_samples", "busy", "decode", "encode", "found_as", "function", "in_process",
+                 "is_async", "job_type", "may_go_ahead", "mean", "takes")  # fmt: skip
 
     def __init__(self, job_type: JobType) -> None:
         handler = job_type.handler
@@ -36,6 +37,10 @@ class LocalType:
         self.decode = job_type.payload.decode
         self.encode = job_type.result.encode
         self.may_go_ahead = job_type.may_be_claimed_ahead
+        #: Whether its handler runs in a process of its own.
+        self.in_process = job_type.isolation == "process"
+        #: The name under which another process finds its handler; None if none can.
+        self.found_as = _name_of(job_type)
         #: Attempts of this type that are claimed and whose handler has not ended.
         self.busy = 0
         #: Seconds a handler lately took.
@@ -59,3 +64,10 @@ class LocalType:
         """Return how many more attempts of this type may be claimed, its own limit considered."""
         limit = self.job_type.concurrency
         return slots if limit is None else max(0, min(limit, slots) - self.busy)
+
+
+def _name_of(job_type: JobType) -> HandlerName | None:
+    try:
+        return importable(job_type)
+    except ConfigurationError:
+        return None

@@ -9,8 +9,8 @@ from typing import Final
 from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
-from trellis.core.job import Failure
-from trellis.core.spans import in_words
+from trellis.core.job import Failure, Fence
+from trellis.core.spans import Micros, in_words
 from trellis.errors import PayloadInvalid
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.texts import storable
@@ -48,9 +48,28 @@ def raised(attempt: Attempt, error: BaseException) -> FencedCommand:
             failure = Failure("retry_in", storable(message))
             return commands.Fail(fence, failure, delay=error.delay, started_at=started_at)
         case _:
-            words = "".join(traceback.format_exception_only(error)).strip()
-            failure = Failure("exception", storable(words, 2048), _stack(error))
+            failure = Failure("exception", storable(_words(error), 2048), _stack(error))
             return commands.Fail(fence, failure, roll=_random.random(), started_at=started_at)
+
+
+def not_loaded(fence: Fence, error: BaseException) -> FencedCommand:
+    """Settle an attempt whose handler could not even be called in its process."""
+    message = (
+        "The handler could not be set up in a process of its own, where it must be found as in the "
+        f"worker: {_words(error)}"
+    )
+    failure = Failure("not_loaded", storable(message, 2048), _stack(error))
+    return commands.Fail(fence, failure, roll=_random.random())
+
+
+def not_started(attempt: Attempt, delay: Micros) -> FencedCommand:
+    """Settle an attempt for which no process could be started; the job is not to blame."""
+    return commands.Snooze(attempt.fence, delay)
+
+
+def crashed(attempt: Attempt, evidence: str) -> FencedCommand:
+    """Settle an attempt whose process died under it and held nothing else."""
+    return commands.Crash(attempt.fence, storable(evidence, 4096), roll=_random.random())
 
 
 def failed_for_good(
@@ -71,7 +90,8 @@ def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | N
         case Stop.LOST:
             return None
         case Stop.SHUTDOWN:
-            return commands.Release(fence, started_at=started_at, stopped=ended)
+            begun = started_at is not None
+            return commands.Release(fence, begun, started_at, stopped=ended)
         case Stop.UNREACHABLE:
             message = "The engine was out of reach for a whole lease, and the job holds a key."
             return commands.LoseLease(fence, message, roll, stopped=ended)
@@ -79,6 +99,10 @@ def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | N
             timeout = in_words(attempt.record.definition.policy.timeout or 0)
             failure = Failure("timeout", f"The attempt took longer than {timeout}.")
             return commands.Fail(fence, failure, roll=roll, started_at=started_at, stopped=ended)
+
+
+def _words(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _stack(error: BaseException) -> str:

@@ -1,0 +1,194 @@
+"""Running attempts in handler processes: from the slot's wish to the command that settles.
+
+Whatever stops an attempt, its process is gone, or its handler has ended, before the attempt is
+settled; so the settlement may say that the handler has stopped, which frees its key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from typing import Any, Final
+
+from trellis.contract.declaration import JobType
+from trellis.contract.home import Home
+from trellis.contract.importable import HandlerName, importable, importable_lifespan
+from trellis.core.commands import Complete, FencedCommand
+from trellis.core.spans import SECOND
+from trellis.errors import ConfigurationError
+from trellis.worker import verdict
+from trellis.worker.active import Surroundings
+from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.calling import enter
+from trellis.worker.isolation.pool import HandlerProcesses, NotStarted
+from trellis.worker.isolation.process import HandlerProcess
+from trellis.worker.isolation.visit import Visit
+from trellis.worker.log import JobLog
+
+#: How long a handler that was told to end may take before its process is killed. When the worker
+#: stops, it has had the whole grace before.
+_MOMENT: Final = 0.25
+_LAST_MOMENT: Final = 0.1
+#: When a job is tried again for which no process could be started.
+_AGAIN: Final = 5 * SECOND
+_logger = logging.getLogger(__name__)
+
+
+def check_isolation(job_types: Sequence[JobType], homes: Mapping[str, Home]) -> None:
+    """Refuse, before work begins, what no handler process could find."""
+    for job_type in job_types:
+        if job_type.isolation == "process":
+            importable(job_type)
+            home = homes.get(job_type.service)
+            if home is not None and home.make_lifespan is not None:
+                importable_lifespan(job_type.service, home.make_lifespan)
+
+
+class Isolation:
+    """The attempts of one worker process that run in processes of their own."""
+
+    def __init__(
+        self,
+        slots: int,
+        *,
+        surroundings: Surroundings,
+        homes: Mapping[str, Home],
+        is_ending: Callable[[], bool],
+    ) -> None:
+        self._surroundings = surroundings
+        self._homes = homes
+        self._is_ending = is_ending
+        self._processes = HandlerProcesses(slots)
+        self._context = copy_context()
+
+    def tell_stopping(self) -> None:
+        """Pass on that the worker was told to stop."""
+        self._processes.tell_stopping()
+
+    async def close(self) -> None:
+        """End all processes."""
+        await self._processes.close()
+
+    async def run(self, attempt: Attempt, on_begun: Callable[[], None]) -> FencedCommand | None:
+        """Run an attempt to its end; None if it is no longer ours to settle."""
+        name = attempt.type.found_as
+        if name is None:
+            raise ConfigurationError(f"No other process finds {attempt.type.job_type!r}.")
+        order = self._order(attempt, name)
+        is_suspect = attempt.record.head.suspect
+        try:
+            visit = await self._visit(attempt, name, order, on_begun, fresh=is_suspect)
+            if visit is not None and not visit.is_taken and attempt.stop_reason is None:
+                # It had died unnoticed while it had nothing to do.
+                visit = await self._visit(attempt, name, order, on_begun, fresh=True)
+        except NotStarted as error:
+            _logger.error("No process can be started for a handler: %s", error)  # noqa: TRY400
+            return verdict.not_started(attempt, _AGAIN)
+        return _settlement(attempt, visit)
+
+    def _order(self, attempt: Attempt, name: HandlerName) -> dict[str, Any]:
+        service = attempt.record.definition.service
+        home = self._homes.get(service)
+        make = None if home is None else home.make_lifespan
+        return {
+            "handler": name,
+            "service": service,
+            "home": None if home is None else [home.url, home.is_shared],
+            "lifespan": None if make is None else importable_lifespan(service, make),
+        }
+
+    async def _visit(
+        self,
+        attempt: Attempt,
+        name: HandlerName,
+        order: dict[str, Any],
+        on_begun: Callable[[], None],
+        *,
+        fresh: bool,
+    ) -> Visit | None:
+        """Have a process run the attempt; None if it was stopped before there was one."""
+        process = await self._process(attempt, name, fresh=fresh)
+        if process is None:
+            return None
+        visit = self._visit_to(process, attempt, on_begun)
+        visit.begin(order)
+        try:
+            await self._see_through(visit)
+        finally:
+            visit.end()
+            self._part(visit)
+        return visit
+
+    def _visit_to(
+        self, process: HandlerProcess, attempt: Attempt, on_begun: Callable[[], None]
+    ) -> Visit:
+        notes = self._surroundings.notes
+        context = self._context.copy()
+        context.run(enter, attempt.record.definition.context, JobLog(attempt, notes))
+        return Visit(process, attempt, notes=notes, context=context, on_begun=on_begun)
+
+    async def _process(
+        self, attempt: Attempt, name: HandlerName, *, fresh: bool
+    ) -> HandlerProcess | None:
+        taking = asyncio.ensure_future(self._processes.take(name, fresh=fresh))
+        while not taking.done():
+            try:
+                await asyncio.wait((taking,))
+            except asyncio.CancelledError:
+                if not self._is_ending() and attempt.stop_reason is None:
+                    continue  # a leftover of another handler
+                taking.add_done_callback(self._not_needed)
+                if self._is_ending():
+                    raise
+                return None
+        return taking.result()
+
+    def _not_needed(self, taking: asyncio.Future[HandlerProcess]) -> None:
+        if not taking.cancelled() and taking.exception() is None:
+            self._processes.give_back(taking.result())
+
+    async def _see_through(self, visit: Visit) -> None:
+        """Wait for the end; if the attempt is stopped, see to it that it comes soon."""
+        process = visit.process
+        killing: asyncio.TimerHandle | None = None
+        while not visit.over.done():
+            try:
+                await asyncio.wait((visit.over,))
+            except asyncio.CancelledError:
+                if self._is_ending():
+                    process.kill()
+                    raise
+                reason = visit.attempt.stop_reason
+                if reason is not None and killing is None:
+                    process.say("interrupt")
+                    moment = _LAST_MOMENT if reason is Stop.SHUTDOWN else _MOMENT
+                    killing = asyncio.get_running_loop().call_later(moment, process.kill)
+        if killing is not None:
+            killing.cancel()
+
+    def _part(self, visit: Visit) -> None:
+        """Decide whether the process may run another attempt."""
+        if visit.command is None or visit.attempt.stop_reason is not None:
+            visit.process.kill()
+        elif visit.is_worn or visit.attempt.record.head.suspect:
+            self._processes.dismiss(visit.process)
+        else:
+            self._processes.give_back(visit.process)
+
+
+def _settlement(attempt: Attempt, visit: Visit | None) -> FencedCommand | None:
+    """Return what settles an attempt whose visit is over."""
+    command = None if visit is None else visit.command
+    if isinstance(command, Complete):
+        return command
+    if attempt.stop_reason is not None:
+        return verdict.stopped(attempt, attempt.stop_reason, ended=True)
+    if command is not None:
+        return command
+    if visit is None or visit.death is None:
+        raise RuntimeError("An attempt ended without a verdict in a process that lives.")
+    if not visit.is_taken:
+        return verdict.not_started(attempt, _AGAIN)
+    return verdict.crashed(attempt, visit.death.evidence())
