@@ -46,12 +46,16 @@ class FaultyEngine(MemoryEngine):
         return await super().claim(session, demands, limit)
 
     async def renew(
-        self, session: SessionId, held: Sequence[Fence], stopped: Sequence[Fence] = ()
+        self,
+        session: SessionId,
+        held: Sequence[Fence],
+        stopped: Sequence[Fence] = (),
+        busy: int = 0,
     ) -> Renewed | SessionLost:
         self._check()
         self.renewals += 1
         self.reported += stopped
-        return await super().renew(session, held, stopped)
+        return await super().renew(session, held, stopped, busy)
 
     async def close_session(self, session: SessionId) -> None:
         if self.closing_fault is not None:

@@ -15,8 +15,10 @@ from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import Heartbeat, JobFilter, Note
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
+from trellis.worker.board import Board
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.pulse import Pulse
+from trellis.worker.sessions import SessionHolder
 
 LEASE: Final = 30 * SECOND
 HEARTBEAT: Final = 10 * SECOND
@@ -29,8 +31,9 @@ class Scene:
         self.clock = ManualClock()
         self.engine = MemoryEngine(self.clock)
         self.pulse = Pulse(LEASE, HEARTBEAT, self.clock.lease_now)
+        session = SessionHolder(self.engine, a_worker(), LEASE, Board(1))
         self.maintenance = Maintenance(
-            self.engine, self.pulse, lambda: None, sweep=SECOND, poll=SECOND
+            self.engine, session, self.pulse, lambda: None, sweep=SECOND, poll=SECOND
         )
 
     def beat_for(self, span: Micros, every: Micros = HEARTBEAT) -> None:

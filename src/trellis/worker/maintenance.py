@@ -1,9 +1,11 @@
 """Doing what the clock calls for: due jobs, lapsed workers, deadlines, retention.
 
-Every worker does it, because every write is guarded by the job's version: two that see the same
-thing do it once. A process judges others, be it a session or a silent attempt, only after its own
-renewals have succeeded for one full lease without a gap, so that an outage of the engine costs
-nobody a job.
+One worker does it for all, the one that holds the leader's lock, which lasts as long as its
+session. That saves work and decides nothing: every write is guarded by the job's version, so two
+that think they lead do a thing once.
+
+A process judges others, be it a session or a silent attempt, only after its own renewals have
+succeeded for one full lease without a gap, so that an outage of the engine costs nobody a job.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineUnavailable
 from trellis.worker.pulse import Pulse
+from trellis.worker.sessions import SessionHolder
 
+#: The lock that the worker holds which keeps everything up.
+LEADER: Final = "trellis/leader"
 _LIMIT: Final = 500
 _PRUNE_EVERY: Final = 60.0
 _MOST_PAGES: Final = 20
@@ -42,6 +47,7 @@ class Maintenance:
     def __init__(
         self,
         engine: Engine,
+        session: SessionHolder,
         pulse: Pulse,
         on_promoted: Callable[[], None],
         *,
@@ -49,23 +55,34 @@ class Maintenance:
         poll: Micros,
     ) -> None:
         self._engine = engine
+        self._session = session
         self._pulse = pulse
         self._on_promoted = on_promoted
         self._sweep = sweep / SECOND
         self._poll = poll / SECOND / 2
         #: What the last sweep found silent.
         self._silent: set[Silence] = set()
+        self._leads = asyncio.Event()
 
     async def run(self) -> None:
         """Keep everything up until cancelled."""
         async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._forever(self._poll, self.promote))
-            loops.create_task(self._forever(self._sweep, self.sweep))
-            loops.create_task(self._forever(_PRUNE_EVERY, self._prune))
+            loops.create_task(self._forever(2 * self._poll, self.stand_for_leader))
+            loops.create_task(self._forever(self._poll, self._promote_in_time, self._leads))
+            loops.create_task(self._forever(self._sweep, self.sweep, self._leads))
+            loops.create_task(self._forever(_PRUNE_EVERY, self._prune, self._leads))
 
-    async def _forever(self, every: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _forever(
+        self,
+        every: float,
+        work: Callable[[], Awaitable[None]],
+        when: asyncio.Event | None = None,
+    ) -> None:
         while True:
-            await asyncio.sleep(every * _random.uniform(0.8, 1.0))
+            if when is not None and not when.is_set():
+                await when.wait()  # and then at once: whoever led before may be long gone
+            else:
+                await asyncio.sleep(every * _random.uniform(0.8, 1.0))
             try:
                 await work()
             except EngineUnavailable as error:
@@ -73,10 +90,32 @@ class Maintenance:
             except Exception:
                 _logger.exception("Upkeep failed and will be tried again")
 
+    async def stand_for_leader(self) -> None:
+        """Take the lock if it is free; see whether it is still ours."""
+        try:
+            holder = await self._engine.take_lock(LEADER, self._session.id)
+        except EngineUnavailable:
+            self._leads.clear()
+            raise
+        if holder is None:
+            self._leads.set()
+        else:
+            self._leads.clear()
+
     async def promote(self) -> None:
         """Make jobs claimable whose time has come."""
         if await self._engine.promote(_LIMIT):
             self._on_promoted()
+
+    async def _promote_in_time(self) -> None:
+        """Promote now, and once more at the moment the next job is due, if that comes first."""
+        await self.promote()
+        due = await self._engine.next_due()
+        if due is not None:
+            wait = (due - await self._engine.now()) / SECOND
+            if 0 < wait < self._poll:
+                await asyncio.sleep(wait)
+                await self.promote()
 
     async def sweep(self) -> None:
         """Look for workers that have gone, what they left, and what is overdue."""

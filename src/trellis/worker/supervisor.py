@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from trellis.contract.declaration import JobType
+from trellis.contract.home import Home
 from trellis.contract.settings import WorkerSettings
 from trellis.core.spans import SECOND
 from trellis.core.states import State
@@ -28,6 +29,7 @@ from trellis.worker.cancels import CancelWatch
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher
+from trellis.worker.isolation.running import check_isolation
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.log import log_capture
 from trellis.worker.maintenance import Maintenance
@@ -59,6 +61,7 @@ class Supervisor:
         settings: WorkerSettings,
         *,
         states: Mapping[str, Any] | None = None,
+        homes: Mapping[str, Home] | None = None,
         board: Board | None = None,
         guarded: bool = False,
     ) -> None:
@@ -67,6 +70,7 @@ class Supervisor:
             raise ConfigurationError(
                 "There is nothing to work on: no handler is declared. Add one with @service.job."
             )
+        check_isolation(job_types, homes or {})
         self.settings = settings
         self._guarded = guarded
         info = describe_worker(job_types, settings)
@@ -84,7 +88,7 @@ class Supervisor:
         self._surroundings = Surroundings(self._notes, states)
         self._executor = Executor(
             settings.concurrency, roster=self._roster, surroundings=self._surroundings,
-            engine_time=self._time, settle=self._settler.put, board=self._board,
+            engine_time=self._time, settle=self._settler.put, board=self._board, homes=homes,
         )  # fmt: skip
         self._planner = Planner(job_types, self._executor, settings.max_jobs)
         self._fetcher = Fetcher(
@@ -103,7 +107,12 @@ class Supervisor:
             hear=self._renewals.hear, board=self._board,
         )  # fmt: skip
         self._maintenance = Maintenance(
-            engine, self._pulse, self._fetcher.nudge, sweep=settings.sweep, poll=settings.poll
+            engine,
+            self._session,
+            self._pulse,
+            self._fetcher.nudge,
+            sweep=settings.sweep,
+            poll=settings.poll,
         )
         self._sweeper = Sweeper(
             roster=self._roster, executor=self._executor, notes=self._notes,
@@ -184,6 +193,7 @@ class Supervisor:
 
     async def _finish_work(self) -> None:
         self._surroundings.stopping = True
+        self._executor.tell_stopping()
         grace_ends = time.monotonic() + self.settings.grace / SECOND
         self._fetcher.stop()
         if self._fetching is not None:

@@ -186,18 +186,18 @@ class Guardian:
             raise RuntimeError("A process that lives has nothing to clean up.")
         if ward.bye is not None:
             self._settled += ward.bye.settled
-        is_crash = not asked and (ward.bye is None or bool(watch.ended_why))
+        is_crash = not (asked or ward.bye or watch.ended_why)
         limit = _FAREWELL if self._stop.is_set() else self._settings.lease / SECOND
         judge = _judge(ward, ended, watch, asked=asked)
         left = await self._settle(ward, judge, limit)
+        fate = ", ".join(f"{count} {state}" for state, count in left.items()) or "none"
         if is_crash:
-            fate = ", ".join(f"{count} {state}" for state, count in left.items()) or "none"
             _logger.error(
                 "Worker process %d %s (peak memory %d MB). Its jobs are now: %s.",
                 ward.pid, ended.how, ended.peak_memory >> 20, fate,
             )  # fmt: skip
         elif left:
-            _logger.info("Handed back %d jobs of process %d.", left.total(), ward.pid)
+            _logger.info("The jobs process %d left are now: %s.", ward.pid, fate)
         ward.board.close()
 
     async def _settle(self, ward: Ward, judge: Judge, limit: float) -> Counter[str]:

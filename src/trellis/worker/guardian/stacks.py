@@ -14,6 +14,7 @@ import re
 import selectors
 import signal
 import threading
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,6 +36,8 @@ class Frame(NamedTuple):
     file: str
     line: str
     function: str
+    #: Whether it is the loop's thread that is there, and not a handler's that keeps it waiting.
+    in_loop: bool = True
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
@@ -56,12 +59,12 @@ def blocking_frame(dump: str) -> Frame | None:
         if _THREAD.match(line):
             threads.append([])
         elif threads and (found := _FRAME.match(line)):
-            threads[-1].append(Frame(*found.groups()))
+            threads[-1].append(Frame(found["file"], found["line"], found["name"]))
     handlers = [frames for frames in threads[:-1] if any(map(_calls_handler, frames))]
-    for frames in (*threads[-1:], *handlers):
-        for frame in frames:
+    for frames, in_loop in ((threads[-1:], True), (handlers, False)):
+        for frame in chain.from_iterable(frames):
             if _is_users(frame):
-                return frame
+                return frame._replace(in_loop=in_loop)
     return None
 
 
@@ -71,4 +74,4 @@ def _calls_handler(frame: Frame) -> bool:
 
 def _is_users(frame: Frame) -> bool:
     """Tell whether a frame belongs neither to the worker itself nor to what it waits with."""
-    return frame.file not in _WAITS and not frame.file.startswith((_PACKAGE, _LOOP))
+    return frame.file not in _WAITS and not frame.file.startswith((_PACKAGE, _LOOP, "<frozen "))

@@ -25,6 +25,12 @@ _TICK: Final = 0.25
 _STALLED: Final = 2.0
 #: How long a process may itself deal with an attempt over its timeout.
 _TIMEOUT_MARGIN: Final = 1.0
+_ADVICE: Final = {
+    True: "A handler that computes or waits without await belongs in a plain function, which runs "
+    "in a thread.",
+    False: "A handler that keeps the interpreter lock belongs in a process of its own: "
+    "isolation='process'.",
+}
 _MEGABYTE: Final = 1 << 20
 _logger = logging.getLogger("trellis.guardian")
 
@@ -103,10 +109,9 @@ class Watch:
         frame = await self._ward.stack()
         jobs = ", ".join(each.job_id for each in self._ward.board.running())
         _logger.warning(
-            "The loop of worker process %d has stood still for %.1f s, at %s. Jobs in it: %s. "
-            "A handler that computes or waits without await belongs in a plain function, which "
-            "runs in a thread.",
+            "The loop of worker process %d has stood still for %.1f s, at %s. Jobs in it: %s. %s",
             self._ward.pid, still, frame or "an unknown place", jobs or "none",
+            _ADVICE[frame is None or frame.in_loop],
         )  # fmt: skip
 
     def _look_at_memory(self) -> None:
