@@ -171,6 +171,16 @@ async def test_every_way_to_the_same_file_is_the_same_file(
     assert await count(engine) == 3
 
 
+async def test_another_name_of_the_same_file_is_refused(engine: SqliteEngine, path: Path) -> None:
+    for link in (path.with_name("hard.db"), path.with_name("folder") / path.name):
+        link.parent.mkdir(exist_ok=True)
+        link.hardlink_to(path)
+        guest = sqlite3.connect(link)
+        text = refusal(engine, guest, TransactionRefused)
+        assert f"{path} by another name, {link}" in text
+        guest.close()
+
+
 async def test_a_connection_to_another_file_is_refused(
     engine: SqliteEngine, path: Path, tmp_path: Path
 ) -> None:
@@ -366,6 +376,20 @@ async def test_a_trigger_that_refuses_the_job_undoes_the_call_and_no_more_than_i
     assert app.in_transaction is is_left
     app.commit()
     assert (await count(engine), orders(app)) == ((1, ["mine"]) if is_left else (0, []))
+
+
+@pytest.mark.parametrize(("release", "pages"), [((3, 51, 2), 0), ((3, 51, 3), 1000)])
+async def test_a_guest_never_checkpoints_together_with_us_where_that_is_dangerous(
+    engine: SqliteEngine,
+    app: sqlite3.Connection,
+    release: tuple[int, ...],
+    pages: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", release)
+    engine.create_within(app, [a_job()])
+    assert app.execute("pragma wal_autocheckpoint").fetchone() == (pages,)
+    app.commit()
 
 
 # -- locks, disks, threads -------------------------------------------------------------------------

@@ -47,6 +47,8 @@ class Services:
 
     def crew(self, places: Iterable[Place]) -> Crew:
         """Return who can work on jobs of these types, and on what else they may create."""
+        for service in tuple(self._used):
+            service.load_included()
         found = [match for place in places if (match := self.find(place, handled=True))]
         services = tuple(dict.fromkeys(service for service, _ in found))
         types = [

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+#: The first release in which two connections may checkpoint at the same moment.
+SAFE_RELEASE: Final = (3, 51, 3)
 _EVERY_CHANGES: Final = 20_000
 _EVERY_SECONDS: Final = 1.0
 

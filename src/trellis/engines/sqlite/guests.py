@@ -2,7 +2,7 @@
 
 The caller's commit decides, so nothing here commits, nothing is remembered, and whatever fails is
 undone to the point where we came in. The caller's settings are the caller's: rows and texts are
-read our own way and everything is left as it was found.
+read our own way and everything is left as it was found, but for automatic checkpoints.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from trellis.core.job import NewJob
 from trellis.engines.clock import Clock
 from trellis.engines.sqlite import creating, schema
 from trellis.engines.sqlite.books import Books
+from trellis.engines.sqlite.checkpoint import SAFE_RELEASE
 from trellis.engines.sqlite.faults import is_busy, typed
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlkit.rows import Row
@@ -41,6 +42,7 @@ def create_within(
         joined = connection.in_transaction
         with _our_texts(connection), _undone_on_failure(Guest(connection), path) as guest:
             _pass_the_gate(guest, path)
+            _leave_checkpoints_to_us(guest)
             # Numbers found here may be rolled back by the caller: they are forgotten with the call.
             return creating.create(Transaction(guest, clock, Books()), jobs)
     except sqlite3.ProgrammingError as error:
@@ -131,6 +133,7 @@ def _refuse_other_files(guest: Guest, path: Path) -> None:
     files = {name: file for _, name, file in guest.execute("pragma database_list")}
     main = files.pop("main", "")
     if _is_same(main, path):
+        _refuse_hard_link(Path(main).resolve(), path)
         return
     what = f"is to {main}" if main else "is to a database in memory"
     for name, file in files.items():
@@ -144,6 +147,14 @@ def _refuse_other_files(guest: Guest, path: Path) -> None:
         f"This connection {what}, but the jobs are kept in {path}: they cannot be committed "
         f"together. Connect to {path}, or point the service's URL at your database."
     )
+
+
+def _refuse_hard_link(file: Path, path: Path) -> None:
+    if file.name != path.name or not file.parent.samefile(path.parent):
+        raise TransactionRefused(
+            f"This connection has opened {path} by another name, {file}. SQLite keeps one log per "
+            "name, so two names can damage the file. Connect to the name the engine has."
+        )
 
 
 def _is_same(file: str, path: Path) -> bool:
@@ -172,6 +183,15 @@ def _pass_the_gate(guest: Guest, path: Path) -> None:
     if version != ("schema", schema.latest_version()):
         _refuse_converters(version, path)
         schema.check_version(guest, path)
+
+
+def _leave_checkpoints_to_us(guest: Guest) -> None:
+    """Keep the caller's commit from checkpointing while we do: old releases corrupt the file.
+
+    The one setting of the caller's that is changed; see `checkpoint.py`.
+    """
+    if sqlite3.sqlite_version_info < SAFE_RELEASE:
+        guest.execute("pragma wal_autocheckpoint=0")
 
 
 def _refuse_converters(row: Row | None, path: Path) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from trellis.engines.sqlite import schema
+from trellis.engines.sqlite.checkpoint import SAFE_RELEASE
 from trellis.engines.sqlite.connection import read_setting
 from trellis.engines.values import Health
 
 _SYNCHRONOUS: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
-#: The first release without the WAL-reset race.
-_FIXED: Final = (3, 51, 3)
 
 
 def describe(connection: sqlite3.Connection, path: Path, *, rings: bool) -> Health:
@@ -40,11 +39,12 @@ def _durability(journal: str, synchronous: str) -> str:
 
 def _warnings(*, rings: bool) -> list[str]:
     warnings = []
-    if sqlite3.sqlite_version_info < _FIXED:
+    if sqlite3.sqlite_version_info < SAFE_RELEASE:
         warnings.append(
             f"SQLite {sqlite3.sqlite_version} can corrupt a file when two connections checkpoint "
             "at the same moment (fixed in 3.51.3). Trellis checkpoints under a file lock; do not "
-            "run `PRAGMA wal_checkpoint` from other programs on this file."
+            "run `PRAGMA wal_checkpoint` from other programs on this file, and give connections "
+            "of your own that write to it `PRAGMA wal_autocheckpoint=0`."
         )
     if not rings:
         warnings.append(

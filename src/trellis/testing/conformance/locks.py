@@ -263,7 +263,7 @@ class TestLockLeases(EngineSuite):
     async def test_whoever_is_over_gets_no_lock_and_is_answered_with_itself(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        closed, lapsed = await a_session(engine), await a_session(engine, "30s")
+        closed, lapsed = await a_session(engine, "1h"), await a_session(engine, "30s")
         session = await a_session(engine, "1h")
         done = await start(engine, session, a_job())
         await settle(engine, done, complete(done))
