@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import traceback
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import assert_type
 
 import pytest
 
 from tests.testing.shop import OPENED, SENT, Order, checkout, confirm, remind, send, whose_process
-from trellis import Fail, PerKey, Retry, RetryIn, Service, Snooze, State
+from trellis import Fail, PerKey, Retry, RetryIn, Service, Snooze, State, WaitTimeout
 from trellis.engines.values import QueueSettings
 from trellis.errors import ConfigurationError
 from trellis.testing import (
@@ -218,6 +221,30 @@ async def test_a_job_whose_handler_is_not_imported_is_named() -> None:
 
         await box.run_all()
         assert [job.result for job in box.created(elsewhere)] == [2]
+
+
+async def test_modules_that_a_service_includes_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Service("library", include=["library_of_this_test"])
+    lend = library.declare("lend", payload=str, result=str)
+    text = (
+        "from library import lend\n@lend.handler\ndef handle(book: str) -> str:\n    return book\n"
+    )
+    (tmp_path / "library_of_this_test.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "library", SimpleNamespace(lend=lend))
+    async with sandbox() as box:
+        await lend.create("Emma")
+        await box.run_all()
+        assert [job.result for job in box.created(lend)] == ["Emma"]
+
+
+async def test_waiting_in_a_sandbox_says_that_nothing_runs_by_itself() -> None:
+    async with sandbox():
+        ref = await send.create("letter")
+        with pytest.raises(WaitTimeout, match=r"call run_all\(\) before you wait for post/send"):
+            await ref.wait("10ms")
 
 
 async def test_a_producers_declaration_is_handled_by_the_worker_module_of_that_name() -> None:

@@ -218,7 +218,7 @@ class JobRef(Generic[R_co]):
         engine = await self._connection.engine()
         text = f"Job {self.id} is still {record.head.state} after {in_words(micros(waited))}."
         if await nobody_works(engine, self._job_type):
-            text += f" {missing_worker(self._job_type)}"
+            text += f" {missing_worker(engine, self._job_type)}"
         else:
             text += " It goes on by itself; wait again, or cancel it."
         return WaitTimeout(text, job_id=self.id)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from trellis.client.source import Source
+if TYPE_CHECKING:
+    from trellis.client.source import Source
 
 
 class StandIn(Protocol):

@@ -105,7 +105,7 @@ class WaitingRoom:
             self._first_asked[job_type] = None
             with suppress(EngineUnavailable):
                 if await nobody_works(self._engine, job_type):
-                    _logger.warning(missing_worker(job_type))
+                    _logger.warning(missing_worker(self._engine, job_type))
 
     async def _listen(self) -> None:
         with suppress(EngineUnavailable):
