@@ -17,6 +17,7 @@ from contextlib import suppress
 from trellis.cli import log_lines
 from trellis.cli.exits import OK, report
 from trellis.cli.loading import load_services
+from trellis.cli.options import engine_at
 from trellis.cli.orders import Orders
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
@@ -112,7 +113,7 @@ async def _until_over(told: asyncio.Event, supervisor: Supervisor) -> Parting:
 
 
 def _check_reach(service: Service) -> None:
-    if not service.connection.make().capabilities.processes:
+    if not engine_at(service.url).capabilities.processes:
         raise ConfigurationError(
             f"Jobs at {service.url} live in the process that made them, so a worker process of its "
             "own would never see one. Use `async with service.worker():` there, or a sqlite:/// "
