@@ -72,8 +72,14 @@ ZOMBIE = lines("""
 
 def test_an_overlap_after_the_first_attempt_has_ended_is_counted_by_cause() -> None:
     assert check(tell(ZOMBIE)) == []
-    assert overlap_causes(tell(ZOMBIE)) == {"stop": 1}
+    assert overlap_causes(tell(ZOMBIE)) == {"ran on after stop": 1}
     assert second_starts(tell(ZOMBIE)) == {"lease lost after stop": 1}
+
+
+def test_a_zombie_that_begins_what_it_has_lost_is_counted_too() -> None:
+    late = tell([line.replace("run J a1 2..41", "run J a1 40..41") for line in ZOMBIE])
+    assert check(late) == []
+    assert overlap_causes(late) == {"began what it had lost after stop": 1}
 
 
 def test_a_zombie_counts_when_its_late_result_was_refused() -> None:

@@ -61,4 +61,5 @@ def _cause(histories: Histories, before: Event) -> str:
         return f"handler: {code}"
     what = "handed back" if code is None else code.replace("_", " ")
     faults = histories.faults_on(before.fence)
-    return f"{what} after {faults[-1].kind}" if faults else f"{what}, no fault"
+    # A session rarely survives the first thing that is done to its process.
+    return f"{what} after {faults[0].kind}" if faults else f"{what}, no fault"

@@ -110,19 +110,19 @@ class Session:
     pid: int
 
 
-FaultKind: TypeAlias = Literal["kill", "stop", "term", "crash"]
+FaultKind: TypeAlias = Literal["kill", "stop", "pause", "term", "crash"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something done to processes: killed, stopped for a while, told to stop."""
+    """Something done to processes: killed, stopped (or paused for a moment), told to stop."""
 
     kind: FaultKind
     t: int
     #: The worker processes that were hit, directly or by the end of their guardian.
     pids: tuple[int, ...]
     target: str = ""
-    #: stop: when they went on; term: when the last was gone.
+    #: stop, pause: when they went on; kill, term: when the last was gone.
     until: int | None = None
     #: term: how long handlers had, in nanoseconds.
     grace: int = 0
@@ -177,10 +177,26 @@ class Histories:
         runs = self.runs_by_fence.get(fence)
         return runs[0].pid if runs else None
 
+    @cached_property
+    def first_runs(self) -> dict[str, int]:
+        """When the first handler of each session began."""
+        first: dict[str, int] = {}
+        for run in self.runs:
+            session = run.fence[:16]
+            first[session] = min(run.began, first.get(session, run.began))
+        return first
+
     def faults_on(self, fence: str | None) -> list[Fault]:
-        """Return what was done to the process of an attempt."""
+        """Return what was done to the process of an attempt since its session had begun to work."""
         pid = self.pid_of(fence)
-        return [] if pid is None else self.faults_by_pid.get(pid, [])
+        if fence is None or pid is None:
+            return []
+        since = self.first_runs.get(fence[:16], 0)
+        return [
+            fault
+            for fault in self.faults_by_pid.get(pid, [])
+            if fault.kind != "pause" and (fault.t if fault.until is None else fault.until) >= since
+        ]
 
 
 def transitions(journal: Iterable[Event]) -> list[Event]:

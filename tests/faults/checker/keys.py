@@ -28,24 +28,25 @@ class Tenure(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Two handlers of one key on the machine at once."""
+    """Two handlers of one key on the machine at once, in the order their attempts started."""
 
     earlier: Run
     later: Run
+    #: Whether the earlier attempt was over in the engine before the later one started.
+    had_ended: bool
 
 
 def check_keys(histories: Histories) -> Iterator[Violation]:
     """Check the slots of every key, then its handlers."""
-    tenures = {tenure.fence: tenure for tenure in tenures_of(histories)}
     by_key: dict[str, list[Tenure]] = defaultdict(list)
-    for tenure in tenures.values():
+    for tenure in tenures_of(histories):
         row = histories.rows.get(tenure.job)
         if row is not None and row.key is not None:
             by_key[row.key].append(tenure)
     for key, held in by_key.items():
         yield from _over_limit(histories, key, held)
     for overlap in overlaps(histories):
-        if not _had_ended(overlap, tenures):
+        if not overlap.had_ended:
             yield _breach(histories, overlap)
     for slot in histories.slots:
         text = f"a slot of key {slot.key_hash} is still taken at the end, by {slot.job}"
@@ -84,43 +85,44 @@ def _over_limit(histories: Histories, key: str, held: list[Tenure]) -> Iterator[
 
 
 def overlaps(histories: Histories) -> Iterator[Overlap]:
-    """Return the pairs of runs of one key that were on the machine at once, where one may run.
-
-    A run that never ended lasted as long as its process gave signs of life.
-    """
-    alive: dict[int, int] = defaultdict(int)
-    for run in histories.runs:
-        alive[run.pid] = max(alive[run.pid], run.ended or run.began)
+    """Return the pairs of runs of one key that were on the machine at once, where one may run."""
+    tenures = {tenure.fence: tenure for tenure in tenures_of(histories)}
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in histories.runs:
         row = histories.rows.get(run.job)
         if run.key is not None and (row is None or row.max_active == 1):
             by_key[run.key].append(run)
+    signs = _signs_of_life(histories)
     for runs in by_key.values():
         open_runs: list[Run] = []
         for run in sorted(runs, key=lambda run: run.began):
-            open_runs = [each for each in open_runs if _end(each, alive) > run.began]
-            yield from (Overlap(each, run) for each in open_runs)
+            open_runs = [each for each in open_runs if (each.ended or signs[each.pid]) > run.began]
+            yield from (_overlap(each, run, tenures) for each in open_runs)
             open_runs.append(run)
 
 
-def _end(run: Run, alive: dict[int, int]) -> int:
-    return alive[run.pid] if run.ended is None else run.ended
+def _signs_of_life(histories: Histories) -> dict[int, int]:
+    """Return when each process was last heard of: a run that never ended lasted until then."""
+    signs: dict[int, int] = defaultdict(int)
+    for run in histories.runs:
+        signs[run.pid] = max(signs[run.pid], run.ended or run.began)
+    return signs
 
 
-def _had_ended(overlap: Overlap, tenures: dict[str, Tenure]) -> bool:
-    """Tell whether the earlier attempt was over in the engine before the later one started."""
-    earlier, later = (tenures.get(run.fence) for run in overlap)
-    if earlier is None or later is None or earlier.ended is None:
-        return False
-    return earlier.ended < later.began
+def _overlap(one: Run, other: Run, tenures: dict[str, Tenure]) -> Overlap:
+    first, second = tenures.get(one.fence), tenures.get(other.fence)
+    if first is None or second is None:
+        return Overlap(one, other, had_ended=False)
+    if first.began > second.began:  # a zombie may begin what it has long lost
+        one, other, first, second = other, one, second, first
+    return Overlap(one, other, first.ended is not None and first.ended < second.began)
 
 
 def _breach(histories: Histories, overlap: Overlap) -> Violation:
-    earlier, later = overlap
+    earlier, later, _ = overlap
     text = (
-        f"handlers of key {earlier.key} ran at once: {later.job} in {later.pid} began while "
-        f"{earlier.job} in {earlier.pid}, whose attempt had not ended, was running"
+        f"handlers of key {earlier.key} ran at once: {earlier.job} in {earlier.pid}, whose attempt "
+        f"had not ended, and {later.job} in {later.pid}"
     )
     return about(histories, _RULE, text, *dict.fromkeys((earlier.job, later.job)))
 
@@ -128,8 +130,10 @@ def _breach(histories: Histories, overlap: Overlap) -> Violation:
 def overlap_causes(histories: Histories) -> Counter[str]:
     """Count the overlaps by what had been done to the process of the earlier handler."""
     causes: Counter[str] = Counter()
-    for earlier, later in overlaps(histories):
+    for earlier, later, _ in overlaps(histories):
         faults = histories.faults_by_pid.get(earlier.pid, [])
-        before = [fault.kind for fault in faults if fault.t < later.began]
-        causes[before[-1] if before else "no fault"] += 1
+        begun = max(earlier.began, later.began)
+        before = [fault.kind for fault in faults if fault.t < begun and fault.kind != "pause"]
+        what = "ran on" if earlier.began < later.began else "began what it had lost"
+        causes[f"{what} after {before[-1]}" if before else f"{what}, no fault"] += 1
     return causes

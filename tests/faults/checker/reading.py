@@ -88,7 +88,7 @@ def _read_nemesis(lines: Iterable[Json], histories: Histories) -> None:
         match line["event"]:
             case "fault":
                 faults[line["number"]] = Fault(
-                    line["kind"], line["t"], tuple(line["pids"]), line["target"],
+                    line["kind"], line["at"], tuple(line["pids"]), line["target"],
                     grace=line["grace"],
                 )  # fmt: skip
             case "over":

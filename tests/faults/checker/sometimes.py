@@ -1,8 +1,8 @@
 """What must have happened for a run to prove anything, counted from the histories themselves.
 
 A campaign that never saw a takeover proves nothing about takeovers. A SIGKILL counts if a handler
-of the victim was in flight, a zombie if an attempt of the stopped and resumed process was refused
-in the journal, a SIGTERM if a handler was stuck for longer than the grace.
+of the victim was in flight, a zombie (a session) if a result of the stopped and resumed process was
+refused in the journal, a SIGTERM if a handler was stuck until the end.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ def count_sometimes(histories: Histories) -> dict[str, int]:
     runs: dict[int, list[Run]] = {}
     for run in histories.runs:
         runs.setdefault(run.pid, []).append(run)
-    late = _late_pids(histories)
     return {
         KILLS: sum(_in_flight(fault, runs) for fault in _of(histories, "kill")),
-        ZOMBIES: sum(_refused(fault, late) for fault in _of(histories, "stop")),
+        ZOMBIES: len(_zombies(histories)),
         STUCK: sum(_stuck(fault, runs) for fault in _of(histories, "term")),
         TAKEOVERS: sum(1 for _ in _takeovers(histories)),
     }
@@ -65,24 +64,17 @@ def _stuck(fault: Fault, runs: dict[int, list[Run]]) -> bool:
     )
 
 
-def _late_pids(histories: Histories) -> dict[int, list[Run]]:
-    """Return the runs whose settlement was refused, by process."""
-    late: dict[int, list[Run]] = {}
+def _zombies(histories: Histories) -> set[str]:
+    """Return the sessions with a refused result that came after a stop of their process."""
+    zombies: set[str] = set()
     for event in histories.events:
-        if event.kind == LATE and event.fence is not None:
-            for run in histories.runs_by_fence.get(event.fence, []):
-                late.setdefault(run.pid, []).append(run)
-    return late
-
-
-def _refused(fault: Fault, late: dict[int, list[Run]]) -> bool:
-    """Tell whether a run that the stop had caught was refused after it."""
-    until = fault.until
-    return until is not None and any(
-        run.began < fault.t and run.ended is not None and run.ended > until
-        for pid in fault.pids
-        for run in late.get(pid, [])
-    )
+        if event.kind != LATE or event.fence is None:
+            continue
+        for run in histories.runs_by_fence.get(event.fence, []):
+            stops = (f for f in histories.faults_by_pid.get(run.pid, []) if f.kind == "stop")
+            if any(f.until and run.ended and f.until < run.ended for f in stops):
+                zombies.add(event.fence[:16])
+    return zombies
 
 
 def _takeovers(histories: Histories) -> Iterator[Event]:

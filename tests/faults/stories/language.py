@@ -15,7 +15,7 @@ whoever completed a job ran it.
     outcome J by=b1                  what was stored instead; word: none
     slot k J                         a slot that is still taken
     session a in 7                   whose fences begin with a
-    fault stop 7 @10..40             kill, stop, term (grace=20), crash
+    fault stop 7 @10..40             kill, stop, pause, term (grace=20), crash
 """
 
 from __future__ import annotations

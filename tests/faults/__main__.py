@@ -1,0 +1,58 @@
+"""`python -m tests.faults`: fault campaigns of any length; `make faults` runs this.
+
+Each campaign prints its seed first; give it back with `--seed` to repeat its decisions. The folder
+of a campaign that failed is kept, and `python -m tests.faults.checker FOLDER` judges it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.faults.campaign import Campaign, Size
+from tests.faults.checker.report import complain
+
+
+def main() -> int:
+    """Run campaign after campaign; return 1 if one of them failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--seed", help="repeat the decisions of this seed (only one campaign)")
+    parser.add_argument("--minutes", type=float, default=10, help="start none after this (10)")
+    parser.add_argument("--jobs", type=int, default=12_000, help="jobs per campaign (12000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of faults per campaign (3)")
+    parser.add_argument("--lease", default=Size().lease, help="lease of workers (%(default)s)")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of good runs too")
+    asked = parser.parse_args()
+    latest = time.monotonic() + asked.minutes * 60
+    failed = 0
+    while True:
+        seed = asked.seed or secrets.token_hex(4)
+        size = Size(jobs=asked.jobs, rounds=asked.rounds, seconds=240, rest=90, lease=asked.lease)
+        failed += not _run(seed, size, keep=asked.keep)
+        if asked.seed or time.monotonic() > latest:
+            return 1 if failed else 0
+
+
+def _run(seed: str, size: Size, *, keep: bool) -> bool:
+    print(f"seed {seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
+    began = time.monotonic()
+    verdict = asyncio.run(Campaign(seed, size, folder, print).run())
+    wrong = [*verdict.shortcomings, *filter(None, [complain(verdict.violations)])]
+    print(f"took {time.monotonic() - began:.0f} s")
+    print("\n".join(wrong) if wrong else "every promise was kept")
+    if wrong or keep:
+        print(f"the histories are in {folder}", flush=True)
+    else:
+        shutil.rmtree(folder)
+    return not wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""A campaign: real workers and producers on one SQLite file, a nemesis, and then the verdict.
+
+While jobs flow, each worker suffers its plan (`plan.py`, `nemesis.py`) and producers are killed
+(`feeding.py`). Then the faults end, everything must come to rest, the workers are stopped in order,
+and the checker judges what all of them wrote down. A run proves something only if it saw enough:
+when the plan ends too early for that, it is carried on, within limits of time and number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from tests.faults.checker import check
+from tests.faults.checker.histories import Histories
+from tests.faults.checker.reading import read_folder
+from tests.faults.checker.report import describe
+from tests.faults.checker.sometimes import LEAST, count_sometimes, too_few
+from tests.faults.checker.violations import Violation
+from tests.faults.export import export
+from tests.faults.feeding import Feeding
+from tests.faults.nemesis import Diary, Impatience, Scene, Worker, until
+from tests.faults.plan import Deed, make_plan
+from tests.faults.recorder import boot_ns
+from tests.faults.sight import Database, Effects
+
+Say: TypeAlias = Callable[[str], None]
+_MOST_EXTENSIONS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long and how hard."""
+
+    jobs: int = 5000
+    workers: int = 3
+    rounds: int = 1
+    #: No fault begins later than this, whatever was seen.
+    seconds: float = 90
+    #: How long everything may take to come to rest afterwards.
+    rest: float = 45
+    lease: str = "1.2s"
+    grace: str = "0.5s"
+    least: dict[str, int] = field(default_factory=lambda: dict(LEAST))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a campaign has shown."""
+
+    histories: Histories
+    violations: list[Violation]
+    #: What did not happen often enough for the run to count, and what was waited for in vain.
+    shortcomings: list[str]
+
+
+class Campaign:
+    """One run in a folder of its own."""
+
+    def __init__(self, seed: str, size: Size, folder: Path, say: Say) -> None:
+        self._seed = seed
+        self._size = size
+        self._folder = folder
+        self._say = say
+        for name in ("effects", "clients", "stuck"):
+            (folder / name).mkdir()
+        self._database = Database(folder / "jobs.db")
+        options = {"lease": size.lease, "grace": size.grace, "poll": "300ms"}
+        scene = Scene(
+            folder, self._database, Effects(folder / "effects"), Diary(folder / "nemesis.jsonl"),
+            options, asyncio.Semaphore(size.workers - 1),
+        )  # fmt: skip
+        self._workers = [Worker(number, scene) for number in range(size.workers)]
+        self._feeding = Feeding(seed, folder, self._database, size.jobs)
+        self._latest = boot_ns() + int(size.seconds * 1e9)
+
+    async def run(self) -> Verdict:
+        """Do it all; whatever happens, leave no process behind."""
+        shortcomings: list[str] = []
+        try:
+            await self._rage()
+            await self._come_to_rest()
+        except* Impatience as group:
+            shortcomings += map(str, _leaves(group))
+        finally:
+            self._end_all()
+        histories = self._read()
+        self._say(describe(histories))
+        shortcomings += too_few(count_sometimes(histories), self._size.least)
+        if len(histories.rows) < self._size.jobs:
+            shortcomings.append(f"{len(histories.rows)} jobs, {self._size.jobs} needed")
+        return Verdict(histories, check(histories), shortcomings)
+
+    async def _rage(self) -> None:
+        """Let jobs flow and faults happen, until enough of both was seen."""
+        is_calm = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feeding.feed(is_calm))
+            group.create_task(self._tend(is_calm))
+            await self._torment_all(0)
+            for extension in range(1, _MOST_EXTENSIONS):
+                short = too_few(count_sometimes(self._read()), self._size.least)
+                if not short or self._is_late:
+                    break
+                self._say(f"carried on: {'; '.join(short)}")
+                await self._torment_all(extension)
+            is_calm.set()
+
+    async def _tend(self, is_calm: asyncio.Event) -> None:
+        """Start workers again that are gone, also those whose plan is over."""
+        while not is_calm.is_set():
+            for worker in self._workers:
+                worker.start()
+            await asyncio.sleep(0.1)
+
+    @property
+    def _is_late(self) -> bool:
+        return boot_ns() > self._latest
+
+    async def _torment_all(self, extension: int) -> None:
+        rounds = 1 if extension else self._size.rounds
+        async with asyncio.TaskGroup() as group:
+            for worker in self._workers:
+                plan = make_plan(f"{self._seed}/{extension}", worker.number, rounds)
+                group.create_task(self._torment(worker, plan))
+
+    async def _torment(self, worker: Worker, plan: list[Deed]) -> None:
+        for deed in plan:
+            if self._is_late:
+                return
+            await worker.suffer(deed)
+        await worker.ready()
+
+    async def _come_to_rest(self) -> None:
+        """Heal: with every worker up again, everything must end; then stop them in order."""
+        for worker in self._workers:
+            await worker.ready()
+
+        def is_at_rest() -> bool:
+            for worker in self._workers:  # a handler may still take its process down
+                worker.start()
+            return not self._database.unfinished()
+
+        await until(is_at_rest, "everything to come to rest", self._size.rest)
+        async with asyncio.TaskGroup() as group:
+            for worker in self._workers:
+                group.create_task(worker.stop())
+
+    def _read(self) -> Histories:
+        export(self._folder / "jobs.db", self._folder / "system.jsonl")
+        return read_folder(self._folder)
+
+    def _end_all(self) -> None:
+        self._feeding.end()
+        for worker in self._workers:
+            worker.end()
+        self._database.close()
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors in a group of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]

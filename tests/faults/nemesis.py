@@ -1,0 +1,235 @@
+"""Doing the deeds: each waits for its moment, is written down, done, and waited out.
+
+The moment of a kill is when a handler is in flight, that of a stop when one is in a thread, where
+nothing interrupts it, that of a SIGTERM when one is stuck. A stop lasts until others have taken
+everything the stopped process held; so what it says afterwards must be refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.faults.checker.histories import FaultKind
+from tests.faults.plan import Deed
+from tests.faults.processes import Group, is_still
+from tests.faults.recorder import Log, boot_ns
+from tests.faults.sight import Database, Effects, writer_of
+
+LOOK_EVERY: Final = 0.015
+
+
+class Impatience(Exception):
+    """Something that should have come true has not."""
+
+
+async def until(holds: Callable[[], bool], what: str, seconds: float) -> None:
+    """Wait for something to come true."""
+    end = boot_ns() + int(seconds * 1e9)
+    while not holds():
+        if boot_ns() > end:
+            raise Impatience(f"waited {seconds:g} s in vain for {what}")
+        await asyncio.sleep(LOOK_EVERY)
+
+
+class Diary:
+    """The nemesis log."""
+
+    def __init__(self, path: Path) -> None:
+        self._log = Log(path)
+        self._numbers = itertools.count()
+
+    def begin(
+        self, kind: FaultKind, target: str, pids: list[int], *, grace: float = 0, at: int = 0
+    ) -> int:
+        """Write down what is about to be done, or was done just then."""
+        number = next(self._numbers)
+        facts = {"number": number, "kind": kind, "target": target, "pids": pids}
+        self._log.write(event="fault", at=at or boot_ns(), grace=int(grace * 1e9), **facts)
+        return number
+
+    def over(self, number: int) -> None:
+        """Write down that it is over."""
+        self._log.write(event="over", number=number)
+
+
+class Scene(NamedTuple):
+    """What all workers of a campaign share."""
+
+    folder: Path
+    database: Database
+    effects: Effects
+    diary: Diary
+    #: How workers are started.
+    options: dict[str, str]
+    #: How many may suffer at once: one of them at least must be there to take over.
+    permits: asyncio.Semaphore
+
+
+class Worker:
+    """One of the workers: started again whenever it is gone."""
+
+    def __init__(self, number: int, scene: Scene) -> None:
+        self.number = number
+        self._folder, self._database, self._effects = scene.folder, scene.database, scene.effects
+        self._diary, self._options, self._permits = scene.diary, scene.options, scene.permits
+        self._group: Group | None = None
+        self._grace = float(self._options["grace"].removesuffix("s"))
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start it, if nothing of it is there."""
+        if self._group is not None:
+            if not self._group.is_gone:
+                return
+            self._group.end()
+        options = [f"--{name}={value}" for name, value in self._options.items()]
+        arguments = ["-m", "trellis.cli", "worker", "tests.faults.jobs:app", *options]
+        self._group = Group(arguments, self._folder, f"worker-{self.number}.log")
+
+    def end(self) -> None:
+        """End it the hard way; for cleaning up only."""
+        if self._group is not None:
+            self._group.end()
+
+    @property
+    def group(self) -> Group:
+        """Its processes."""
+        if self._group is None:
+            raise RuntimeError("The worker was never started.")
+        return self._group
+
+    def sessions(self) -> dict[int, int]:
+        """Return its living sessions, each with the process that works."""
+        known = self._database.sessions()
+        return {session: pid for session, pid in known.items() if self.group.has(pid)}
+
+    def _is_working(self) -> bool:
+        self.start()
+        return bool(self.sessions())
+
+    async def ready(self) -> dict[int, int]:
+        """Start it if need be, and wait until it works; return its sessions."""
+        await until(self._is_working, f"worker {self.number} to work", 60)
+        return self.sessions()
+
+    def _has(self, *kinds: str) -> bool:
+        """Tell whether a handler (of one of these kinds) is in flight; start it if it died."""
+        if not self._is_working():
+            return False
+        running = [
+            kind for pid in self.sessions().values() for kind in self._effects.in_flight(pid)
+        ]
+        return any(kind in kinds for kind in running) if kinds else bool(running)
+
+    # -- deeds -----------------------------------------------------------------------------------
+
+    async def suffer(self, deed: Deed) -> None:
+        """Have a deed done to it, once it has worked for a while."""
+        await self.ready()
+        await asyncio.sleep(deed.pause)
+        async with self._permits:
+            await self._suffer(deed)
+
+    async def _suffer(self, deed: Deed) -> None:
+        match deed.kind:
+            case "kill":
+                await self._be_killed(deed)
+            case "stop":
+                await self._be_stopped(deed)
+            case "term":
+                await self._be_told(stuck=True)
+            case "crash" | "pause":
+                raise ValueError(f"A {deed.kind} is not planned, it happens.")
+
+    async def _be_killed(self, deed: Deed) -> None:
+        await until(self._has, f"work in flight in worker {self.number}", 30)
+        sessions = self.sessions()
+        group, workers = self.group, list(sessions.values())
+        number = self._diary.begin("kill", deed.target, workers)
+        match deed.target:
+            case "child":
+                for pid in workers:
+                    group.send(signal.SIGKILL, pid)
+            case "guardian":
+                group.send(signal.SIGKILL, group.leader)
+            case "group":
+                group.send_all(signal.SIGKILL)
+        if deed.target == "child" and group.leader not in workers:
+            await until(lambda: not any(map(group.has, workers)), "a child to die", 10)
+        else:
+            await until(lambda: group.is_gone, "a killed worker to go", 10)
+        self._diary.over(number)
+
+    async def _be_stopped(self, deed: Deed) -> None:
+        sessions, number = await self._freeze(deed)
+        try:
+            await until(
+                lambda: all(map(self._database.is_over, sessions)),
+                f"others to take what stopped worker {self.number} ({deed.target}) held", 25,
+            )  # fmt: skip
+        finally:
+            self._diary.over(number)
+            self.group.send_all(signal.SIGCONT)
+        await self._be_refused(sessions)
+
+    async def _freeze(self, deed: Deed) -> tuple[dict[int, int], int]:
+        """Stop it while a thread is busy; return its sessions, and the number of the fault.
+
+        One that stands still in the middle of writing keeps everybody from writing, so nobody
+        could take over: it was paused for a moment only.
+        """
+        while True:
+            await until(
+                lambda: self._has("thread", "keyed_thread"),
+                f"a thread busy in worker {self.number}", 30,
+            )  # fmt: skip
+            sessions = self.sessions()
+            group, workers = self.group, list(sessions.values())
+            began = boot_ns()
+            if deed.target == "group":
+                group.send_all(signal.SIGSTOP)
+            for pid in workers:
+                group.send(signal.SIGSTOP, pid)
+            await until(lambda: all(map(is_still, workers)), "a worker to stand still", 5)  # noqa: B023 - awaited at once
+            if writer_of(self._folder / "jobs.db") not in group.members():
+                return sessions, self._diary.begin("stop", deed.target, workers, at=began)
+            pause = self._diary.begin("pause", deed.target, workers, at=began)
+            self._diary.over(pause)
+            group.send_all(signal.SIGCONT)
+
+    async def _be_refused(self, sessions: dict[int, int]) -> None:
+        """Wait for the late results; there are none if the stop came a moment too late."""
+        with suppress(Impatience):
+            await until(
+                lambda: any(map(self._database.refusals, sessions)) or self.group.is_gone,
+                "a late result", 3,
+            )  # fmt: skip
+
+    def _is_stuck(self) -> bool:
+        """Hand out tickets, also to a child that was started meanwhile; see if one was used."""
+        for pid in self.sessions().values():
+            (self._folder / "stuck" / str(pid)).touch()
+        return self._has("stuck")
+
+    async def _be_told(self, *, stuck: bool) -> None:
+        if stuck:
+            await until(self._is_stuck, "a handler to get stuck", 30)
+        group = self.group
+        workers = list(self.sessions().values())
+        target = "with a stuck handler" if stuck else "at the end"
+        number = self._diary.begin("term", target, workers, grace=self._grace)
+        group.send(signal.SIGTERM, group.leader)
+        await until(lambda: group.is_gone, f"worker {self.number} to stop", self._grace + 20)
+        self._diary.over(number)
+
+    async def stop(self) -> None:
+        """Stop it in order."""
+        await self.ready()
+        await self._be_told(stuck=False)
