@@ -81,7 +81,8 @@ class Watch:
             return
         else:
             await self._look_at_stall(now, still)
-        if now - max(board.lease_renewed, self._renewed) > self._settings.heartbeat / SECOND * 1.5:
+        unrenewed = now - max(board.lease_renewed, self._renewed)
+        if unrenewed > self._settings.heartbeat / SECOND * 1.5 and not is_stopped(self._ward.pid):
             self._renew(now)
 
     async def _look_at_stall(self, now: float, still: float) -> None:
