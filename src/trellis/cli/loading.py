@@ -57,20 +57,20 @@ def load_service(name: str) -> Service:
     module_name, separator, attribute = name.partition(":")
     if not separator or not module_name or not attribute:
         raise ConfigurationError(
-            f"{name!r} names no service. Write the module and its variable, like hello:app."
+            f"{name!r} names no service. Write the module and its variable, like "
+            f"{module_name.removesuffix('.py') or 'hello'}:app."
         )
-    module_name = _module_of(module_name)
+    module_name = _module_of(module_name, attribute)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    value: object = _import(module_name)
+    module = value = _import(module_name)
     for part in attribute.split("."):
         value = getattr(value, part, None)
     if not isinstance(value, Service):
         found = "has no such variable" if value is None else f"has a {type(value).__name__} there"
         raise UnknownService(
-            f"{name!r} is no service: {module_name} {found}. Name the variable that holds "
-            "your Service(...)."
+            f"{name!r} is no service: {module_name} {found}. {_which(module, module_name)}"
         )
     load_included = getattr(value, "load_included", None)
     if load_included is not None:
@@ -78,14 +78,27 @@ def load_service(name: str) -> Service:
     return value
 
 
-def _module_of(written: str) -> str:
+def _which(module: object, name: str) -> str:
+    """Say which variable of a module would have been right."""
+    held = [f"{name}:{key}" for key, value in vars(module).items() if isinstance(value, Service)]
+    if not held:
+        return "Name the variable that holds your Service(...)."
+    return f"Write {' or '.join(held)}."
+
+
+def _module_of(written: str, attribute: str) -> str:
     """Return the module, for people who write the file."""
     name = written.removesuffix(".py")
+    if name == "__main__":
+        raise ConfigurationError(
+            f"__main__ is whatever program runs, here the trellis command itself. Name the file "
+            f"that defines your service: hello:{attribute} for hello.py."
+        )
     if "/" in name:
         dotted = ".".join(part for part in name.split("/") if part.strip("."))
         raise ConfigurationError(
-            f"{written!r} is a path, and a worker imports a module. Write {dotted}:..., or start "
-            "the worker in the folder of the file."
+            f"{written!r} is a path, and a worker imports a module. Write {dotted}:{attribute}, or "
+            "start the worker in the folder of the file."
         )
     return name
 
@@ -100,7 +113,8 @@ def _import(name: str) -> object:
                 f"{error.name}.py, or put that folder on PYTHONPATH."
             ) from error
         raise ConfigurationError(
-            f"Importing {name!r} failed: it needs {error.name!r}, which is not installed."
+            f"Importing {name!r} failed: it needs {error.name!r}, which is not installed. "
+            "Install it for the Python that runs this command."
         ) from error
     except TrellisError:
         raise

@@ -17,9 +17,10 @@ from trellis.client.stand_in import current_stand_in
 from trellis.client.waiting import WaitingRoom
 from trellis.contract.home import within_reach
 from trellis.contract.settings import DEFAULT_URL
-from trellis.contract.settings_file import environment
+from trellis.contract.settings_file import environment, sources
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
+from trellis.errors import ConfigurationError
 
 _numbers: Final = count()
 _living: Final[WeakSet[Connection]] = WeakSet()
@@ -33,7 +34,7 @@ class Connection:
         self.owner = owner
         self._number = next(_numbers)
         self._url = url
-        self._own = Source(lambda: make_engine(within_reach(self._own_url)))
+        self._own = Source(self._make_own)
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Source]] = WeakKeyDictionary()
         _living.add(self)
 
@@ -46,6 +47,16 @@ class Connection:
     @property
     def _own_url(self) -> str:
         return self._url or environment().get("TRELLIS_URL") or DEFAULT_URL
+
+    def _make_own(self) -> Engine:
+        url = self._own_url
+        try:
+            return make_engine(within_reach(url))
+        except ConfigurationError as error:
+            setting = None if self._url else sources().get("TRELLIS_URL")
+            if setting is None:
+                raise
+            raise type(error)(f"{setting.origin}: {error}") from None
 
     def point_at(self, url: str) -> None:
         """Use another engine from now on; what is open stays as it is."""

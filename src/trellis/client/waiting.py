@@ -25,7 +25,8 @@ from trellis.errors import EngineClosed, EngineUnavailable
 _SOON: Final = 0.05
 _LATE: Final = 1.0
 _PAGE: Final = 500
-_PATIENCE: Final = 5.0
+#: With a look at least once a second, whoever waits in vain is told so within five.
+_PATIENCE: Final = 3.0
 _logger = logging.getLogger(__name__)
 
 

@@ -84,6 +84,7 @@ class PydanticCodec:
     def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation may be asked
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         self._is_class = isinstance(annotation, type)
+        self._class_name: str | None = annotation.__name__ if self._is_class else None
         # Pydantic would mask such fields, but they must be stored whole.
         self._secrets = secret_steps(self._schema("validation"))
 
@@ -93,7 +94,7 @@ class PydanticCodec:
             valid = self._adapter.validate_python(value, by_alias=True, by_name=True)
             text = self._dump(valid)
         except ValidationError as error:
-            raise self._misfit(error, what) from self._cause(error)
+            raise self._misfit(error, what, self._instead(value)) from self._cause(error)
         except (PydanticSerializationError, UnicodeError, ValueError) as error:
             raise _unwritable(error, what, tell=not self._secrets) from self._cause(error)
         if "null" in text or "NaN" in text or "Infinity" in text:
@@ -121,8 +122,15 @@ class PydanticCodec:
         """Return the ways to what is secret in a stored value."""
         return self._secrets
 
-    def _misfit(self, error: ValidationError, what: str) -> PayloadInvalid:
-        return PayloadInvalid(explain(error, what, self._open_fields() if self._secrets else None))
+    def _misfit(self, error: ValidationError, what: str, instead: str = "") -> PayloadInvalid:
+        open_fields = self._open_fields() if self._secrets else None
+        return PayloadInvalid(explain(error, what, open_fields) + instead)
+
+    def _instead(self, value: object) -> str:
+        """Say what to pass for a dictionary that does not make the model."""
+        if self._class_name is None or not isinstance(value, dict):
+            return ""
+        return f" Pass {self._class_name}(...), or a dictionary that has its fields."
 
     def _open_fields(self) -> frozenset[str]:
         """Return the fields that certainly have no secret inside."""

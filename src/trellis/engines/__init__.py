@@ -37,7 +37,8 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
         return SqliteEngine(_sqlite_path(url, rest), create=create)
     if scheme in _PLANNED:
         raise CapabilityMissing(
-            f"This version of Trellis has no {scheme}:// engine yet. Use sqlite:///trellis.db."
+            f"This version of Trellis has no {scheme}:// engine yet; it will come with the extra "
+            f"trellis-jobs[{_PLANNED[scheme]}]. Use sqlite:///trellis.db until then."
         )
     raise UnknownScheme(
         f"Trellis does not know {scheme}:// URLs. Use sqlite:///path/to/jobs.db or memory://."
