@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trellis.client.answers import Accepted, Answer, Coalesced, Rejected, Replaced
+    from trellis.client.history import JobEvent, JobLogLine
     from trellis.client.job import Job
     from trellis.client.ref import JobRef, JobStatus
     from trellis.contract.per_key import PerKey
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trellis.errors import (
         AdmissionError,
         AmbiguousId,
+        CalledFromLoop,
         ConfigurationError,
         Draining,
         EngineError,
@@ -35,9 +37,12 @@ if TYPE_CHECKING:
         JobReplaced,
         KeyBusy,
         KeyUnresolved,
+        LockBusy,
         PayloadInvalid,
         PayloadTooLarge,
         QueueFull,
+        TransactionOpen,
+        TransactionRefused,
         TrellisError,
         WaitTimeout,
     )
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "trellis.client.answers": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
+    "trellis.client.history": ("JobEvent", "JobLogLine"),
     "trellis.client.job": ("Job",),
     "trellis.client.ref": ("JobRef", "JobStatus"),
     "trellis.contract.per_key": ("PerKey",),
@@ -57,6 +63,7 @@ _HOMES = {
     "trellis.errors": (
         "AdmissionError",
         "AmbiguousId",
+        "CalledFromLoop",
         "ConfigurationError",
         "Draining",
         "EngineError",
@@ -71,9 +78,12 @@ _HOMES = {
         "JobReplaced",
         "KeyBusy",
         "KeyUnresolved",
+        "LockBusy",
         "PayloadInvalid",
         "PayloadTooLarge",
         "QueueFull",
+        "TransactionOpen",
+        "TransactionRefused",
         "TrellisError",
         "WaitTimeout",
     ),
@@ -89,6 +99,7 @@ __all__ = [
     "AdmissionError",
     "AmbiguousId",
     "Answer",
+    "CalledFromLoop",
     "Cancelled",
     "Coalesced",
     "ConfigurationError",
@@ -102,8 +113,10 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobDead",
+    "JobEvent",
     "JobExpired",
     "JobFailed",
+    "JobLogLine",
     "JobNotCompleted",
     "JobNotFound",
     "JobRef",
@@ -111,6 +124,7 @@ __all__ = [
     "JobStatus",
     "KeyBusy",
     "KeyUnresolved",
+    "LockBusy",
     "Operator",
     "PayloadInvalid",
     "PayloadTooLarge",
@@ -123,6 +137,8 @@ __all__ = [
     "Service",
     "Snooze",
     "State",
+    "TransactionOpen",
+    "TransactionRefused",
     "TrellisError",
     "WaitTimeout",
     "connect",

@@ -11,13 +11,18 @@ from collections.abc import AsyncIterable, Iterable
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from trellis.contract import given
 from trellis.contract.raised import Cancelled
 from trellis.contract.signature import JobArgument
 from trellis.core.context import Context
-from trellis.core.spans import to_datetime
+from trellis.core.spans import SECOND, Span, to_datetime
+from trellis.engines.locking import check_lock_name
 from trellis.engines.values import Heartbeat, Phase, Progress
+from trellis.errors import CapabilityMissing, ConfigurationError
 from trellis.worker.attempt import Attempt
 from trellis.worker.items import JobItems
+from trellis.worker.lock_desk import LockDesk
+from trellis.worker.locks import RESERVED, JobLock
 from trellis.worker.log import JobLog
 from trellis.worker.notes import NoteWriter
 from trellis.worker.texts import storable
@@ -28,12 +33,25 @@ T = TypeVar("T")
 
 
 class Surroundings:
-    """What the attempts of one worker process share."""
+    """What the attempts of one process share, and all that they can reach beyond themselves.
 
-    __slots__ = ("notes", "state", "stopping")
+    An `ActiveJob` knows no engine and no loop: whatever it says goes to `notes`, its locks come
+    from `locks`. So it is the same in a worker and in a handler process, which brings its own two
+    ways to the worker.
+    """
 
-    def __init__(self, notes: NoteWriter, state: Any = None) -> None:  # noqa: ANN401 - the program's
+    __slots__ = ("locks", "notes", "state", "stopping")
+
+    def __init__(
+        self,
+        notes: NoteWriter,
+        state: Any = None,  # noqa: ANN401 - the program's
+        locks: LockDesk | None = None,
+    ) -> None:
+        #: Takes what attempts say about themselves, from any thread.
         self.notes = notes
+        #: Takes and frees locks for attempts, from any thread; None where there are none.
+        self.locks = locks
         #: Per service, what its lifespan set up.
         self.state = state
         #: The worker was told to stop.
@@ -43,7 +61,7 @@ class Surroundings:
 class ActiveJob(JobArgument[P_co], Generic[P_co]):
     """The job a handler is working on."""
 
-    __slots__ = ("_attempt", "_payload", "_surroundings", "items", "log")
+    __slots__ = ("_attempt", "_locks", "_payload", "_surroundings", "items", "log")
 
     def __init__(
         self,
@@ -55,6 +73,7 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         self._payload = payload
         self._attempt = attempt
         self._surroundings = surroundings
+        self._locks: dict[str, object] = {}
         #: The job's own log.
         self.log = log
         #: The job's items.
@@ -156,6 +175,31 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
     def track(self, items: Iterable[T] | AsyncIterable[T], *, step: str | None = None) -> Track[T]:
         """Go through items with `for` or `async for`, reporting progress and minding a cancel."""
         return Track(self, items, step)
+
+    def lock(self, name: str, wait: Span | None = None) -> JobLock:
+        """Hold a named lock, of which there is one for all workers, with `with` or `async with`.
+
+        Whoever finds it taken waits: for ever, or for so long and then raises `LockBusy`. While
+        waiting, a cancel raises `Cancelled`, and a worker that stops hands the job back. The lock
+        is free again after the block, and at the latest when the attempt is over.
+        """
+        desk = self._surroundings.locks
+        if desk is None:
+            raise CapabilityMissing("There are no locks where this handler runs.")
+        if check_lock_name(name).startswith(RESERVED):
+            raise ConfigurationError(
+                f"Locks whose names begin with {RESERVED!r} belong to Trellis itself. Call "
+                f"{name!r} something else."
+            )
+        patience = None if wait is None else given.span("wait", wait) / SECOND
+        return JobLock(
+            name,
+            patience,
+            bearer=self,
+            attempt=self._attempt,
+            desk=desk,
+            held=self._locks,
+        )
 
     def _say(self, body: Progress | Phase | Heartbeat) -> None:
         self._surroundings.notes.add(self._attempt, body)

@@ -15,6 +15,7 @@ from trellis.errors import ConfigurationError
 from trellis.worker.active import ActiveJob, Surroundings
 from trellis.worker.attempt import Attempt
 from trellis.worker.local_type import LocalType
+from trellis.worker.lock_desk import NobodyElse
 from trellis.worker.log import JobLog
 from trellis.worker.notes import NoteWriter
 
@@ -49,7 +50,9 @@ def _arguments(job_type: JobType, handler: Handler, value: object, text: str) ->
         return (value,)
     attempt = Attempt(_record(job_type, text), Fence(SessionId(1), 1), LocalType(job_type), 0.0)
     notes = _NoNotes()
-    return (ActiveJob(value, attempt, Surroundings(notes), JobLog(attempt, notes)),)
+    return (
+        ActiveJob(value, attempt, Surroundings(notes, locks=NobodyElse()), JobLog(attempt, notes)),
+    )
 
 
 def _record(job_type: JobType, payload: str) -> JobRecord:

@@ -31,6 +31,7 @@ from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher
 from trellis.worker.isolation.running import check_isolation
 from trellis.worker.lease import LeaseKeeper
+from trellis.worker.lock_desk import EngineLocks
 from trellis.worker.log import log_capture
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
@@ -85,7 +86,7 @@ class Supervisor:
         self._notes = NoteWriter(engine)
         self._time = EngineTime(0)
         self._settler = Settler(engine, self._roster, self._notes, self._time)
-        self._surroundings = Surroundings(self._notes, states)
+        self._surroundings = Surroundings(self._notes, states, EngineLocks(engine))
         self._executor = Executor(
             settings.concurrency, roster=self._roster, surroundings=self._surroundings,
             engine_time=self._time, settle=self._settler.put, board=self._board, homes=homes,
