@@ -191,6 +191,20 @@ async def test_records_of_logging_go_to_the_jobs_log(service: Service) -> None:
     assert lines[0].fields == '{"logger": "shop.handlers"}'
 
 
+async def test_a_type_may_keep_logging_out_of_its_jobs_logs(service: Service) -> None:
+    logger = logging.getLogger("shop.handlers")
+
+    @service.job(capture_logs=False)
+    async def talk(job: ActiveJob[None]) -> None:
+        logger.warning("from logging")
+        job.log.info("from the job")
+
+    async with service.worker():
+        ref = await talk.create()
+        await ref.wait("10s")
+        assert [line.message for line in await logs(service, ref)] == ["from the job"]
+
+
 async def test_a_log_call_takes_what_logging_takes_and_never_fails(service: Service) -> None:
     @service.job
     async def talk(job: ActiveJob[int]) -> None:
@@ -226,8 +240,10 @@ async def test_a_chatty_job_cannot_fill_the_database(service: Service) -> None:
         await ref.wait("20s")
     engine = await service.connection.engine()
     lines = await engine.logs(JobId(ref.id), limit=10_000)
-    assert len(lines) == 5000
-    assert "the rest is dropped" in lines[-1].message
+    assert [line.message for line in lines[:5000]] == [str(number) for number in range(5000)]
+    assert [line.message.split("; ")[1] for line in lines[5000:]] == [
+        f"{dropped} more were dropped." for dropped in ("1", "10", "100", "1,000")
+    ]
 
 
 async def test_only_a_handler_that_runs_for_a_while_is_reported_as_begun(service: Service) -> None:

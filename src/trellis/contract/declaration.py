@@ -41,6 +41,8 @@ class JobType:
         self.isolation: Isolation = given.one_of(
             Isolation, "isolation", options.get("isolation", "auto")
         )
+        #: Whether its jobs' logs take the records of `logging`, too.
+        self.capture_logs = given.flag("capture_logs", options.get("capture_logs", True))
         self.payload: Codec = codec_for(payload, "a payload")
         self.result: Codec = codec_for(result, "a result")
         #: What is promised about its jobs.
@@ -114,8 +116,8 @@ def _concurrency(name: str, asked: int | None) -> int | None:
     return asked
 
 
-def _policies(options: TypeOptions) -> Any:  # noqa: ANN401 - a TypedDict minus five keys has no type
-    beside = {"name", "queue", "concurrency", "deadline", "isolation"}
+def _policies(options: TypeOptions) -> Any:  # noqa: ANN401 - a TypedDict minus six keys has no type
+    beside = {"name", "queue", "concurrency", "deadline", "isolation", "capture_logs"}
     return {name: value for name, value in options.items() if name not in beside}
 
 

@@ -70,6 +70,8 @@ class DeclareOptions(PolicyOptions, total=False):
     deadline: Span | None
     #: Where its handler runs: with the worker, or in a child process that can be killed.
     isolation: Isolation
+    #: Whether records of `logging` made inside its handler, INFO and up, go to the job's log, too.
+    capture_logs: bool
 
 
 class TypeOptions(DeclareOptions, total=False):

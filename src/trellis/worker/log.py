@@ -1,6 +1,6 @@
 """A job's own log: lines that are stored with the job and shown to whoever looks at it.
 
-At most so many lines per attempt are kept; the last one says that there were more.
+At most so many lines per attempt are kept; what is said after them is how many were dropped.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class JobLog:
         """Whose log this is."""
         return self._attempt
 
+    @property
+    def captures(self) -> bool:
+        """Whether it takes the records of the standard `logging`, too."""
+        return self._attempt.type.job_type.capture_logs
+
     def debug(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
         """Add a line for people who look closely."""
         self.write("debug", _text(message, args), fields)
@@ -58,13 +63,20 @@ class JobLog:
         """Add a line of any level."""
         attempt = self._attempt
         attempt.log_lines += 1
-        if attempt.log_lines > MOST_LINES:
-            return
-        if attempt.log_lines == MOST_LINES:
-            message, fields = f"This attempt wrote {MOST_LINES} lines; the rest is dropped.", None
+        dropped = attempt.log_lines - MOST_LINES
+        if dropped > 0:
+            if not _is_told(dropped):
+                return
+            level, fields = "warning", None
+            message = f"An attempt keeps {MOST_LINES:,} lines; {dropped:,} more were dropped."
         text = json.dumps(fields, default=str) if fields else None
         line = LogLine(level, storable(message), None if text is None else _small(text))
         self._notes.add(attempt, line)
+
+
+def _is_told(dropped: int) -> bool:
+    """Tell whether this many is worth a line: 1, 10, 100, 1,000, ..."""
+    return str(dropped).rstrip("0") == "1"
 
 
 def _text(message: object, args: tuple[object, ...]) -> str:
@@ -107,7 +119,7 @@ class _Capture(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Copy the record, if it was made inside a handler."""
         log = current_log.get()
-        if log is None or record.name.startswith("trellis."):
+        if log is None or not log.captures or record.name.startswith("trellis."):
             return
         try:
             message = record.getMessage()
