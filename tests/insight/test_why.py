@@ -65,7 +65,7 @@ async def test_busy_slots_are_counted_with_those_who_wait_before(
     clock.advance("1s")
     record = await accept_one(engine, a_job())
     assert (await why(engine, record)).text == (
-        "All 1 slots of the worker that runs shop/invoice are busy; 1 jobs wait before it."
+        "The one slot of the worker that runs shop/invoice is busy; 1 job waits before it."
     )
 
 
@@ -101,7 +101,7 @@ async def test_a_held_key_names_its_holder(engine: MemoryEngine, clock: ManualCl
     await engine.renew(session, [fence_of(holder)])
     (cause,) = (await why(engine, record)).causes
     assert cause.text == (
-        f"Key 'eu' is held by job {holder.definition.id}, which has run for 3 min; 1 wait for it."
+        f"Key 'eu' is held by job {holder.definition.id}, which has run for 3 min; 1 job waits for it."
     )
     assert cause.command == f"trellis jobs why {holder.definition.id}"
 

@@ -1,6 +1,7 @@
 """How a command ends: the exit code and the words for each kind of failure.
 
 One or two sentences: what happened and what to do next. A traceback is shown only with `--debug`.
+The codes are a table from the stable codes of `trellis.errors`; scripts may rely on them.
 """
 
 from __future__ import annotations
@@ -12,25 +13,36 @@ from typing import Final
 
 import click
 
-from trellis.errors import ConfigurationError, TrellisError
+from trellis.cli.escaping import visible_block
+from trellis.errors import TrellisError
 
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
+NOT_FOUND: Final = 3
+REFUSED: Final = 4
 UNREACHABLE: Final = 5
+TIMED_OUT: Final = 6
 INTERRUPTED: Final = 130
 
-_UNREACHABLE_CODES: Final = frozenset(
-    {
-        "engine_unavailable",
-        "engine_busy",
-        "disk_full",
-        "engine_closed",
-        "read_only",
-        "database_missing",
-        "not_a_database",
-    }
-)
+#: The exit code of every error, by its code or by that of the nearest class above it.
+CODES: Final = {
+    "trellis": FAILED,
+    "configuration": USAGE,
+    "not_admitted": REFUSED,
+    "payload_invalid": USAGE,
+    "key_unresolved": USAGE,
+    "job": FAILED,
+    "job_not_found": NOT_FOUND,
+    "ambiguous_id": USAGE,
+    "command_rejected": REFUSED,
+    "conflict": REFUSED,
+    "wait_timeout": TIMED_OUT,
+    "job_not_completed": FAILED,
+    "not_found": NOT_FOUND,
+    "engine": UNREACHABLE,
+    "capability_missing": USAGE,
+}
 
 
 class CommandFailed(Exception):
@@ -43,9 +55,8 @@ class CommandFailed(Exception):
 
 def code_for(error: TrellisError) -> int:
     """Return the exit code of an error."""
-    if isinstance(error, ConfigurationError):
-        return USAGE
-    return UNREACHABLE if error.code in _UNREACHABLE_CODES else FAILED
+    lineage = (kind.code for kind in type(error).__mro__ if issubclass(kind, TrellisError))
+    return next(CODES[code] for code in lineage if code in CODES)
 
 
 def report(error: BaseException, *, debug: bool) -> int:
@@ -66,7 +77,7 @@ def report(error: BaseException, *, debug: bool) -> int:
             complain("Interrupted.")
             return INTERRUPTED
         case TrellisError():
-            complain(str(error))
+            complain("\n".join([str(error), *getattr(error, "__notes__", ())]))
             return code_for(error)
         case BrokenPipeError():
             # Whoever read our output has gone; writing more would only raise again at exit.
@@ -79,4 +90,4 @@ def report(error: BaseException, *, debug: bool) -> int:
 
 def complain(text: str) -> None:
     """Write a sentence to stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{visible_block(text)}\n")

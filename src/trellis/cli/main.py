@@ -5,34 +5,45 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, Final
+from io import TextIOWrapper
+from typing import Final
 
 import rich_click as click
 
 from trellis.cli.exits import OK, report
+from trellis.cli.lazy import LazyGroup
 
-_COMMANDS: Final = ("demo", "doctor", "migrate", "worker")
+_COMMANDS: Final = (
+    "demo",
+    "worker",
+    "enqueue",
+    "jobs",
+    "dlq",
+    "keys",
+    "workers",
+    "queues",
+    "locks",
+    "doctor",
+    "migrate",
+    "completion",
+)
 
 
-class _LazyGroup(click.RichGroup):
-    """Imports a command's module when the command is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's shape
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> Any:  # noqa: ANN401 - click's shape
-        if cmd_name not in _COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        return import_module(f"trellis.cli.commands.{cmd_name}").command
-
-
-@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup,
+    package="trellis.cli.commands",
+    names=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="trellis-jobs", prog_name="trellis")
 def trellis() -> None:
     """Durable jobs for Python services.
 
     Start with `trellis demo`, then `trellis worker your_module:service`.
+
+    Every command takes --url, else TRELLIS_URL, else url in trellis.toml or the [tool.trellis]
+    section of pyproject.toml. Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused,
+    5 engine unreachable, 6 timed out, 130 interrupted.
     """
 
 
@@ -48,4 +59,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that cannot show a letter gets its number, never a traceback.
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

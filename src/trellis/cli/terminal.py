@@ -22,9 +22,14 @@ def people() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def output() -> Console:
+def output(width: int | None = None) -> Console:
     """Return the console for results: stdout."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=width)
+
+
+def is_lively(console: Console) -> bool:
+    """Tell whether something may move there: a real terminal, and not a dumb one."""
+    return console.file.isatty() and not console.is_dumb_terminal
 
 
 @contextmanager
@@ -36,7 +41,7 @@ def progress_bar(
     A bar goes when the work is done, unless it `stays`.
     """
     console = console or people()
-    if not console.is_terminal:
+    if not is_lively(console):
         yield _lines(title, console)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -48,7 +53,7 @@ def progress_bar(
 @asynccontextmanager
 async def waiting(console: Console) -> AsyncIterator[None]:
     """Show that something goes on: a spinner with the seconds on a terminal, lines elsewhere."""
-    if console.is_terminal:
+    if is_lively(console):
         columns = (TextColumn(" "), SpinnerColumn(), TextColumn("{task.elapsed:.0f} s"))
         with Bars(*columns, console=console, transient=True) as bars:
             bars.add_task("", total=None)

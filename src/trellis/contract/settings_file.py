@@ -20,7 +20,13 @@ from trellis.errors import ConfigurationError
 
 _PREFIX: Final = "TRELLIS_"
 #: Every key a file may have; each has a `TRELLIS_*` variable of the same name.
-KEYS: Final = ("url", "app", "log_format", *(field.name for field in fields(WorkerSettings)))
+KEYS: Final = (
+    "url",
+    "app",
+    "log_format",
+    "log_level",
+    *(field.name for field in fields(WorkerSettings)),
+)
 
 
 class Setting(NamedTuple):

@@ -145,12 +145,18 @@ class WorkerView:
     #: The types it runs, as service/type.
     types: tuple[str, ...]
     slots: int
+    #: Handlers that ran when it was last heard of.
     busy: int
     #: Jobs it has claimed, running or not.
     held: int
     opened_at: datetime
     renewed_at: datetime
     ended_at: datetime | None
+
+    @property
+    def load(self) -> str:
+        """How many of its slots are taken, as far as is known: 3/10."""
+        return f"{min(max(self.busy, self.held), self.slots)}/{self.slots}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,11 +188,9 @@ def _key_held(facts: _Facts) -> Iterator[Cause]:
     policy = facts.record.definition.policy.key
     if policy is None or len(facts.key.holders) < policy.active:
         return
-    yield Cause(
-        "key_held",
-        f"Key {facts.key.key!r} is held by job {_holder(facts)}; {facts.key.waiting} wait for it.",
-        f"trellis jobs why {facts.key.holders[0]}",
-    )
+    line = _wait(facts.key.waiting)
+    text = f"Key {facts.key.key!r} is held by job {_holder(facts)}; {line} for it."
+    yield Cause("key_held", text, f"trellis jobs why {facts.key.holders[0]}")
 
 
 def _holder(facts: _Facts) -> str:
@@ -222,8 +220,16 @@ def _workers(facts: _Facts, start_worker: str) -> Iterator[Cause]:
 def _busy(name: str, live: Sequence[WorkerView], ahead: int) -> str:
     slots = sum(each.slots for each in live)
     who = "the worker that runs" if len(live) == 1 else f"the {len(live)} workers that run"
-    before = f"; {ahead:,} jobs wait before it" if ahead else ""
-    return f"All {slots} slots of {who} {name} are busy{before}."
+    which = (
+        f"The one slot of {who} {name} is"
+        if slots == 1
+        else f"All {slots} slots of {who} {name} are"
+    )
+    return f"{which} busy{f'; {_wait(ahead)} before it' if ahead else ''}."
+
+
+def _wait(count: int) -> str:
+    return "1 job waits" if count == 1 else f"{count:,} jobs wait"
 
 
 def _active(facts: _Facts) -> Iterator[Cause]:

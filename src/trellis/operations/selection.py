@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal
 
 from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry
 from trellis.core.rules import RULES
+from trellis.core.spans import to_datetime
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
 from trellis.insight.viewing import job_view
@@ -108,6 +110,8 @@ class Selection:
 class JobPage:
     """A page of jobs, newest first; ask for the next one with `after=page.next_after`."""
 
+    #: The engine's time.
+    as_of: datetime
     jobs: tuple[JobView, ...]
     next_after: int | None
 
@@ -122,6 +126,6 @@ class Found(Selection):
     async def page(self, *, after: int | None = None, limit: int = 50) -> JobPage:
         """Return one page."""
         page = await self._matching.page(self._engine(), after, limit)
-        return JobPage(tuple(map(job_view, page.jobs)), page.next_after)
+        return JobPage(to_datetime(page.as_of), tuple(map(job_view, page.jobs)), page.next_after)
 
     page_sync = synced(page)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from trellis.cli.options import debug_option, engine_at, resolve_url, url_option
+from trellis.cli.options import debug_option, engine_at, json_option, resolve_url, url_option
 
 if TYPE_CHECKING:
     from trellis.insight.doctor import Diagnosis
 
 
 @click.command("doctor")
+@json_option
 @url_option
-@click.option("--json", "as_json", is_flag=True, help="Write the findings as JSON.")
 @debug_option
 def command(*, url: str | None, as_json: bool) -> None:
     """Check that everything recorded is true, and show the settings in force.
@@ -25,36 +24,39 @@ def command(*, url: str | None, as_json: bool) -> None:
     """
     import asyncio  # noqa: PLC0415 - loaded when asked for
 
+    from trellis.cli.escaping import visible  # noqa: PLC0415 - as above
     from trellis.cli.exits import CommandFailed  # noqa: PLC0415 - as above
+    from trellis.cli.writing import write_json, write_line  # noqa: PLC0415 - as above
 
-    url = resolve_url(url)
-    diagnosis = asyncio.run(_examine(url))
+    place = resolve_url(url)
+    origin = _origin("url") if url is None else "--url"
+    diagnosis = asyncio.run(_examine(place))
     if as_json:
-        click.echo(json.dumps(_as_json(url, diagnosis), indent=2))
+        write_json(_as_json(place, origin, diagnosis))
     else:
-        for line in _as_lines(url, diagnosis):
-            click.echo(line)
+        for line in _as_lines(place, origin, diagnosis):
+            write_line(visible(line))
     if not diagnosis.is_sound:
         raise CommandFailed
 
 
 async def _examine(url: str) -> Diagnosis:
-    import os  # noqa: PLC0415 - loaded when asked for
-
-    from trellis.cli.terminal import progress_bar  # noqa: PLC0415 - as above
+    from trellis.cli.terminal import progress_bar  # noqa: PLC0415 - loaded when asked for
     from trellis.contract.settings import worker_settings  # noqa: PLC0415 - as above
+    from trellis.contract.settings_file import environment  # noqa: PLC0415 - as above
     from trellis.insight.doctor import diagnose  # noqa: PLC0415 - as above
 
     engine = engine_at(url, create=False)
+    settings = worker_settings(environment())
     try:
         await engine.open()
         with progress_bar("Folding journals") as progress:
-            return await diagnose(engine, worker_settings(os.environ), progress)
+            return await diagnose(engine, settings, progress)
     finally:
         await engine.close()
 
 
-def _as_json(url: str, diagnosis: Diagnosis) -> dict[str, Any]:
+def _as_json(url: str, origin: str, diagnosis: Diagnosis) -> dict[str, Any]:
     health = diagnosis.health
     return {
         "url": url,
@@ -67,18 +69,19 @@ def _as_json(url: str, diagnosis: Diagnosis) -> dict[str, Any]:
         "journals_checked": diagnosis.checked,
         "mismatches": [mismatch._asdict() for mismatch in diagnosis.mismatches],
         "settings": dict(diagnosis.settings),
+        "origins": {"url": origin, **{name: _origin(name) for name in diagnosis.settings}},
     }
 
 
-def _as_lines(url: str, diagnosis: Diagnosis) -> list[str]:
+def _as_lines(url: str, origin: str, diagnosis: Diagnosis) -> list[str]:
     health = diagnosis.health
     jobs = ", ".join(f"{count:,} {state}" for state, count in sorted(diagnosis.states.items()))
     lines = [
-        f"Engine      {health.engine} at {url}",
+        f"Engine      {health.engine} at {url} ({origin})",
         f"Durability  {health.durability}",
         *(f"            {name}: {value}" for name, value in health.facts.items()),
         f"Jobs        {jobs or 'none'}",
-        "Settings    " + ", ".join(f"{name} {text}" for name, text in diagnosis.settings.items()),
+        *_settings_lines(diagnosis),
         *(f"Warning     {warning}" for warning in health.warnings),
     ]
     if diagnosis.is_sound:
@@ -86,3 +89,21 @@ def _as_lines(url: str, diagnosis: Diagnosis) -> list[str]:
     count = len(diagnosis.mismatches)
     wrong = (f"            {each.job_id}: {each.problem}" for each in diagnosis.mismatches[:20])
     return [*lines, f"Journals    {diagnosis.checked:,} folded, {count:,} DO NOT FIT", *wrong]
+
+
+def _settings_lines(diagnosis: Diagnosis) -> list[str]:
+    """Return every setting in force and where it comes from."""
+    longest = max(len(text) for text in diagnosis.settings.values())
+    return [
+        f"{'' if number else 'Settings':<12}{name:<13}{text:<{longest}}  {_origin(name)}"
+        for number, (name, text) in enumerate(diagnosis.settings.items())
+    ]
+
+
+def _origin(name: str) -> str:
+    """Say where a setting comes from."""
+    from trellis.contract.settings import variable_of  # noqa: PLC0415 - loaded when asked for
+    from trellis.contract.settings_file import sources  # noqa: PLC0415 - as above
+
+    found = sources().get(variable_of(name))
+    return "default" if found is None else found.origin

@@ -1,0 +1,56 @@
+"""The log of a job on stdout, line by line as it comes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from rich.text import Text
+
+from trellis.cli.escaping import safe_json, visible
+from trellis.cli.exits import complain
+from trellis.cli.place import operate
+from trellis.cli.terminal import output
+from trellis.cli.writing import write_line
+from trellis.insight.views import LogView, as_json
+from trellis.operations.operator import Operator
+
+_STYLES: Final = {
+    "debug": "dim",
+    "warning": "yellow",
+    "error": "red",
+    "critical": "bold red",
+}
+
+
+def write_logs(url: str | None, job_id: str, *, follow: bool, jsonl: bool) -> None:
+    """Write the log of a job; with `follow`, until the job has ended."""
+    console = output()
+
+    async def work(jobs: Operator) -> None:
+        number = 0
+        async for line in jobs.logs(job_id, follow=follow):
+            number += 1
+            if jsonl:
+                write_line(safe_json(as_json(line)))
+            else:
+                console.print(_shown(line))
+            sys.stdout.flush()
+        if not number:
+            complain("The job has logged nothing.")
+        if follow:
+            complain(f"The job is {(await jobs.get(job_id)).state}.")
+
+    operate(url, work)
+
+
+def _shown(line: LogView) -> Text:
+    moment = line.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    fields = "".join(f" {name}={_plain(value)}" for name, value in line.fields.items())
+    text = Text(f"{moment} ", "dim")
+    text.append(f"{line.level:<8}", _STYLES.get(line.level, ""))
+    return text.append(visible(line.message)).append(visible(fields), "dim")
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) and " " not in value else safe_json(value)
