@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
+from datetime import datetime
 from typing import assert_type
 
 from pydantic import BaseModel
@@ -10,18 +12,25 @@ from pydantic import BaseModel
 from trellis import (
     Accepted,
     ActiveJob,
+    Answer,
     Coalesced,
+    Context,
     Job,
+    JobEvent,
+    JobLogLine,
     JobRef,
+    JobStatus,
     PerKey,
     Rejected,
     Replaced,
     Retry,
     Service,
+    State,
 )
 
 app = Service("hello")
-billing = Service("billing")
+billing = Service("billing", "sqlite:///billing.db", include=["shop.jobs"])
+slow = Service("slow", defaults={"timeout": "10m", "retry": Retry(attempts=2), "queue": "slow"})
 
 
 class Invoice(BaseModel):
@@ -73,6 +82,32 @@ def sync_tickets(job: ActiveJob[Sync]) -> int:
     return len(job.payload.origin)
 
 
+@slow.job(isolation="process", timeout=None, capture_logs=False)
+def resize(path: str) -> bytes:
+    return path.encode()
+
+
+@billing.job
+def book(job: ActiveJob[Sync]) -> str:
+    with job.lock("ledger"), job.lock("tax", wait="10s") as lock:
+        return lock.name
+
+
+@billing.job
+async def seen(job: ActiveJob[Sync]) -> None:
+    async with job.lock("ledger", wait=3):
+        job.phase("book")
+        job.items.complete("page-1")
+        job.progress(1, 2, message="half")
+        job.heartbeat()
+    assert_type(job.payload, Sync)
+    assert_type(job.context, Context)
+    assert_type(job.key, str | None)
+    assert_type(job.deadline, datetime | None)
+    assert_type(job.cancelled, bool)
+    assert_type(job.stopping, bool)
+
+
 report = billing.declare("report", payload=Sync, result=int)
 
 
@@ -106,3 +141,44 @@ async def main() -> None:
             assert_type(skipped, str)
         case Rejected(reason):
             print(reason)
+
+
+async def follow(ref: JobRef[int]) -> None:
+    async for event in ref.events(follow=True):
+        assert_type(event, JobEvent)
+        assert_type(event.state, State)
+    async for line in ref.logs():
+        assert_type(line, JobLogLine)
+    assert_type(await ref.status(), JobStatus)
+    assert_type(await ref.cancel("enough", force=True), JobStatus)
+    assert_type(await ref.clone(), JobRef[int])
+    assert_type(await ref.retry(), JobStatus)
+
+
+async def join(connection: sqlite3.Connection) -> None:
+    assert_type(await greet.create("world", tx=connection), JobRef[str])
+    assert_type(await tick.create(tx=connection), JobRef[int])
+    assert_type(await greet.create_many(["a", "b"], tx=connection), list[JobRef[str]])
+
+
+def without_a_loop(connection: sqlite3.Connection) -> None:
+    with billing as entered:
+        assert_type(entered, Service)
+        ref = greet.create_sync("world", delay="10m", tx=connection)
+        assert_type(ref, JobRef[str])
+        assert_type(ref.wait_sync("5s"), str)
+        assert_type(ref.wait_sync(timeout=5), str)
+        assert_type(ref.status_sync(), JobStatus)
+        assert_type(ref.cancel_sync("enough", force=True), JobStatus)
+        assert_type(ref.clone_sync(), JobRef[str])
+        assert_type(tick.create_sync(), JobRef[int])
+        assert_type(tick.create_sync(delay=3).wait_sync(), int)
+        assert_type(greet.submit_sync("world"), Answer[str])
+        assert_type(greet.create_many_sync(["a"], tags={"customer": "7"}), list[JobRef[str]])
+        assert_type(greet.run_inline_sync("world"), str)
+        for event in ref.events_sync(follow=True):
+            assert_type(event, JobEvent)
+        for line in ref.logs_sync():
+            assert_type(line.message, str)
+    assert_type(billing.open_sync(), Service)
+    billing.close_sync()

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.typing.accepted import Invoice, Sync, billing, greet, report, send_invoice, sync_tickets
+from tests.typing.accepted import (
+    Invoice,
+    Sync,
+    billing,
+    greet,
+    report,
+    send_invoice,
+    slow,
+    sync_tickets,
+    tick,
+)
+from trellis import ActiveJob, Service
 
 
 async def mistakes() -> None:
@@ -23,3 +34,30 @@ async def mistakes() -> None:
     @report.handler  # E: a handler of another payload
     async def other(invoice: Invoice) -> int:
         return invoice.order_id
+
+    @slow.job(isolation="thread")  # E: no such isolation
+    def elsewhere(number: int) -> int:
+        return number
+
+    @slow.job
+    async def locked(job: ActiveJob[int]) -> None:
+        job.lock("ledger", wait=job)  # E: not a span
+        async with job.lock(7):  # E: not a name
+            print(job.payload.upper())  # E: the payload is a number
+
+
+def mistakes_without_a_loop() -> None:
+    send_invoice.create_sync(Sync("x"))  # E: another payload
+    send_invoice.create_sync()  # E: nothing
+    greet.create_sync("x", dely=3)  # E: no such option
+    tick.create_sync("x")  # E: it takes nothing
+    wrong: str = sync_tickets.create_sync(Sync("x")).wait_sync()  # E: the result is an int
+    greet.ref("x").wait_sync(for_long=3)  # E: no such option
+    greet.create_many_sync(["x"], dedupe="x")  # E: not for many
+    for event in greet.ref("x").events_sync():
+        event.kid()  # E: no such field
+    Service("shop", defaults={"timeot": "1m"})  # E: no such option
+    Service("shop", defaults={"timeout": [1]})  # E: not a span
+    Service("shop", defaults={"name": "x"})  # E: only for one type
+    Service("shop", include=7)  # E: not a list
+    print(wrong)
