@@ -37,8 +37,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     if not _exists(path):
         if not create:
             raise DatabaseMissing(
-                f"There is no database at {path}. Check the URL, or start a worker or run "
-                "`trellis migrate` to create it."
+                f"There is no database at {path}. Check the URL, or create one: "
+                f"trellis migrate --url sqlite:///{path}"
             )
         _make(path)
     try:
