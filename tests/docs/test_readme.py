@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: Guides that show what they print: programs, from the first block to the last.
+GUIDES = [
+    page for page in sorted((ROOT / "docs/guides").glob("*.md")) if "```text" in page.read_text()
+]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -28,20 +32,34 @@ def test_the_hello_world_of_the_readme_is_the_example() -> None:
     assert hello() == (ROOT / "examples" / "hello.py").read_text()
 
 
-def test_the_hello_world_runs_verbatim(tmp_path: Path) -> None:
-    (tmp_path / "hello.py").write_text(hello())
+def program(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRELLIS_URL"}
-    run = subprocess.run(
-        [sys.executable, "hello.py"],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, name],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def test_the_hello_world_runs_verbatim(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(hello())
+    run = program("hello.py", tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (0, "Hello, world!\n", "")
     assert (tmp_path / "trellis.db").exists()
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_is_a_program_that_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    text = page.read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "guide.py").write_text("\n".join(blocks))
+    run = program("guide.py", tmp_path)
+    shown = "".join(re.findall(r"```text\n(.*?)```", text, re.DOTALL))
+    assert (run.stderr, run.stdout, run.returncode) == ("", shown, 0)
 
 
 def test_the_readme_says_how_to_get_the_command_before_it_uses_it() -> None:
