@@ -37,8 +37,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     if not _exists(path):
         if not create:
             raise DatabaseMissing(
-                f"There is no database at {path}. Check the URL, or create one: "
-                f"trellis migrate --url sqlite:///{path}"
+                f"There is no database at {path}. Check the URL, or run "
+                f"`trellis migrate --url sqlite:///{path}` to create it."
             )
         _make(path)
     try:
