@@ -53,7 +53,14 @@ def test_words_of_a_newer_version_are_ignored_at_every_level() -> None:
 
 def test_words_an_older_version_did_not_write_take_their_defaults() -> None:
     body = json.loads(encode_policy(DEFAULT_POLICY))
-    for word in ("max_crashes", "cancel_grace", "on_shutdown", "key", "activity_timeout", "secrets"):
+    for word in (
+        "max_crashes",
+        "cancel_grace",
+        "on_shutdown",
+        "key",
+        "activity_timeout",
+        "secrets",
+    ):
         del body[word]
     assert decode_policy(json.dumps(body)) == DEFAULT_POLICY
 
