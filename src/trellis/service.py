@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from trellis.client.connection import Connection
 from trellis.client.job import Job
 from trellis.contract.declaration import JobType, declare_handler
-from trellis.contract.importable import importable
+from trellis.contract.home import Home, Lifespan, told_url
 from trellis.contract.including import check_included, import_included
 from trellis.contract.options import DeclareOptions, TypeOptions, check_options, with_defaults
 from trellis.contract.settings import WorkerSettings, worker_settings
@@ -29,7 +29,6 @@ from trellis.worker.supervisor import Supervisor
 
 P = TypeVar("P")
 R = TypeVar("R")
-Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class JobDecorator(Protocol):
@@ -92,7 +91,7 @@ class Service:
         check_options(self.defaults, DeclareOptions, "The defaults of a service")
         #: Modules with further handlers; see `load_included`.
         self.include = check_included(include)
-        self._connection = Connection(url, self)
+        self._connection = Connection(told_url(name) or url, self)
         self._types: dict[str, JobType] = {}
         self._lifespan: Lifespan | None = None
 
@@ -279,17 +278,16 @@ async def work(
     for service in services:
         service.load_included()
     handled = [each for service in services for each in service.job_types if each.handler]
-    for job_type in handled:
-        if job_type.isolation == "process":
-            importable(job_type)
     async with AsyncExitStack() as stack:
         engine, make = await stack.enter_async_context(connection.borrowed())
         states: dict[str, Any] = {}
+        is_shared = engine.capabilities.processes
+        homes = {one.name: Home(one.url, is_shared, one.make_lifespan) for one in services}
         for service in services:
             if service.make_lifespan is not None:
                 states[service.name] = await stack.enter_async_context(service.make_lifespan())
         supervisor = Supervisor(
             engine, make, handled, settings,
-            states=states, board=board, guarded=board is not None,
+            states=states, homes=homes, board=board, guarded=board is not None,
         )  # fmt: skip
         yield await stack.enter_async_context(supervisor)

@@ -178,8 +178,8 @@ def snoozed(case: Case[Snooze]) -> Change:
 
 
 def released(case: AnyCase) -> Change:
-    """Hand the attempt back, uncounted; the job is due at once."""
-    return _wait(case, case.now, None, give_back=True)
+    """Hand the attempt back, uncounted; the job is due at once, and as suspect as it was."""
+    return _wait(case, case.now, None, give_back=True, suspect=case.head.suspect)
 
 
 def suspected(case: Case[Crash]) -> Change:

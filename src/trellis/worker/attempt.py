@@ -86,15 +86,15 @@ class Attempt:
             self.on_asked()
 
     @property
-    def is_isolated(self) -> bool:
-        """Whether its handler runs in a process of its own: by its type, or as a suspect."""
-        kind = self.type
-        return kind.in_process or (self.record.head.suspect and kind.found_as is not None)
+    def is_suspect(self) -> bool:
+        """Whether a process died with the job in it, be it among others or alone."""
+        head = self.record.head
+        return head.suspect or head.crashes > 0
 
     @property
-    def is_to_be_alone(self) -> bool:
-        """Whether it is a suspect that only this process can run."""
-        return self.record.head.suspect and not self.is_isolated
+    def is_isolated(self) -> bool:
+        """Whether its handler runs in a process of its own: by its type, or as a suspect."""
+        return self.type.in_process or (self.is_suspect and self.type.found_as is not None)
 
     def begin(self, task: asyncio.Task[None] | None, began: float, started_at: Instant) -> None:
         """Note that the handler is called now."""

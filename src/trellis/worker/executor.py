@@ -228,7 +228,7 @@ class Executor:
         self.begun += 1
         command: FencedCommand | None = None
         try:
-            if attempt.type.in_process or attempt.record.head.suspect:
+            if attempt.type.in_process or attempt.is_suspect:
                 command = await self._call_apart(attempt, number)
             else:
                 command = await self._call(attempt)

@@ -7,5 +7,5 @@ happened, and a handler that must end can be killed.
 
 Both sides: `frames.py` (how messages travel) and `wire.py` (what is in them). The worker's side:
 `running.py` first, then `pool.py`, `process.py` and `death.py`. The other side: `child.py`, then
-`line.py` and `handling.py`.
+`line.py` and `handling.py`. `asking.py` is of both.
 """

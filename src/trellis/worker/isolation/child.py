@@ -78,6 +78,8 @@ def _hear(line: Line, orders: _Orders, handling: Handling) -> None:
                     handling.tell_stopping()
                 case "interrupt":
                     handling.interrupt()
+                case "answer":
+                    handling.locks.answer(message)
                 case _:
                     orders.put(None)
     if os.getpgid(0) == os.getpid():

@@ -23,6 +23,7 @@ from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.calling import bind, enter
 from trellis.worker.isolation import wire
+from trellis.worker.isolation.asking import LineLocks
 from trellis.worker.isolation.frames import Message
 from trellis.worker.isolation.lifespans import Lifespans
 from trellis.worker.isolation.line import Line, LineNotes, RecordsToWorker, current_token
@@ -40,7 +41,9 @@ class Handling:
         self._records = RecordsToWorker(line)
         self._records.be_the_only_one()
         self._states: dict[str, Any] = {}
-        self._surroundings = Surroundings(self._notes, self._states)
+        #: Answers what handlers ask; on the thread that hears the worker.
+        self.locks = LineLocks(line)
+        self._surroundings = Surroundings(self._notes, self._states, self.locks)
         self._lifespans = Lifespans()
         self._process = os.getpid()
         self._attempt: Attempt | None = None

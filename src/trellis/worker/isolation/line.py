@@ -130,5 +130,6 @@ class RecordsToWorker(logging.Handler):
             message=message,
             created=record.created,
             process=record.process,
+            place=[record.pathname, record.lineno, record.funcName],
             exception="".join(traceback.format_exception(*error)) if error and error[0] else None,
         )

@@ -18,10 +18,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import IO, Any, Final
 
 from trellis.contract.importable import HandlerName
 from trellis.worker.isolation import frames, records
+from trellis.worker.isolation.asking import refuse
 from trellis.worker.isolation.death import Death, Life
 from trellis.worker.isolation.frames import BadMessage, Message
 from trellis.worker.isolation.line import LINE_CLOSED
@@ -55,7 +57,7 @@ class HandlerProcess:
         #: The handlers it has loaded.
         self.knows: set[HandlerName] = set()
         #: Who hears what its handler says.
-        self.hear: Hear = hear_nobody
+        self.hear: Hear = self.hear_nobody
         self._tail = ""
         self._first_peak = 0
         self._remark = ""
@@ -78,6 +80,18 @@ class HandlerProcess:
         """Tell the process something; nothing happens if it is gone."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(frames.pack(word, **details))
+
+    def hear_nobody(self, message: Message) -> None:
+        """Hear what comes while nothing runs: a log line, or what an attempt has left behind."""
+        if message["word"] == "record":
+            records.emit(message, None)
+        elif message["word"] == "ask":
+            refuse(message, self.answer)
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        """Answer a question of its handler, from any thread."""
+        with suppress(RuntimeError):  # the worker's loop is gone
+            self._loop.call_soon_threadsafe(partial(self.say, "answer", **answer))
 
     def kill(self) -> None:
         """End the process, and whatever it has started, at once."""
@@ -166,9 +180,3 @@ def _interpreter_flags() -> list[str]:
     """Return the flags this interpreter was started with, as `multiprocessing` passes them on."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] # noqa: SLF001
     return flags
-
-
-def hear_nobody(message: Message) -> None:
-    """Hear a process that runs nothing: only its log may have something to say."""
-    if message["word"] == "record":
-        records.emit(message, None)

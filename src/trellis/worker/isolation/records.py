@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextvars import Context
+from pathlib import Path
 
 from trellis.worker.isolation.frames import BadMessage, Message
 
@@ -15,6 +16,7 @@ from trellis.worker.isolation.frames import BadMessage, Message
 def emit(message: Message, context: Context | None) -> None:
     """Hand a record to the root logger's handlers, in the context of its job if it has one."""
     try:
+        path, line, function = message["place"]
         record = logging.makeLogRecord({
             "name": str(message["name"]),
             "levelno": int(message["level"]),
@@ -22,6 +24,10 @@ def emit(message: Message, context: Context | None) -> None:
             "msg": str(message["message"]),
             "created": float(message["created"]),
             "process": int(message["process"]),
+            "pathname": str(path),
+            "filename": Path(str(path)).name,
+            "lineno": int(line),
+            "funcName": function,
             "exc_text": message["exception"],
         })  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:

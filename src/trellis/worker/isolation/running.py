@@ -77,9 +77,8 @@ class Isolation:
         if name is None:
             raise ConfigurationError(f"No other process finds {attempt.type.job_type!r}.")
         order = self._order(attempt, name)
-        is_suspect = attempt.record.head.suspect
         try:
-            visit = await self._visit(attempt, name, order, on_begun, fresh=is_suspect)
+            visit = await self._visit(attempt, name, order, on_begun, fresh=attempt.is_suspect)
             if visit is not None and not visit.is_taken and attempt.stop_reason is None:
                 # It had died unnoticed while it had nothing to do.
                 visit = await self._visit(attempt, name, order, on_begun, fresh=True)
@@ -124,10 +123,10 @@ class Isolation:
     def _visit_to(
         self, process: HandlerProcess, attempt: Attempt, on_begun: Callable[[], None]
     ) -> Visit:
-        notes = self._surroundings.notes
+        around = self._surroundings
         context = self._context.copy()
-        context.run(enter, attempt.record.definition.context, JobLog(attempt, notes))
-        return Visit(process, attempt, notes=notes, context=context, on_begun=on_begun)
+        context.run(enter, attempt.record.definition.context, JobLog(attempt, around.notes))
+        return Visit(process, attempt, surroundings=around, context=context, on_begun=on_begun)
 
     async def _process(
         self, attempt: Attempt, name: HandlerName, *, fresh: bool
@@ -172,7 +171,7 @@ class Isolation:
         """Decide whether the process may run another attempt."""
         if visit.command is None or visit.attempt.stop_reason is not None:
             visit.process.kill()
-        elif visit.is_worn or visit.attempt.record.head.suspect:
+        elif visit.is_worn or visit.attempt.is_suspect:
             self._processes.dismiss(visit.process)
         else:
             self._processes.give_back(visit.process)

@@ -1,4 +1,4 @@
-"""Suspects that no other process can run: one at a time, with nothing else in this one.
+"""Suspects that no other process can run: with nothing else in this one.
 
 Their handlers cannot be found by name (they were made inside a function), so a child is no place
 for them. If this process dies again, there is exactly one attempt to blame.
@@ -23,36 +23,28 @@ _logger = logging.getLogger(__name__)
 
 
 class Solitude:
-    """Lets one attempt at a time be alone among those that run; meanwhile none may begin."""
+    """Lets an attempt be alone among those that run here: from its wish on, none may begin."""
 
     def __init__(self, running: Mapping[Fence, Attempt], on_over: Callable[[], None]) -> None:
         self._running = running
         self._on_over = on_over
-        self._turn = asyncio.Lock()
-        self._waiting: set[Fence] = set()
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether an attempt is alone, or waits to be."""
-        return bool(self._waiting) or self._turn.locked()
+        #: Whether an attempt is alone, or waits to be.
+        self.is_wanted = False
 
     @asynccontextmanager
     async def of(self, attempt: Attempt) -> AsyncIterator[None]:
         """Wait until nothing else runs, and keep it so."""
-        fence = attempt.fence
-        self._waiting.add(fence)
+        self.is_wanted = True
         try:
-            async with self._turn:
-                await self._until_alone(attempt)
-                self._waiting.discard(fence)
-                yield
+            await self._until_alone(attempt)
+            yield
         finally:
-            self._waiting.discard(fence)
+            self.is_wanted = False
             self._on_over()
 
     async def _until_alone(self, attempt: Attempt) -> None:
         gives_up = time.monotonic() + _PATIENCE
-        while self._running.keys() - self._waiting:
+        while len(self._running) > 1:
             if time.monotonic() > gives_up:
                 _logger.warning(
                     "Job %s should run alone, because a process died with it among others, but "

@@ -13,12 +13,13 @@ from contextvars import Context
 from typing import Any
 
 from trellis.core.commands import FencedCommand
+from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Attempt
 from trellis.worker.isolation import records, wire
+from trellis.worker.isolation.asking import ask_for
 from trellis.worker.isolation.death import Death
 from trellis.worker.isolation.frames import BadMessage, Message
-from trellis.worker.isolation.process import HandlerProcess, hear_nobody
-from trellis.worker.notes import NoteWriter
+from trellis.worker.isolation.process import HandlerProcess
 
 
 class Visit:
@@ -29,7 +30,7 @@ class Visit:
         process: HandlerProcess,
         attempt: Attempt,
         *,
-        notes: NoteWriter,
+        surroundings: Surroundings,
         context: Context,
         on_begun: Callable[[], None],
     ) -> None:
@@ -45,7 +46,7 @@ class Visit:
         self.is_taken = False
         #: Whether the next attempt had better get another process.
         self.is_worn = False
-        self._notes = notes
+        self._surroundings = surroundings
         self._context = context
         self._on_begun = on_begun
 
@@ -63,7 +64,7 @@ class Visit:
     def end(self) -> None:
         """Hear no more."""
         self.attempt.on_asked = None
-        self.process.hear = hear_nobody
+        self.process.hear = self.process.hear_nobody
         self.process.ended.remove_done_callback(self._died)
 
     def _ask(self) -> None:
@@ -75,12 +76,11 @@ class Visit:
             self.over.set_result(None)
 
     def _hear(self, message: Message) -> None:
-        is_ours = message.get("token") == self.attempt.fence.token
-        word = message["word"]
-        if word == "record":
-            records.emit(message, self._context if is_ours else None)
-        elif is_ours and not self.over.done():
-            self._act_on(word, message)
+        is_ours = message.get("token") == self.attempt.fence.token and not self.over.done()
+        if is_ours:
+            self._act_on(message["word"], message)
+        else:
+            self.process.hear_nobody(message)
 
     def _act_on(self, word: str, message: Message) -> None:
         match word:
@@ -89,7 +89,12 @@ class Visit:
             case "begun":
                 self._on_begun()
             case "note":
-                self._notes.add(self.attempt, wire.read_note(message))
+                self._surroundings.notes.add(self.attempt, wire.read_note(message))
+            case "record":
+                records.emit(message, self._context)
+            case "ask":
+                desk = self._surroundings.locks
+                ask_for(message, self.attempt.fence, desk, self.process.answer)
             case "ended":
                 self.command = wire.read_verdict(message, self.attempt)
                 self.is_worn = bool(message.get("worn"))
