@@ -9,6 +9,8 @@ import tomllib
 from importlib import import_module
 from pathlib import Path
 
+import trellis.testing
+
 ROOT = Path(__file__).parents[2]
 
 PLAIN = """
@@ -80,6 +82,13 @@ def test_the_entry_point_leads_to_the_fixture() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     plugin = import_module(project["entry-points"]["pytest11"]["trellis"])
     assert hasattr(plugin, "trellis_sandbox")
+
+
+def test_no_module_of_the_kit_has_the_name_of_something_it_exports() -> None:
+    # Importing the module would put it in the place of what is exported.
+    folder = ROOT / "src" / "trellis" / "testing"
+    modules = {path.stem for path in folder.iterdir()}
+    assert modules & set(trellis.testing.__all__) == set()
 
 
 def test_loading_the_plugin_loads_nothing_else() -> None:

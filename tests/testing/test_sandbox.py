@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +163,24 @@ async def test_a_failure_before_or_after_the_handler_is_raised_too() -> None:
     async with sandbox() as box:
         await lie.create()
         with pytest.raises(HandlerFailed, match="The result does not fit its type"):
+            await box.run_all()
+
+
+async def test_a_lifespan_that_fails_fails_the_run() -> None:
+    app = Service("app")
+
+    @app.lifespan
+    @asynccontextmanager
+    async def late() -> AsyncIterator[None]:
+        raise TimeoutError("no database")
+        yield
+
+    @app.job
+    async def work() -> None: ...
+
+    async with sandbox() as box:
+        await work.create()
+        with pytest.raises(TimeoutError, match="no database"):
             await box.run_all()
 
 
@@ -387,6 +407,17 @@ async def test_admission_is_the_real_one() -> None:
         await once.create({"user": "ada"})
         assert await box.run_all() == 3
         box.assert_empty()
+
+
+async def test_operators_steer_what_is_in_the_sandbox() -> None:
+    async with sandbox() as box:
+        ref = await confirm.create(Order(7, "ada"))
+        box.fail_next(confirm, ConnectionError, times=3)
+        await box.run_all(advance=True)
+        assert [job.state for job in box.created(confirm)] == [State.DEAD]
+        await box.operator.replay(ref.id)
+        await box.run_all()
+        assert await ref.wait("10s") == 7
 
 
 async def test_what_cannot_be_claimed_stays_where_it_is() -> None:

@@ -4,7 +4,7 @@ For people who test their jobs: `sandbox()`, and the pytest fixture `trellis_san
 of engines: a clock to turn by hand, builders of values, a suite every engine must pass. Nothing
 here is imported by the product, and names are loaded when first used, because pytest imports this
 package in every test run. `conformance` needs pytest and `model` needs Hypothesis.
-Start reading at `sandbox.py`; for engines at `clock.py`, `builders.py`, `conformance/__init__.py`.
+Start reading at `sandboxing.py`; for engines at `clock.py`, `builders.py` and `conformance/`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trellis.testing.builders import a_context, a_job, a_worker, complete
     from trellis.testing.clock import ManualClock
-    from trellis.testing.sandbox import Sandbox, sandbox
     from trellis.testing.sandbox_errors import (
         HandlerFailed,
         HandlerMissing,
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
         SandboxStuck,
     )
     from trellis.testing.sandbox_jobs import CreatedJob
+    from trellis.testing.sandboxing import Sandbox, sandbox
 
 _HOMES = {
     "trellis.testing.builders": ("a_context", "a_job", "a_worker", "complete"),
     "trellis.testing.clock": ("ManualClock",),
-    "trellis.testing.sandbox": ("Sandbox", "sandbox"),
     "trellis.testing.sandbox_errors": (
         "HandlerFailed",
         "HandlerMissing",
@@ -37,6 +36,7 @@ _HOMES = {
         "SandboxStuck",
     ),
     "trellis.testing.sandbox_jobs": ("CreatedJob",),
+    "trellis.testing.sandboxing": ("Sandbox", "sandbox"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

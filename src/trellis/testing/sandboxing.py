@@ -25,6 +25,7 @@ from trellis.core.spans import SECOND, Instant, Span, in_words, to_datetime, to_
 from trellis.core.states import WAITING
 from trellis.engines.port import Engine
 from trellis.errors import CalledFromLoop, ConfigurationError
+from trellis.operations.operator import Operator
 from trellis.testing.clock import ManualClock
 from trellis.testing.sandbox_engine import SandboxEngine
 from trellis.testing.sandbox_errors import HandlerMissing, JobsLeft, SandboxStuck
@@ -102,6 +103,11 @@ class Sandbox:
         """The engine that keeps the jobs."""
         return self._engine
 
+    @property
+    def operator(self) -> Operator:
+        """What `trellis.connect` gives operators, for the jobs of this sandbox."""
+        return Operator(self._engine, actor="test")
+
     # -- time ----------------------------------------------------------------------------------
 
     @property
@@ -152,9 +158,11 @@ class Sandbox:
         self._is_running = True
         try:
             with stand_in.acting(self):
-                async with asyncio.timeout(given.span("timeout", limit) / SECOND):
+                async with asyncio.timeout(given.span("timeout", limit) / SECOND) as real_time:
                     await self._run_until_done(run, advance=advance)
         except TimeoutError:
+            if not real_time.expired():
+                raise  # a lifespan's own
             raise _stuck(limit, run.interrupted) from None
         finally:
             self._is_running = False
