@@ -26,8 +26,10 @@ class CallersThread:
     def wait_for(self, work: Callable[[], T]) -> T:
         """Do the work in another thread, make the calls that come from it, return its result."""
         answer = _Answer[T]()
-        run = partial(copy_context().run, self._do, work, answer)
-        threading.Thread(target=run, name="trellis-sandbox", daemon=True).start()
+        context = copy_context()
+        threading.Thread(
+            target=lambda: context.run(self._do, work, answer), name="trellis-sandbox", daemon=True
+        ).start()
         while (call := self._calls.get()) is not None:
             call()
         return answer.given()

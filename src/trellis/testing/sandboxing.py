@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
@@ -44,10 +43,9 @@ _SHOWN: Final = 10
 class Sandbox:
     """What `sandbox()` gives a test."""
 
-    #: Where every service says its jobs are kept.
-    url: Final = "memory://"
-
     def __init__(self, *, concurrency: int = 1, start: datetime | None = None) -> None:
+        #: Where every service says its jobs are kept.
+        self.url = "memory://"
         begin = datetime.now(UTC) if start is None else start
         #: The clock by which everything in the sandbox goes.
         self.clock = ManualClock(to_instant(begin))
@@ -143,10 +141,11 @@ class Sandbox:
         """Do what `run_all` does, for plain tests; handlers that are plain run in this thread."""
         _refuse_loop()
         thread = CallersThread()
-        call = partial(
-            portal.call, self._run, thread, timeout, advance=advance, raise_errors=raise_errors
+        return thread.wait_for(
+            lambda: portal.call(
+                self._run, thread, timeout, advance=advance, raise_errors=raise_errors
+            )
         )
-        return thread.wait_for(call)
 
     async def _run(
         self, thread: CallersThread | None, limit: Span, *, advance: bool, raise_errors: bool
@@ -155,10 +154,11 @@ class Sandbox:
         run = Run(self._engine, self._services, self._handlers, self._settings, thread)
         claimed = self._engine.claimed
         self._engine.failed.clear()
+        real_time = asyncio.timeout(given.span("timeout", limit) / SECOND)
         self._is_running = True
         try:
             with stand_in.acting(self):
-                async with asyncio.timeout(given.span("timeout", limit) / SECOND) as real_time:
+                async with real_time:
                     await self._run_until_done(run, advance=advance)
         except TimeoutError:
             if not real_time.expired():
