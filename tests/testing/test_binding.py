@@ -139,6 +139,12 @@ def test_a_plain_handler_runs_in_the_thread_of_a_plain_test() -> None:
     assert seen == ["the test's own", threading.current_thread()]
 
 
+def test_a_plain_transaction_is_accepted_too() -> None:
+    with sandbox() as box:
+        send.create_sync("letter", tx=object())
+        assert [job.payload for job in box.created(send)] == ["letter"]
+
+
 def test_a_plain_handlers_failure_reaches_the_plain_test() -> None:
     app = Service("app")
 
