@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from trellis import Accepted, Job, JobCancelled, PerKey, Rejected, Service, State
+from trellis.core.job import JobId
 from trellis.errors import CalledFromLoop
 from trellis.portal import Portal, call, portal
 
@@ -79,6 +80,27 @@ def test_every_way_to_act_on_a_job_has_a_twin(shop: Service) -> None:
         answer.ref.wait_sync("10s")
     assert answer.ref.clone_sync().status_sync().state is State.PENDING
     assert greeting(shop).run_inline_sync("ada") == "Hello, ada!"
+
+
+async def test_a_handler_in_a_thread_creates_further_jobs_of_the_same_request(
+    service: Service,
+) -> None:
+    greet = greeting(service)
+
+    @service.job
+    def delegate(name: str) -> list[str]:
+        ref = greet.create_sync(name)
+        return [ref.id, ref.wait_sync("20s")]
+
+    async with service.worker(poll="20ms"):
+        ref = await delegate.create("ada")
+        further, greeted = await ref.wait("20s")
+    assert greeted == "Hello, ada!"
+    engine = await service.connection.engine()
+    one, two = (await engine.load([JobId(ref.id), JobId(further)])).records
+    assert one is not None
+    assert two is not None
+    assert two.definition.context == one.definition.context
 
 
 def test_a_twin_is_named_and_documented_after_its_method(shop: Service) -> None:
