@@ -9,7 +9,10 @@ when the plan ends too early for that, it is carried on, within limits of time a
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -23,7 +26,8 @@ from tests.faults.checker.violations import Violation
 from tests.faults.export import export
 from tests.faults.feeding import Feeding
 from tests.faults.nemesis import Diary, Impatience, Scene, Worker, until
-from tests.faults.plan import Deed, make_plan
+from tests.faults.plan import Deed, carry_on, make_plan
+from tests.faults.processes import left_behind
 from tests.faults.recorder import boot_ns
 from tests.faults.sight import Database, Effects
 
@@ -39,9 +43,9 @@ class Size:
     workers: int = 3
     rounds: int = 1
     #: No fault begins later than this, whatever was seen.
-    seconds: float = 90
+    seconds: float = 150
     #: How long everything may take to come to rest afterwards.
-    rest: float = 45
+    rest: float = 90
     lease: str = "1.2s"
     grace: str = "0.5s"
     least: dict[str, int] = field(default_factory=lambda: dict(LEAST))
@@ -68,7 +72,9 @@ class Campaign:
         for name in ("effects", "clients", "stuck"):
             (folder / name).mkdir()
         self._database = Database(folder / "jobs.db")
-        options = {"lease": size.lease, "grace": size.grace, "poll": "300ms"}
+        options = {
+            "lease": size.lease, "grace": size.grace, "poll": "300ms", "concurrency": "6",
+        }  # fmt: skip
         scene = Scene(
             folder, self._database, Effects(folder / "effects"), Diary(folder / "nemesis.jsonl"),
             options, asyncio.Semaphore(size.workers - 1),
@@ -89,9 +95,10 @@ class Campaign:
             self._end_all()
         histories = self._read()
         self._say(describe(histories))
-        shortcomings += too_few(count_sometimes(histories), self._size.least)
-        if len(histories.rows) < self._size.jobs:
-            shortcomings.append(f"{len(histories.rows)} jobs, {self._size.jobs} needed")
+        missing = too_few(count_sometimes(histories), self._size.least)
+        missing |= too_few({"jobs": len(histories.rows)}, {"jobs": self._size.jobs})
+        if missing:
+            shortcomings.append(f"proves nothing: {_in_words(missing)}")
         return Verdict(histories, check(histories), shortcomings)
 
     async def _rage(self) -> None:
@@ -100,13 +107,12 @@ class Campaign:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feeding.feed(is_calm))
             group.create_task(self._tend(is_calm))
-            await self._torment_all(0)
-            for extension in range(1, _MOST_EXTENSIONS):
-                short = too_few(count_sometimes(self._read()), self._size.least)
-                if not short or self._is_late:
+            await self._torment(lambda worker: make_plan(self._seed, worker, self._size.rounds))
+            for extension in range(_MOST_EXTENSIONS):
+                missing = too_few(count_sometimes(self._read()), self._size.least)
+                if not missing or self._is_late:
                     break
-                self._say(f"carried on: {'; '.join(short)}")
-                await self._torment_all(extension)
+                await self._carry_on(f"{self._seed}/{extension}", missing)
             is_calm.set()
 
     async def _tend(self, is_calm: asyncio.Event) -> None:
@@ -120,14 +126,17 @@ class Campaign:
     def _is_late(self) -> bool:
         return boot_ns() > self._latest
 
-    async def _torment_all(self, extension: int) -> None:
-        rounds = 1 if extension else self._size.rounds
+    async def _carry_on(self, seed: str, missing: dict[str, int]) -> None:
+        self._say(f"carried on: {_in_words(missing)}")
+        workers = len(self._workers)
+        await self._torment(lambda worker: carry_on(seed, worker, missing, workers))
+
+    async def _torment(self, plan_of: Callable[[int], list[Deed]]) -> None:
         async with asyncio.TaskGroup() as group:
             for worker in self._workers:
-                plan = make_plan(f"{self._seed}/{extension}", worker.number, rounds)
-                group.create_task(self._torment(worker, plan))
+                group.create_task(self._torment_one(worker, plan_of(worker.number)))
 
-    async def _torment(self, worker: Worker, plan: list[Deed]) -> None:
+    async def _torment_one(self, worker: Worker, plan: list[Deed]) -> None:
         for deed in plan:
             if self._is_late:
                 return
@@ -148,6 +157,7 @@ class Campaign:
         async with asyncio.TaskGroup() as group:
             for worker in self._workers:
                 group.create_task(worker.stop())
+        await until(lambda: not left_behind(self._folder), "every process to be gone", 5)
 
     def _read(self) -> Histories:
         export(self._folder / "jobs.db", self._folder / "system.jsonl")
@@ -157,7 +167,14 @@ class Campaign:
         self._feeding.end()
         for worker in self._workers:
             worker.end()
+        for pid in left_behind(self._folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._database.close()
+
+
+def _in_words(missing: dict[str, int]) -> str:
+    return ", ".join(f"{number} too few {what}" for what, number in missing.items())
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -71,7 +71,7 @@ class Feeding:
 
     async def _kill_now_and_then(self) -> None:
         while True:
-            await asyncio.sleep(self._random.uniform(2, 6))
+            await asyncio.sleep(self._random.uniform(8, 16))
             place = self._random.randrange(len(self._producers))
             producer = self._producers[place]
             producer.feed(f"{_PORTION}\n")

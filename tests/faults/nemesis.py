@@ -8,7 +8,6 @@ everything the stopped process held; so what it says afterwards must be refused.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,7 @@ from tests.faults.processes import Group, is_still
 from tests.faults.recorder import Log, boot_ns
 from tests.faults.sight import Database, Effects, writer_of
 
-LOOK_EVERY: Final = 0.015
+LOOK_EVERY: Final = 0.02
 
 
 class Impatience(Exception):
@@ -42,16 +41,17 @@ class Diary:
 
     def __init__(self, path: Path) -> None:
         self._log = Log(path)
-        self._numbers = itertools.count()
+        #: The number of the latest entry.
+        self.last = 0
 
     def begin(
         self, kind: FaultKind, target: str, pids: list[int], *, grace: float = 0, at: int = 0
     ) -> int:
         """Write down what is about to be done, or was done just then."""
-        number = next(self._numbers)
-        facts = {"number": number, "kind": kind, "target": target, "pids": pids}
+        self.last += 1
+        facts = {"number": self.last, "kind": kind, "target": target, "pids": pids}
         self._log.write(event="fault", at=at or boot_ns(), grace=int(grace * 1e9), **facts)
-        return number
+        return self.last
 
     def over(self, number: int) -> None:
         """Write down that it is over."""
@@ -168,19 +168,20 @@ class Worker:
         self._diary.over(number)
 
     async def _be_stopped(self, deed: Deed) -> None:
-        sessions, number = await self._freeze(deed)
+        sessions = await self._freeze(deed)
+        group, number = self.group, self._diary.last
         try:
             await until(
                 lambda: all(map(self._database.is_over, sessions)),
-                f"others to take what stopped worker {self.number} ({deed.target}) held", 25,
+                f"others to take what stopped worker {self.number} ({deed.target}) held", 60,
             )  # fmt: skip
         finally:
             self._diary.over(number)
-            self.group.send_all(signal.SIGCONT)
+            group.send_all(signal.SIGCONT)
         await self._be_refused(sessions)
 
-    async def _freeze(self, deed: Deed) -> tuple[dict[int, int], int]:
-        """Stop it while a thread is busy; return its sessions, and the number of the fault.
+    async def _freeze(self, deed: Deed) -> dict[int, int]:
+        """Stop it while a thread is busy; return its sessions.
 
         One that stands still in the middle of writing keeps everybody from writing, so nobody
         could take over: it was paused for a moment only.
@@ -199,9 +200,9 @@ class Worker:
                 group.send(signal.SIGSTOP, pid)
             await until(lambda: all(map(is_still, workers)), "a worker to stand still", 5)  # noqa: B023 - awaited at once
             if writer_of(self._folder / "jobs.db") not in group.members():
-                return sessions, self._diary.begin("stop", deed.target, workers, at=began)
-            pause = self._diary.begin("pause", deed.target, workers, at=began)
-            self._diary.over(pause)
+                self._diary.begin("stop", deed.target, workers, at=began)
+                return sessions
+            self._diary.over(self._diary.begin("pause", deed.target, workers, at=began))
             group.send_all(signal.SIGCONT)
 
     async def _be_refused(self, sessions: dict[int, int]) -> None:

@@ -7,11 +7,12 @@ guardian never follow each other: a guardian starts a process that keeps dying e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from random import Random
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tests.faults.checker.histories import FaultKind
+from tests.faults.checker.sometimes import KILLS, STUCK, TAKEOVERS, ZOMBIES
 
 Target: TypeAlias = Literal["child", "guardian", "group"]
 
@@ -34,18 +35,39 @@ TERM_STUCK: Final = Deed("term", "guardian")
 _PAUSE: Final = (0.1, 0.9)
 
 
+#: What brings about what was seen too rarely.
+_REMEDIES: Final = {
+    KILLS: KILL_GROUP,
+    ZOMBIES: STOP_GROUP,
+    STUCK: TERM_STUCK,
+    TAKEOVERS: KILL_GROUP,
+}
+
+
 def make_plan(seed: str, worker: int, rounds: int) -> list[Deed]:
     """Draw the deeds of one worker: each round has some of every kind, in an order of its own."""
     random = Random(f"{seed}/worker-{worker}")
     plan: list[Deed] = []
     for _ in range(rounds):
         plan += _round(random)
+    return _with_pauses(plan, random)
+
+
+def carry_on(seed: str, worker: int, missing: Mapping[str, int], workers: int) -> list[Deed]:
+    """Plan one worker's share of what has been seen too rarely."""
+    random = Random(f"{seed}/worker-{worker}")
+    plan = [_REMEDIES[what] for what, n in missing.items() for _ in range(1 + n // workers)]
+    random.shuffle(plan)
+    return _with_pauses(plan, random)
+
+
+def _with_pauses(plan: list[Deed], random: Random) -> list[Deed]:
     return [deed._replace(pause=random.uniform(*_PAUSE)) for deed in plan]
 
 
 def _round(random: Random) -> list[Deed]:
-    on_child = [KILL_CHILD] * 5 + [STOP_CHILD] * 2
-    on_all = [KILL_GROUP] * 5 + [KILL_GUARDIAN] * 2 + [TERM_STUCK] * 2 + [STOP_GROUP] * 2
+    on_child = [KILL_CHILD] * 3 + [STOP_CHILD] * 2
+    on_all = [KILL_GROUP] * 6 + [KILL_GUARDIAN] * 2 + [TERM_STUCK] * 2 + [STOP_GROUP] * 2
     random.shuffle(on_child)
     random.shuffle(on_all)
     places = sorted(random.sample(range(len(on_all)), len(on_child)), reverse=True)
@@ -53,8 +75,3 @@ def _round(random: Random) -> list[Deed]:
     for place, deed in zip(places, on_child, strict=True):
         plan.insert(place, deed)
     return plan
-
-
-def in_words(plan: Sequence[Deed]) -> str:
-    """Write a plan on one line."""
-    return " ".join(f"{deed.kind}-{deed.target}@{deed.pause:.2f}" for deed in plan)

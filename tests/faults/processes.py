@@ -67,7 +67,13 @@ class Group:
     @property
     def is_gone(self) -> bool:
         """Whether nothing of it is left."""
-        return self.exit_code is not None and not self.members()
+        if self.exit_code is None:
+            return False
+        try:
+            os.killpg(self.leader, 0)
+        except ProcessLookupError:
+            return True
+        return not self.members()  # what is left may be dead and only not waited for
 
     def has(self, pid: int) -> bool:
         """Tell whether a process lives and is one of the group."""
@@ -114,6 +120,19 @@ def _all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir(_PROC) if entry.isdecimal()]  # noqa: PTH208 - names suffice
 
 
+def left_behind(folder: Path) -> list[int]:
+    """Return the processes of a campaign that still live, in whatever group they are."""
+    mark = f"FAULTS_FOLDER={folder}".encode()
+    return [pid for pid in _all_pids() if pid != os.getpid() and mark in _environ(pid)]
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def is_still(pid: int) -> bool:
     """Tell whether a process is stopped, or gone."""
     return _stat(pid)[0] in "TtZX"
@@ -128,7 +147,8 @@ def _group_of(pid: int) -> int | None:
 def _stat(pid: int) -> list[str]:
     """Return state, parent and group of a process."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - asked many times a second
+            stat = file.read()
     except OSError:
         return ["X", "0", "0"]
     # The name in parentheses may contain anything.

@@ -7,17 +7,17 @@ from typing import Final, NamedTuple
 
 KEYS: Final = 12
 
-#: Kind → how often, of a thousand.
+#: Kind → how often, of ten thousand.
 _MIX: Final = {
-    "quick": 330,
-    "sleep": 240,
-    "thread": 200,
-    "flaky": 90,
-    "keyed": 80,
-    "keyed_thread": 30,
-    "doomed": 14,
-    "refused": 14,
-    "crash": 2,
+    "quick": 3300,
+    "sleep": 2400,
+    "thread": 2000,
+    "flaky": 900,
+    "keyed": 800,
+    "keyed_thread": 300,
+    "doomed": 140,
+    "refused": 140,
+    "crash": 8,
 }
 
 

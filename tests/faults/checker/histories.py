@@ -127,6 +127,11 @@ class Fault:
     #: term: how long handlers had, in nanoseconds.
     grace: int = 0
 
+    @property
+    def last_moment(self) -> int:
+        """When it was over, or at least when it began."""
+        return self.t if self.until is None else self.until
+
 
 @dataclass(frozen=True)
 class Histories:
@@ -187,16 +192,19 @@ class Histories:
         return first
 
     def faults_on(self, fence: str | None) -> list[Fault]:
-        """Return what was done to the process of an attempt since its session had begun to work."""
-        pid = self.pid_of(fence)
-        if fence is None or pid is None:
+        """Return what was done to the processes of an attempt since its session began to work.
+
+        Its handler may have run in a process of its own beside that of its session.
+        """
+        if fence is None:
             return []
+        pids = {run.pid for run in self.runs_by_fence.get(fence, [])} | {self.pid_of(fence)}
         since = self.first_runs.get(fence[:16], 0)
-        return [
-            fault
-            for fault in self.faults_by_pid.get(pid, [])
-            if fault.kind != "pause" and (fault.t if fault.until is None else fault.until) >= since
-        ]
+        faults = [fault for pid in pids if pid for fault in self.faults_by_pid.get(pid, [])]
+        return sorted(
+            (each for each in faults if each.kind != "pause" and each.last_moment >= since),
+            key=lambda fault: fault.t,
+        )
 
 
 def transitions(journal: Iterable[Event]) -> list[Event]:

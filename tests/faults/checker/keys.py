@@ -131,9 +131,8 @@ def overlap_causes(histories: Histories) -> Counter[str]:
     """Count the overlaps by what had been done to the process of the earlier handler."""
     causes: Counter[str] = Counter()
     for earlier, later, _ in overlaps(histories):
-        faults = histories.faults_by_pid.get(earlier.pid, [])
         begun = max(earlier.began, later.began)
-        before = [fault.kind for fault in faults if fault.t < begun and fault.kind != "pause"]
+        before = [f.kind for f in histories.faults_on(earlier.fence) if f.t < begun]
         what = "ran on" if earlier.began < later.began else "began what it had lost"
         causes[f"{what} after {before[-1]}" if before else f"{what}, no fault"] += 1
     return causes

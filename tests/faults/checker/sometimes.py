@@ -7,7 +7,7 @@ refused in the journal, a SIGTERM if a handler was stuck until the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tests.faults.checker.histories import Event, Fault, Histories, Run, transitions
@@ -35,13 +35,10 @@ def count_sometimes(histories: Histories) -> dict[str, int]:
     }
 
 
-def too_few(counted: dict[str, int], least: dict[str, int]) -> list[str]:
-    """Say what has been seen too rarely."""
-    return [
-        f"{counted[what]} {what}, {number} needed"
-        for what, number in least.items()
-        if counted[what] < number
-    ]
+def too_few(counted: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
+    """Return what has been seen too rarely, and how many are missing."""
+    missing = {what: number - counted[what] for what, number in least.items()}
+    return {what: number for what, number in missing.items() if number > 0}
 
 
 def _of(histories: Histories, kind: str) -> list[Fault]:
