@@ -65,7 +65,7 @@ def run_bulk(url: str | None, order: Order, action: Action) -> int:
         if not count:
             complain("No job fits; nothing to do.")
             return OK
-        if order.targets.from_stdin or not order.targets.ids:
+        if order.targets.from_stdin or not order.targets.by_id:
             _ask(order, count)
         with progress_bar(order.verb.capitalize()) as report:
             tally = await action(chosen, lambda done: report(done, count))
@@ -76,7 +76,7 @@ def run_bulk(url: str | None, order: Order, action: Action) -> int:
 
 async def _choose(jobs: Operator, order: Order) -> Selection:
     ids = order.targets.ids
-    chosen = await jobs.pick(ids) if ids else jobs.find(**order.filters)
+    chosen = await jobs.pick(ids) if order.targets.by_id else jobs.find(**order.filters)
     if len(ids) == 1:
         await jobs.get(ids[0])  # a wrong id is an error, not a count
     return chosen.meant_for(order.verb)

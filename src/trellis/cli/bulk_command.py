@@ -54,9 +54,9 @@ def carry_out(
     chosen = bool(filters)
     if among is not None:
         only_state(filters, among)
-    if targets.ids and (chosen or given["everything"]):
+    if targets.by_id and (chosen or given["everything"]):
         raise click.UsageError("Name jobs by their ids, or choose them by filters, not both.")
-    if not (targets.ids or chosen or given["everything"]) and not targets.from_stdin:
+    if not (targets.by_id or chosen or given["everything"]):
         raise click.UsageError(
             f"Which jobs? Name ids, or choose with filters such as type:sync since:1h, "
             f"or {verb} --all."

@@ -53,9 +53,9 @@ class CommandFailed(Exception):
         self.exit_code = exit_code
 
 
-def code_for(error: TrellisError) -> int:
-    """Return the exit code of an error."""
-    lineage = (kind.code for kind in type(error).__mro__ if issubclass(kind, TrellisError))
+def code_for(error: type[TrellisError]) -> int:
+    """Return the exit code of a kind of error."""
+    lineage = (kind.code for kind in error.__mro__ if issubclass(kind, TrellisError))
     return next(CODES[code] for code in lineage if code in CODES)
 
 
@@ -78,7 +78,7 @@ def report(error: BaseException, *, debug: bool) -> int:
             return INTERRUPTED
         case TrellisError():
             complain("\n".join([str(error), *getattr(error, "__notes__", ())]))
-            return code_for(error)
+            return code_for(type(error))
         case BrokenPipeError():
             # Whoever read our output has gone; writing more would only raise again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

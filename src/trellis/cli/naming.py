@@ -17,6 +17,11 @@ class Targets(NamedTuple):
     #: The ids came through stdin: nobody has counted them.
     from_stdin: bool
 
+    @property
+    def by_id(self) -> bool:
+        """Whether jobs were named; none on stdin is none, and never everything."""
+        return self.from_stdin or bool(self.ids)
+
 
 def read_targets(given: Sequence[str]) -> Targets:
     """Tell ids from filter words: only words have a colon."""

@@ -1,0 +1,94 @@
+"""Help at every level: complete, quick, and without loading anything heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run, environment
+from trellis.cli.main import trellis
+from trellis.contract.settings import variable_of
+from trellis.contract.settings_file import KEYS
+
+PROGRAM = """
+import contextlib, io, json, sys
+import click
+from trellis.cli.main import run, trellis
+
+def paths(command, path):
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from paths(command.get_command(context, name), [*path, name])
+
+texts = {}
+for path in paths(trellis, []):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert run([*path, "--help"]) == 0, path
+    texts[" ".join(path)] = out.getvalue()
+heavy = "pydantic fastapi asyncpg nats sqlite3 asyncio".split()
+json.dump({"texts": texts, "loaded": [name for name in heavy if name in sys.modules]}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def helped() -> dict[str, Any]:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def test_help_at_every_level_loads_nothing_heavy(helped: dict[str, Any]) -> None:
+    assert helped["loaded"] == []
+    assert len(helped["texts"]) > 25
+
+
+def test_every_command_says_what_it_does_and_takes_a_url(
+    helped: dict[str, Any],
+) -> None:
+    groups = {"", "jobs", "dlq", "keys", "workers", "queues"}
+    without = {"demo", "completion"}
+    for path, text in helped["texts"].items():
+        assert f"Usage: {' '.join(['trellis', *path.split()])}" in text
+        if path not in groups:
+            assert ("--url" in text) is (path not in without), path
+            assert "--debug" in text, path
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_written(command: Run, shell: str) -> None:
+    ran = command("completion", shell)
+    assert (ran.code, ran.err) == (0, "")
+    assert "_TRELLIS_COMPLETE" in ran.out
+
+
+def test_a_shell_is_told_what_may_follow(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TRELLIS_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "trellis jobs ca")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert command().out.split() == ["plain,cancel"]
+
+
+def test_the_guide_names_every_command() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "cli.md").read_text()
+    for name in trellis.list_commands(None):  # type: ignore[arg-type] # it needs no context
+        assert f"trellis {name}" in guide, name
+
+
+def test_the_guide_has_every_setting() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "cli.md").read_text()
+    for key in KEYS:
+        assert f"`{key}`" in guide
+        assert f"`{variable_of(key)}`" in guide

@@ -1,0 +1,112 @@
+"""What a terminal is shown, and what it is asked; on a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import environment
+from tests.cli.shop import make_shop
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    folder = tmp_path_factory.mktemp("shop")
+    ids = make_shop(folder)
+    (folder / "trellis.toml").write_text('url = "sqlite:///jobs.db"\n')
+    return folder, ids
+
+
+@contextmanager
+def terminal(columns: int) -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+
+
+def run(
+    folder: Path, *arguments: str, columns: int = 80, answer: bytes = b"", **variables: str
+) -> tuple[int, str]:
+    """Run a command on a terminal of this width, typing the answer before it asks."""
+    with terminal(columns) as (ours, theirs):
+        os.write(ours, answer)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trellis.cli", *arguments],
+            cwd=folder,
+            env={**environment(), "TERM": "xterm-256color", "NO_COLOR": "", **variables},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        seen = b""
+        try:
+            while more := os.read(ours, 65536):
+                seen += more
+        except OSError:  # the other end was closed
+            pass
+        return process.wait(), seen.decode().replace("\r\n", "\n")
+
+
+def test_a_list_fits_the_terminal_and_cuts_no_id(shop: tuple[Path, dict[str, str]]) -> None:
+    folder, ids = shop
+    code, seen = run(folder, "jobs", "list", NO_COLOR="1", TERM="dumb")
+    assert code == 0
+    assert max(map(len, seen.splitlines())) <= 80
+    assert [line.split()[0] for line in seen.splitlines()[1:]] == list(reversed(ids.values()))
+    assert "…" in seen
+    assert "\x1b" not in seen
+
+
+def test_states_are_coloured(shop: tuple[Path, dict[str, str]]) -> None:
+    _, seen = run(shop[0], "jobs", "list", "state:failed")
+    assert "\x1b[31mfailed" in seen
+
+
+def test_a_bulk_action_asks_and_a_no_does_nothing(shop: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = shop
+    code, seen = run(folder, "jobs", "retry", "state:failed", answer=b"n\n")
+    assert code == 1
+    assert "Retry 1 job? [y/N]" in seen
+    assert "Nothing was done." in seen
+    code, seen = run(folder, "jobs", "retry", "state:failed", answer=b"y\n")
+    assert code == 0
+    assert "1 job waiting to run again." in seen
+
+
+def test_top_is_a_live_picture_that_ctrl_c_ends(shop: tuple[Path, dict[str, str]]) -> None:
+    folder, ids = shop
+    with terminal(100) as (ours, theirs):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trellis.cli", "jobs", "top", "--interval", "50ms"],
+            cwd=folder,
+            env={**environment(), "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        seen = b""
+        while seen.count(ids["active"].encode()) < 2:
+            seen += os.read(ours, 65536)
+        process.send_signal(2)
+        try:
+            while more := os.read(ours, 65536):
+                seen += more
+        except OSError:
+            pass
+        assert process.wait() == 0
+    assert b"ended/s" in seen
