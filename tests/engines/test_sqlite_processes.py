@@ -10,6 +10,7 @@ from pathlib import Path
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.sqlite.doorbell import Doorbell, Ear, folder_for
 from trellis.engines.values import JobFilter
+from trellis.testing.builders import a_job
 
 CREATE = (
     "import asyncio, sys\n"
@@ -92,3 +93,31 @@ def test_the_bell_of_a_dead_process_is_removed(tmp_path: Path) -> None:
     living.ring({"ready"})
     assert not stale.exists()
     living.close()
+
+
+async def test_a_second_engine_of_a_process_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Else the log is deleted by the next process to leave, and later writes are seen by nobody."""
+    first, second = SqliteEngine(tmp_path / "jobs.db"), SqliteEngine(tmp_path / "jobs.db")
+    await first.open()
+    await second.open()
+    read_elsewhere(tmp_path / "jobs.db")
+    await first.create([a_job()])
+    assert read_elsewhere(tmp_path / "jobs.db") == "1"
+    await second.close()
+    read_elsewhere(tmp_path / "jobs.db")
+    await first.create([a_job()])
+    assert read_elsewhere(tmp_path / "jobs.db") == "2"
+    await first.close()
+
+
+def read_elsewhere(path: Path) -> str:
+    """Count the jobs in another process, which opens the file plainly and closes it."""
+    program = (
+        "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]); "
+        "print(*connection.execute('select count(*) from trellis_job').fetchone()); "
+        "connection.close()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(path)], check=True, capture_output=True, text=True
+    )
+    return ran.stdout.strip()

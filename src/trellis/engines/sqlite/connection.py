@@ -64,7 +64,10 @@ def _exists(path: Path) -> bool:
 
 def _make(path: Path) -> None:
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        # Only a file that was not there before may be closed past SQLite; see `inspection.py`.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
     except OSError as error:
         raise ReadOnlyDatabase(
             f"{path} cannot be created ({error.strerror}). Check that its folder exists and that "
