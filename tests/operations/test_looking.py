@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -179,4 +180,12 @@ async def test_waiting_returns_the_ended_job_or_says_why_it_is_late(
     with pytest.raises(WaitTimeout, match=r"is still active after 10ms\. It was claimed"):
         await jobs.wait(record.definition.id, "10ms")
     await settle(engine, record, complete(record))
-    assert (await jobs.wait(record.definition.id, "10s")).state is State.COMPLETED
+    assert (await jobs.wait(record.definition.id, "0s")).state is State.COMPLETED
+
+
+async def test_waiting_hears_of_an_end_that_comes_meanwhile(jobs: Operator, engine: Engine) -> None:
+    record = await start(engine, await a_session(engine), a_job())
+    waiting = asyncio.create_task(jobs.wait(record.definition.id, "30s"))
+    await asyncio.sleep(0)
+    await settle(engine, record, complete(record))
+    assert (await waiting).state is State.COMPLETED

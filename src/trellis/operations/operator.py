@@ -18,6 +18,7 @@ from trellis.contract.settings_file import environment
 from trellis.core.commands import Cancel, Command, Dismiss, ReleaseKey, Replay, Retry
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import SECOND, Span, in_words, micros
+from trellis.core.states import ENDED
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 from trellis.engines.values import GroupBy, Health
@@ -191,9 +192,13 @@ class Operator:
     async def wait(self, job_id: str, timeout: Span | None = None) -> JobView:  # noqa: ASYNC109
         """Return a job once it has ended, however it ended; raise `WaitTimeout` if it is late."""
         record = await self._record(job_id)
-        seconds = None if timeout is None else given.span("timeout", timeout) / SECOND
+        if record.head.state in ENDED:  # however little time is left
+            return job_view(record)
+        limit = asyncio.timeout(
+            None if timeout is None else given.span("timeout", timeout) / SECOND
+        )
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 return job_view(await until_ended(self.engine, record.definition.id))
         except TimeoutError:
             if not limit.expired() or timeout is None:
