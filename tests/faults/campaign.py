@@ -73,7 +73,7 @@ class Campaign:
             (folder / name).mkdir()
         self._database = Database(folder / "jobs.db")
         options = {
-            "lease": size.lease, "grace": size.grace, "poll": "300ms", "concurrency": "6",
+            "lease": size.lease, "grace": size.grace, "poll": "300ms", "concurrency": "5",
         }  # fmt: skip
         scene = Scene(
             folder, self._database, Effects(folder / "effects"), Diary(folder / "nemesis.jsonl"),

@@ -17,8 +17,8 @@ from tests.faults.processes import Group
 from tests.faults.sight import Database
 
 #: More work is handed out when fewer jobs than this wait.
-_LOW: Final = 120
-_PORTION: Final = 40
+_LOW: Final = 200
+_PORTION: Final = 60
 _LOOK_EVERY: Final = 0.1
 #: So many times the wanted number is the end of it, however long the faults go on.
 _MOST: Final = 5

@@ -75,7 +75,7 @@ def recorded(job: ActiveJob[Task], kind: str) -> Iterator[str]:
     log.write(event="end", how="returned", **facts)
 
 
-@app.job
+@app.job(retry=_PATIENT)
 async def quick(job: ActiveJob[Task]) -> dict[str, str]:
     with recorded(job, "quick") as fence:
         return {"by": fence}
@@ -126,7 +126,7 @@ async def doomed(job: ActiveJob[Task]) -> None:
         raise Oops(f"in {fence}")
 
 
-@app.job
+@app.job(retry=_PATIENT)
 async def refused(job: ActiveJob[Task]) -> None:
     with recorded(job, "refused"):
         raise Fail("nothing can be done")

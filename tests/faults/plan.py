@@ -66,8 +66,8 @@ def _with_pauses(plan: list[Deed], random: Random) -> list[Deed]:
 
 
 def _round(random: Random) -> list[Deed]:
-    on_child = [KILL_CHILD] * 3 + [STOP_CHILD] * 2
-    on_all = [KILL_GROUP] * 6 + [KILL_GUARDIAN] * 2 + [TERM_STUCK] * 2 + [STOP_GROUP] * 2
+    on_child = [KILL_CHILD] * 2 + [STOP_CHILD] * 2
+    on_all = [KILL_GROUP] * 7 + [KILL_GUARDIAN] * 2 + [TERM_STUCK] * 2 + [STOP_GROUP] * 2
     random.shuffle(on_child)
     random.shuffle(on_all)
     places = sorted(random.sample(range(len(on_all)), len(on_child)), reverse=True)

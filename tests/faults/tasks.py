@@ -9,15 +9,15 @@ KEYS: Final = 12
 
 #: Kind → how often, of ten thousand.
 _MIX: Final = {
-    "quick": 3300,
-    "sleep": 2400,
-    "thread": 2000,
-    "flaky": 900,
-    "keyed": 800,
-    "keyed_thread": 300,
-    "doomed": 140,
-    "refused": 140,
-    "crash": 8,
+    "quick": 5500,
+    "sleep": 1200,
+    "thread": 1500,
+    "flaky": 700,
+    "keyed": 600,
+    "keyed_thread": 250,
+    "doomed": 120,
+    "refused": 120,
+    "crash": 10,
 }
 
 
