@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import pytest
 
@@ -43,7 +43,9 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(SOURCE), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *arguments: str, stderr: IO[str] | int = subprocess.PIPE, **variables: str
+) -> subprocess.Popen[str]:
     """Start a command line as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "trellis.cli", *arguments],
@@ -51,5 +53,5 @@ def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[s
         env={**environment(), **variables},
         text=True,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import logging
 import signal
 import socket
 import sys
@@ -27,6 +28,8 @@ from trellis.worker.guardian.stacks import answer_with_stacks
 from trellis.worker.log import current_log
 from trellis.worker.reports import log_fields
 from trellis.worker.supervisor import Supervisor
+
+_logger = logging.getLogger("trellis.worker")
 
 
 def main(text: str) -> int:
@@ -103,6 +106,7 @@ async def _until_over(told: asyncio.Event, supervisor: Supervisor) -> Parting:
             return "stopped"
         if spent.done():
             return "spent"
+        _logger.info("Draining: no more jobs are taken, and the process ends with its last one.")
         finish = asyncio.create_task(supervisor.finish())
         await asyncio.wait((stop, finish), return_when=asyncio.FIRST_COMPLETED)
         return "drained"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from trellis.worker.texts import storable
 
-_MEGABYTE: Final = 1 << 20
+_MEGABYTE: Final = 1_000_000
 #: ru_maxrss counts kilobytes, on macOS bytes.
 _MEMORY_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 

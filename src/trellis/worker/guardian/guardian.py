@@ -194,7 +194,7 @@ class Guardian:
         if is_crash:
             _logger.error(
                 "Worker process %d %s (peak memory %d MB). Its jobs are now: %s.",
-                ward.pid, ended.how, ended.peak_memory >> 20, fate,
+                ward.pid, ended.how, ended.peak_memory // 1_000_000, fate,
             )  # fmt: skip
         elif left:
             _logger.info("The jobs process %d left are now: %s.", ward.pid, fate)

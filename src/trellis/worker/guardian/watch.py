@@ -21,6 +21,8 @@ from trellis.worker.guardian.process import is_stopped, resident_memory
 from trellis.worker.guardian.ward import Ward
 
 _TICK: Final = 0.25
+#: A loop moves ten times a second; after this long it is worth asking why not.
+_SILENT: Final = 0.5
 #: A loop that has not moved for so long is named.
 _STALLED: Final = 2.0
 #: How long a process may itself deal with an attempt over its timeout.
@@ -31,7 +33,7 @@ _ADVICE: Final = {
     False: "A handler that keeps the interpreter lock belongs in a process of its own: "
     "isolation='process'.",
 }
-_MEGABYTE: Final = 1 << 20
+_MEGABYTE: Final = 1_000_000
 _logger = logging.getLogger("trellis.guardian")
 
 
@@ -70,15 +72,15 @@ class Watch:
         if now - self._looked > _STALLED:
             self._fair_from = now  # we were held up ourselves, and it most likely with us
         self._looked = now
+        if now - board.loop_moved > _SILENT and is_stopped(self._ward.pid):
+            self._fair_from = now
+            return
         still = now - max(board.loop_moved, self._fair_from)
         if still < _STALLED:
             if self._stall_named:
                 _logger.warning("The loop of worker process %d moves again.", self._ward.pid)
             self._stall_named = False
             self._look_at_memory()
-        elif is_stopped(self._ward.pid):
-            self._fair_from = now
-            return
         else:
             await self._look_at_stall(now, still)
         unrenewed = now - max(board.lease_renewed, self._renewed)

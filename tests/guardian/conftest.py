@@ -1,0 +1,206 @@
+"""Real `trellis worker` processes on a real file, and what is needed to follow them.
+
+A handler tells that it has begun by a line in `begun.txt` (job, attempt, process); a test waits for
+that line. What then became of the job is read from its journal, whose times are the engine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from tests.cli.conftest import start
+from trellis import Service
+from trellis.core.events import Event
+from trellis.core.job import JobRecord
+
+PROGRAM = Path(__file__).with_name("program.py")
+PATIENCE = 40.0
+T = TypeVar("T")
+
+
+class Begun(NamedTuple):
+    """A handler that was called."""
+
+    job_id: str
+    attempt: int
+    pid: int
+
+
+class Worker:
+    """A guardian that runs, and its log."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def says(self, words: str) -> str:
+        """Wait until the log has these words; return the line."""
+        return wait_until(lambda: next((x for x in self.log.splitlines() if words in x), None))
+
+    def signal(self, number: int = signal.SIGTERM) -> float:
+        """Send a signal; return the moment by the engine's kind of clock."""
+        sent = time.time()
+        self.process.send_signal(number)
+        return sent
+
+    def ends(self) -> int:
+        """Wait for the end; return the exit code."""
+        return self.process.wait(PATIENCE)
+
+
+class Shop:
+    """A folder with a program and a file of jobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder / 'trellis.db'}"
+        self._workers: list[Worker] = []
+        (folder / "program.py").write_text(PROGRAM.read_text())
+
+    def create(self, name: str, payload: object = None, **options: Any) -> str:  # noqa: ANN401 - any policy
+        """Create a job; `options` are the type's."""
+
+        async def ask(service: Service) -> str:
+            of = type(None) if payload is None else type(payload)
+            job = service.declare(name, payload=of, result=object, **options)
+            ref = await (job.create() if payload is None else job.create(payload))
+            return ref.id
+
+        return self._asked(ask)
+
+    def record(self, job_id: str) -> JobRecord:
+        async def ask(service: Service) -> JobRecord:
+            engine = await service.connection.engine()
+            (record,) = (await engine.load([job_id])).records  # type: ignore[list-item]
+            assert record is not None
+            return record
+
+        return self._asked(ask)
+
+    def journal(self, job_id: str) -> list[Event]:
+        async def ask(service: Service) -> list[Event]:
+            return await (await service.connection.engine()).journal(job_id)  # type: ignore[arg-type]
+
+        return self._asked(ask)
+
+    def failure(self, job_id: str, kind: str = "retry") -> tuple[str, str]:
+        """Return code and message of the error in the job's first event of this kind."""
+        event = next(each for each in self.journal(job_id) if each.kind == kind)
+        error: Any = (event.data or {})["error"]
+        return error[0], error[1]
+
+    def kinds(self, job_id: str) -> list[str]:
+        return [str(event.kind) for event in self.journal(job_id)]
+
+    def state(self, job_id: str, wanted: str) -> JobRecord:
+        """Wait until the job is in this state."""
+
+        def look() -> JobRecord | None:
+            record = self.record(job_id)
+            return record if record.head.state == wanted else None
+
+        return wait_until(look)
+
+    def begun(self, job_id: str, attempt: int = 1) -> Begun:
+        """Wait until this attempt's handler was called."""
+
+        def look() -> Begun | None:
+            path = self.folder / "begun.txt"
+            lines = path.read_text().splitlines() if path.exists() else ()
+            found = (Begun(*json.loads(line)) for line in lines)
+            return next((x for x in found if (x.job_id, x.attempt) == (job_id, attempt)), None)
+
+        return wait_until(look)
+
+    def worker(self, *arguments: str, **variables: str) -> Worker:
+        """Start a worker."""
+        log = self.folder / f"worker-{len(self._workers)}.log"
+        with log.open("w") as file:
+            process = start(self.folder, "worker", *arguments, stderr=file, **variables)
+        self._workers.append(Worker(process, log))
+        return self._workers[-1]
+
+    def working(self, *arguments: str, **variables: str) -> Worker:
+        """Start a worker for the program and wait until it works."""
+        worker = self.worker("program:app", "--grace=1s", *arguments, **variables)
+        worker.says("Working on")
+        return worker
+
+    def close(self) -> None:
+        for worker in self._workers:
+            process = worker.process
+            if process.poll() is None:
+                for pid in (*children(process.pid), process.pid):
+                    os.kill(pid, signal.SIGKILL)
+            process.communicate()
+
+    def _asked(self, ask: Callable[[Service], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with Service("shop", self.url) as service:
+                return await ask(service)
+
+        return asyncio.run(run())
+
+
+def wait_until(look: Callable[[], T | None]) -> T:
+    """Look again and again until there is something; return it."""
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    pytest.fail("It never happened.")
+
+
+def children(pid: int) -> list[int]:
+    """Return the worker processes of a guardian."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in found.stdout.split()]
+
+
+def stop_process(pid: int, database: Path) -> None:
+    """Stop a process at a moment at which it has no write under way: that would stop everybody."""
+
+    def try_to_stop() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(database, timeout=0.05, isolation_level=None)) as other:
+                other.execute("begin immediate")
+        except sqlite3.OperationalError:
+            os.kill(pid, signal.SIGCONT)
+            return False
+        return True
+
+    wait_until(try_to_stop)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process that is not ours to wait for still runs."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()

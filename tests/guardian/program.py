@@ -1,0 +1,108 @@
+# ruff: noqa: ASYNC110, ASYNC240, ASYNC251 - handlers that misbehave are what is tested
+"""What the workers of these tests run: handlers that misbehave in every way."""
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from trellis import ActiveJob, Retry, Service
+
+app = Service("shop", "sqlite:///trellis.db")
+soon = Retry.after("100ms", "100ms", "100ms", "100ms")
+
+
+def begin(job: ActiveJob[object]) -> None:
+    """Say that the handler was called, in one write, which survives whatever comes."""
+    with Path("begun.txt").open("a") as file:
+        file.write(json.dumps([job.id, job.attempt, os.getpid()]) + "\n")
+
+
+@app.job
+async def greet(job: ActiveJob[str]) -> str:
+    begin(job)
+    logging.getLogger("shop.greeting").info("about to greet")
+    return f"Hello, {job.payload}!"
+
+
+@app.job(retry=soon)
+async def fail(job: ActiveJob[str]) -> None:
+    begin(job)
+    raise ValueError(job.payload)
+
+
+@app.job(retry=soon)
+async def wait_for(job: ActiveJob[str]) -> None:
+    """Wait until a file is there."""
+    begin(job)
+    while not Path(job.payload).exists():
+        await asyncio.sleep(0.02)
+
+
+@app.job(retry=soon)
+async def block_loop(job: ActiveJob[float]) -> None:
+    begin(job)
+    time.sleep(job.payload)
+
+
+@app.job(retry=soon, timeout="500ms")
+async def block_too_long(job: ActiveJob[None]) -> None:
+    begin(job)
+    if job.attempt == 1:
+        time.sleep(600)
+
+
+@app.job(retry=soon)
+def sleep_in_thread(job: ActiveJob[float]) -> None:
+    begin(job)
+    if job.attempt == 1:
+        time.sleep(job.payload)
+
+
+@app.job(retry=soon)
+def keep_lock(job: ActiveJob[None]) -> None:
+    """Stay in C code that never gives the interpreter lock up."""
+    begin(job)
+    if job.attempt == 1:
+        re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+@app.job(retry=soon)
+def keep_lock_a_while(job: ActiveJob[None]) -> None:
+    """Keep the interpreter lock for a few leases: some 2 s, whatever the machine."""
+    begin(job)
+    long, ends = 22, time.monotonic() + 2
+    while time.monotonic() < ends:
+        re.match(r"(a+)+$", "a" * long + "b")
+        long += 1
+
+
+@app.job(retry=soon)
+async def exit_process(job: ActiveJob[int]) -> None:
+    begin(job)
+    os._exit(job.payload)
+
+
+@app.job(retry=soon, max_crashes=1)
+async def segfault(job: ActiveJob[None]) -> None:
+    begin(job)
+    ctypes.string_at(0)
+
+
+@app.job(retry=soon)
+async def eat_memory(job: ActiveJob[None]) -> None:
+    begin(job)
+    app.eaten = b"x" * (200 << 20)  # type: ignore[attr-defined]
+
+
+@app.job(retry=soon)
+async def kill_itself(job: ActiveJob[None]) -> None:
+    """Die as the kernel lets die whoever has eaten the memory."""
+    begin(job)
+    if job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,78 @@
+"""A process that dies under its jobs: settled at once, with the evidence, and replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.guardian.conftest import Shop, children, wait_until
+from trellis import Retry
+
+SOON = Retry.after("100ms", "100ms", "100ms", "100ms")
+
+
+def test_a_handler_that_exits_its_process_counts_a_crash_with_the_code(shop: Shop) -> None:
+    job_id = shop.create("exit_process", 7, retry=SOON, max_crashes=2)
+    worker = shop.working()
+    dead = shop.state(job_id, "dead")
+    assert dead.head.crashes == 2
+    assert dead.head.error is not None
+    assert dead.head.error.code == "crash_loop"
+    worker.says("exited with code 7")
+    code, message = shop.failure(job_id)
+    assert code == "crash"
+    assert message.startswith("The process exited with code 7 (peak memory ")
+
+
+def test_a_segfault_is_told_with_the_frame_that_caused_it(shop: Shop) -> None:
+    job_id = shop.create("segfault", max_crashes=1)
+    shop.working()
+    dead = shop.state(job_id, "dead")
+    assert dead.head.error is not None
+    assert "was killed by SIGSEGV" in dead.head.error.message
+    assert "in segfault" in dead.head.error.message
+
+
+def test_a_worker_goes_on_after_a_crash_and_other_jobs_with_it(shop: Shop) -> None:
+    shop.create("kill_itself", retry=SOON)
+    worker = shop.working()
+    worker.says("was killed by SIGKILL (out of memory?)")
+    job_id = shop.create("greet", "you")
+    shop.state(job_id, "completed")
+    assert worker.process.poll() is None
+
+
+def test_who_was_not_alone_in_a_dying_process_is_a_suspect_and_not_counted(shop: Shop) -> None:
+    innocent = shop.create("wait_for", "go", retry=SOON)
+    worker = shop.working()
+    shop.begun(innocent)
+    guilty = shop.create("kill_itself", retry=SOON)
+    shop.begun(guilty)
+    handed_back = wait_until(
+        lambda: next((x for x in shop.journal(innocent) if x.kind == "retry"), None)
+    )
+    assert (handed_back.data or {})["suspect"] is True
+    (shop.folder / "go").touch()
+    assert shop.state(innocent, "completed").head.crashes == 0
+    assert shop.record(innocent).head.attempt == 1
+    assert shop.state(guilty, "completed").head.crashes == 1  # alone, the second time
+    assert worker.process.poll() is None
+
+
+def test_a_process_killed_from_outside_loses_nothing_and_at_once(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "go", retry=SOON)
+    worker = shop.working("--lease=600s")
+    begun = shop.begun(job_id)
+    os.kill(begun.pid, signal.SIGKILL)
+    shop.begun(job_id, 2)  # long before any lease is over
+    (shop.folder / "go").touch()
+    shop.state(job_id, "completed")
+    assert children(worker.process.pid) != [begun.pid]
+
+
+def test_a_program_that_cannot_be_loaded_ends_the_worker_with_its_words(shop: Shop) -> None:
+    (shop.folder / "broken.py").write_text("app = 1 / 0")
+    worker = shop.worker("broken:app")
+    assert worker.ends() == 2
+    assert worker.log.count("ZeroDivisionError") == 1
+    assert "Traceback" not in worker.log

@@ -1,0 +1,91 @@
+"""SIGTERM hands work back within the grace + 2 s, whatever the handler does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.guardian.conftest import Shop, children, is_alive, wait_until
+
+GRACE = 1.0
+#: What the guardian promises on top of the grace.
+MORE = 2.0
+#: The journal's clock and ours are one; a millisecond for the rounding of either.
+SLACK = 0.001
+
+
+@pytest.mark.parametrize(
+    ("job_type", "payload"),
+    [("sleep_in_thread", 600.0), ("keep_lock", None), ("block_loop", 600.0)],
+)
+def test_a_stuck_handler_is_handed_back_and_its_process_gone(
+    shop: Shop, job_type: str, payload: object
+) -> None:
+    job_id = shop.create(job_type, payload)
+    worker = shop.working("--types", job_type)
+    begun = shop.begun(job_id)
+    told = worker.signal()
+    assert worker.ends() == 0
+    gone = time.time()
+    assert not is_alive(begun.pid)
+    created, started, handed_back = shop.journal(job_id)
+    assert (created.kind, started.kind, handed_back.kind) == ("created", "started", "retry")
+    assert shop.record(job_id).head.attempt == 0
+    assert handed_back.at / 1e6 - told <= GRACE + MORE + SLACK
+    assert gone - told <= GRACE + MORE + SLACK
+
+
+def test_a_handler_that_ends_within_the_grace_completes(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "go")
+    worker = shop.worker("program:app", "--grace=20s")
+    shop.begun(job_id)
+    worker.signal()
+    worker.says("Stopping: handlers have 20s to finish")
+    (shop.folder / "go").touch()
+    assert worker.ends() == 0
+    assert shop.kinds(job_id) == ["created", "started", "completed"]
+
+
+def test_a_second_signal_stops_at_once(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "never")
+    worker = shop.worker("program:app", "--grace=600s")
+    shop.begun(job_id)
+    worker.signal(signal.SIGINT)
+    worker.says("Stopping")
+    worker.signal(signal.SIGINT)
+    assert worker.ends() == 130
+    assert shop.kinds(job_id) == ["created", "started", "retry"]
+
+
+def test_a_worker_whose_guardian_was_killed_hands_back_and_ends(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "never")
+    worker = shop.working()
+    begun = shop.begun(job_id)
+    worker.signal(signal.SIGKILL)
+    wait_until(lambda: not is_alive(begun.pid))
+    assert shop.kinds(job_id) == ["created", "started", "retry"]
+
+
+def test_signals_to_the_worker_process_alone_are_left_to_the_guardian(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "go")
+    worker = shop.working()
+    begun = shop.begun(job_id)
+    os.kill(begun.pid, signal.SIGINT)
+    os.kill(begun.pid, signal.SIGTERM)
+    (shop.folder / "go").touch()
+    shop.state(job_id, "completed")
+    assert children(worker.process.pid) == [begun.pid]
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.2, 0.4])
+def test_a_signal_while_the_worker_starts_ends_it_in_order(shop: Shop, moment: float) -> None:
+    """At every moment between the first instruction and the first job."""
+    worker = shop.worker("program:app", "--grace=1s")
+    wait_until(lambda: worker.process.poll() is not None or children(worker.process.pid))
+    time.sleep(moment)  # the moment is what is tested
+    worker.signal()
+    assert worker.ends() == 0
+    assert "Traceback" not in worker.log
