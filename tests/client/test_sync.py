@@ -214,6 +214,7 @@ def test_a_forked_child_goes_on_with_the_same_service_and_so_does_its_parent(
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
+            signal.alarm(60)  # should it hang, it must not stay
             try:
                 os.write(writing, greet.create_sync("child").id.encode())
                 before.status_sync()
