@@ -5,7 +5,6 @@ The one object a program needs. Nothing is opened when it is made; see `client/c
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
@@ -18,6 +17,7 @@ from trellis.contract.home import Home, Lifespan, told_url
 from trellis.contract.including import check_included, import_included
 from trellis.contract.options import DeclareOptions, TypeOptions, check_options, with_defaults
 from trellis.contract.settings import WorkerSettings, worker_settings
+from trellis.contract.settings_file import environment
 from trellis.core.names import check_service
 from trellis.core.spans import Span
 from trellis.errors import ConfigurationError, UnknownJobType
@@ -244,7 +244,7 @@ class Service:
         Leaving the block stops in order: running handlers have `grace` (25 s) to finish, then they
         are interrupted and their jobs handed back.
         """
-        settings = worker_settings(os.environ).with_options(
+        settings = worker_settings(environment()).with_options(
             concurrency=concurrency, lease=lease, grace=grace, poll=poll
         )
         async with work([self], settings) as supervisor:

@@ -96,6 +96,14 @@ class Supervisor:
             engine, session=self._session, executor=self._executor, planner=self._planner,
             roster=self._roster, engine_time=self._time, poll=settings.poll,
         )  # fmt: skip
+        self._fetching: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._grace_is_over = asyncio.Event()
+        self._compose_watch(make_engine)
+
+    def _compose_watch(self, make_engine: Callable[[], Engine]) -> None:
+        """Compose what keeps the lease, looks after running attempts and keeps everything up."""
+        engine, settings = self._engine, self.settings
         self._renewals = Renewals(
             session=self._session, roster=self._roster, executor=self._executor,
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,
@@ -108,21 +116,14 @@ class Supervisor:
             hear=self._renewals.hear, board=self._board,
         )  # fmt: skip
         self._maintenance = Maintenance(
-            engine,
-            self._session,
-            self._pulse,
-            self._fetcher.nudge,
-            sweep=settings.sweep,
-            poll=settings.poll,
-        )
+            engine, self._session, self._pulse, self._fetcher.nudge,
+            sweep=settings.sweep, poll=settings.poll,
+        )  # fmt: skip
         self._sweeper = Sweeper(
             roster=self._roster, executor=self._executor, notes=self._notes,
             keeper=self._keeper, pulse=self._pulse, board=self._board,
         )  # fmt: skip
         self._cancels = CancelWatch(engine, self._roster)
-        self._fetching: asyncio.Task[None] | None = None
-        self._loops: list[asyncio.Task[None]] = []
-        self._grace_is_over = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self.start()
