@@ -43,6 +43,8 @@ async def resources() -> AsyncIterator[dict[str, Any]]:
     yield {"process": os.getpid(), "beat": beat}
     if "SHOP_CLOSED" in os.environ:
         here(os.environ["SHOP_CLOSED"])
+    if "SHOP_STAYS_OPEN" in os.environ:
+        time.sleep(600)  # noqa: ASYNC251 - that is the point
 
 
 @ruin.lifespan
@@ -58,6 +60,11 @@ def here(path: str) -> None:
     draft = Path(f"{path}.{os.getpid()}")
     draft.write_text(str(os.getpid()))
     draft.rename(path)
+
+
+def wait_for(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.002)
 
 
 def lives(process: int) -> bool:
@@ -119,9 +126,9 @@ def talk(job: ActiveJob[None]) -> str:
 def lock_plain(job: ActiveJob[str]) -> str:
     with job.lock("ledger"):
         here(job.payload)
-        while not Path(f"{job.payload}.go").exists():
-            time.sleep(0.002)
-    return "freed"
+        wait_for(f"{job.payload}.free")
+    wait_for(f"{job.payload}.end")
+    return "freed before the end"
 
 
 @shop.job(isolation="process", retry=ONCE)
@@ -150,11 +157,13 @@ def never_called() -> None: ...
 
 
 @shop.job(isolation="process")
-def fork() -> str:
+def fork(job: ActiveJob[None]) -> str:
     child = os.fork()
     if child:
         os.waitpid(child, 0)
-    return "parent" if child else "copy"
+    who = "parent" if child else "copy"
+    job.log.info(who)
+    return who
 
 
 # -- every way to end --------------------------------------------------------------------------
@@ -329,7 +338,7 @@ def keep_the_lock(path: str) -> None:
     re.match(r"(a+)+b", "a" * 60)
 
 
-@shop.job(isolation="process")
+@shop.job(isolation="process", cancel_grace="1h")
 def look(job: ActiveJob[str]) -> str:
     here(job.payload)
     while not job.stopping:

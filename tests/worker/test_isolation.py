@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +38,7 @@ async def test_handlers_of_both_kinds_run_one_after_another_in_the_same_other_pr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = tmp_path / "closed"
+    monkeypatch.setattr("trellis.worker.isolation.pool._LAST_MOMENT", 30.0)
     async with shop, shop.worker(concurrency=1):
         monkeypatch.setenv("SHOP_CLOSED", str(closed))
         plain_ref = await isolated.where_plain.create("a")
@@ -52,8 +55,18 @@ async def test_handlers_of_both_kinds_run_one_after_another_in_the_same_other_pr
         record = (await engine.load([JobId(one.id)])).records[0]
         assert record is not None
         assert said["job"] == [one.id, 1, payload, record.definition.context.request_id]
-    await eventually(lambda: not lives(plain["process"]))
+    assert not lives(plain["process"])
     assert closed.read_text() == str(plain["process"])
+
+
+async def test_a_process_that_will_not_leave_is_gone_when_its_worker_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shop, shop.worker():
+        monkeypatch.setenv("SHOP_STAYS_OPEN", "1")
+        process = (await (await isolated.where_async.create("x")).wait("30s"))["process"]
+        monkeypatch.delenv("SHOP_STAYS_OPEN")
+    assert not lives(process)
 
 
 async def test_what_a_handler_says_arrives_in_order_and_before_its_end() -> None:
@@ -122,11 +135,12 @@ async def test_a_lock_held_there_is_held_against_all_until_it_is_given_back(tmp_
     async with shop, shop.worker(concurrency=2):
         holder = await isolated.lock_plain.create(str(path))
         await eventually(path.exists)
-        with pytest.raises(JobDead, match=f"is not free: job {holder.id} on worker"):
+        with pytest.raises(JobDead, match=re.escape(f"is not free: job {holder.id} on worker")):
             await (await isolated.lock_async.create("0s")).wait("30s")
-        (tmp_path / "held.go").touch()
-        assert await holder.wait("30s") == "freed"
+        (tmp_path / "held.free").touch()
         assert await (await isolated.lock_async.create("30s")).wait("30s") == "got it"
+        (tmp_path / "held.end").touch()
+        assert await holder.wait("30s") == "freed before the end"
 
 
 async def test_isolation_works_with_jobs_in_memory_but_none_can_be_created_there() -> None:
@@ -140,15 +154,18 @@ async def test_isolation_works_with_jobs_in_memory_but_none_can_be_created_there
 
 async def test_a_lifespan_that_fails_there_fails_the_attempt_and_says_so() -> None:
     async with ruin, ruin.worker():
-        with pytest.raises(JobDead, match="could not be set up in a process of its own.*no databa"):
+        with pytest.raises(
+            JobDead, match=r"could not be set up in a process of its own.*no databa"
+        ):
             await (await isolated.never_called.create()).wait("30s")
 
 
-async def test_a_process_that_a_handler_forks_settles_nothing() -> None:
+async def test_a_process_that_a_handler_forks_says_nothing_and_settles_nothing() -> None:
     async with shop, shop.worker() as worker:
         ref = await isolated.fork.create()
         assert await ref.wait("30s") == "parent"
         assert worker.settled == 1
+        assert [line.message for line in await logs(ref)] == ["parent"]
 
 
 async def test_a_type_in_processes_is_never_claimed_ahead() -> None:
@@ -189,8 +206,18 @@ async def test_a_process_without_work_ends_after_a_while() -> None:
     processes = HandlerProcesses(2, kept=0.01)
     process = await processes.take(name, fresh=False)
     processes.give_back(process)
-    assert (await process.ended).code == 0
+    await process.ended
     await processes.close()
+
+
+async def test_the_end_of_the_line_ends_a_process() -> None:
+    name = LocalType(isolated.where_plain.job_type).found_as
+    assert name is not None
+    processes = HandlerProcesses(1)
+    process = await processes.take(name, fresh=True)
+    assert process._writer is not None
+    process._writer.close()
+    assert (await process.ended).code == -signal.SIGKILL
 
 
 async def test_no_more_processes_are_kept_than_there_are_slots() -> None:
@@ -200,9 +227,9 @@ async def test_no_more_processes_are_kept_than_there_are_slots() -> None:
     first = await processes.take(name, fresh=True)
     processes.give_back(first)
     second = await processes.take(name, fresh=True)
-    assert (await first.ended).code == 0
+    await first.ended
     await processes.close()
-    assert (await second.ended).code == 0
+    await second.ended
 
 
 async def test_a_job_waits_uncounted_while_no_process_can_be_started(

@@ -102,10 +102,11 @@ async def test_a_job_that_keeps_taking_its_process_down_is_given_up(tmp_path: Pa
 async def test_a_suspect_runs_in_a_fresh_process_that_serves_nobody_else() -> None:
     async with shop:
         (ref,) = await suspects(shop, isolated.where_here)
+        first = await isolated.where_plain.create("first", priority=4)
         async with shop.worker(concurrency=1):
-            process = await (await isolated.where_plain.create("first")).wait("30s")
+            process = (await first.wait("30s"))["process"]
             alone = await ref.wait("30s")
-            assert alone not in (os.getpid(), process["process"])
+            assert alone not in (os.getpid(), process)
             await eventually(lambda: not lives(alone))
             other = await isolated.where_here.create()
             assert await other.wait("30s") == os.getpid()
@@ -129,7 +130,7 @@ async def test_a_suspect_that_crashes_alone_is_counted_and_given_up_in_the_end(
 async def test_a_suspect_that_only_this_process_finds_runs_alone_in_it() -> None:
     own = Service("own", "memory://")
     running: set[str] = set()
-    seen: list[set[str]] = []
+    seen: list[tuple[set[str], list[bool]]] = []
     go_on = asyncio.Event()
 
     @own.job
@@ -142,7 +143,7 @@ async def test_a_suspect_that_only_this_process_finds_runs_alone_in_it() -> None
     async def accused(name: str) -> None:
         running.add(name)
         await asyncio.sleep(0)
-        seen.append(set(running))
+        seen.append((set(running), [each.isolated for each in worker._board.running()]))
         running.discard(name)
 
     async with own:
@@ -154,11 +155,15 @@ async def test_a_suspect_that_only_this_process_finds_runs_alone_in_it() -> None
             late = await accused.create("late")
             # The second is handed back, because it waits in vain, and is as suspect as before.
             await eventually(lambda: worker.settled == 1)
+            assert all([(await head(own, ref)).suspect for ref in refs])
             assert (running, seen) == ({"before"}, [])
             go_on.set()
             for ref in (*refs, late):
                 await ref.wait("30s")
-    assert [each for each in seen if each & {"first", "second"}] == [{"first"}, {"second"}]
+    assert [each for each in seen if each[0] & {"first", "second"}] == [
+        ({"first"}, [False]),
+        ({"second"}, [False]),
+    ]
 
 
 async def test_a_process_that_dies_without_work_costs_no_job_anything() -> None:

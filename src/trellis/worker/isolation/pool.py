@@ -14,11 +14,11 @@ from trellis.worker.isolation.process import HandlerProcess
 
 #: How long a process without work is kept, in seconds.
 KEPT: Final = 60.0
-#: How long one may take to begin, and to leave.
+#: How long one may take to begin, and to leave: lifespans may have something to close.
 _START: Final = 60.0
-_FAREWELL: Final = 1.0
-#: How long the worker waits for those that are left when it ends.
-_LAST_MOMENT: Final = 0.25
+_FAREWELL: Final = 5.0
+#: How long the worker waits for those that are leaving when it ends itself.
+_LAST_MOMENT: Final = 1.0
 
 
 class NotStarted(Exception):

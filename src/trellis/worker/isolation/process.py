@@ -160,7 +160,12 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a process; return it with our end of the line to it."""
     ours, theirs = socket.socketpair()
     level = logging.getLogger().level
-    told = (json.dumps(sys.path), str(theirs.fileno()), str(os.getpid()), str(level))
+    told = (
+        json.dumps([str(place) for place in sys.path]),
+        str(theirs.fileno()),
+        str(os.getpid()),
+        str(level),
+    )
     try:
         with theirs:
             process = subprocess.Popen(  # noqa: S603 - our own command
