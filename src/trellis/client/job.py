@@ -14,7 +14,7 @@ from trellis.client.answers import Answer, Rejected, answer
 from trellis.client.connection import Connection
 from trellis.client.options import CreateOptions, ManyOptions
 from trellis.client.ref import JobRef
-from trellis.client.request import new_job
+from trellis.client.request import new_job, new_jobs
 from trellis.client.storing import how_many, store, store_sync
 from trellis.contract.declaration import JobType
 from trellis.contract.options import check_options
@@ -154,7 +154,7 @@ class Job(Generic[P_contra, R_co]):
 
     def _many(self, payloads: Iterable[P_contra], options: ManyOptions) -> list[NewJob]:
         check_options(options, ManyOptions, "create_many")
-        return [new_job(self._job_type, payload, **options) for payload in payloads]
+        return new_jobs(self._job_type, payloads, **options)
 
     def _answers(
         self, jobs: list[NewJob], results: list[CreateResult], tx: object

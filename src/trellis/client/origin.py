@@ -1,7 +1,7 @@
-"""Where a new job comes from: its id, and the request and trace it continues.
+"""Where new jobs come from: the request and trace they continue.
 
-The active OpenTelemetry span comes first, then the job whose handler creates this one; without
-either the job starts a trace of its own, so none is without one.
+The active OpenTelemetry span comes first, then the job whose handler creates these; without either
+the call starts a trace of its own, which all its jobs share, so none is without one.
 """
 
 from __future__ import annotations
@@ -9,30 +9,32 @@ from __future__ import annotations
 import random
 
 from opentelemetry import trace
-from ulid import ULID
 
 from trellis.contract.ambient import current_context
-from trellis.core.context import Context, fresh_context, traceparent
+from trellis.core.context import Context, traceparent
 from trellis.core.job import JobId
 
 # Ids of traces are no secrets; this source costs a tenth of the system's.
 _random = random.Random()  # noqa: S311
 
 
-def new_job_id() -> JobId:
-    """Return a fresh id; ids made later sort later, to the millisecond."""
-    return JobId(str(ULID()))
+class Origin:
+    """The context of the jobs that one call creates."""
 
+    def __init__(self) -> None:
+        span = trace.get_current_span().get_span_context()
+        around = current_context.get()
+        self._around = None if span.is_valid else around
+        #: The request they continue; None: each job is a request of its own.
+        self._request = None if around is None else around.request_id
+        self._state: str | None = None
+        if span.is_valid:
+            self._parent = traceparent(span.trace_id, span.span_id, span.trace_flags)
+            self._state = (span.trace_state.to_header() if span.trace_state else "") or None
+        else:
+            bits = _random.getrandbits(128) or 1, _random.getrandbits(64) or 1
+            self._parent = traceparent(*bits, flags=0)
 
-def origin_context(job_id: JobId) -> Context:
-    """Return the context a job created here and now belongs to."""
-    span = trace.get_current_span().get_span_context()
-    around = current_context.get()
-    if span.is_valid:
-        request = around.request_id if around is not None else job_id
-        header = traceparent(span.trace_id, span.span_id, span.trace_flags)
-        state = span.trace_state.to_header() if span.trace_state else ""
-        return Context(request, header, state or None)
-    if around is not None:
-        return around
-    return fresh_context(job_id, _random.getrandbits(128), _random.getrandbits(64))
+    def context(self, job_id: JobId) -> Context:
+        """Return the context of one of the jobs."""
+        return self._around or Context(self._request or job_id, self._parent, self._state)

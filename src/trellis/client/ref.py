@@ -16,11 +16,11 @@ from trellis.client import history
 from trellis.client.connection import Connection
 from trellis.client.history import JobEvent, JobLogLine
 from trellis.client.missing import no_such_job, not_committed
-from trellis.client.origin import new_job_id
 from trellis.client.transactions import refuse_while_open
 from trellis.client.workers import missing_worker, nobody_works
 from trellis.contract import given
 from trellis.contract.declaration import JobType
+from trellis.contract.ids import new_job_id
 from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import SECOND, Span, in_words, micros, to_datetime

@@ -6,59 +6,84 @@ Everything that can be wrong with a request is found here, before anything is se
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from reprlib import repr as shown
-from typing import Unpack
+from typing import Any, Final, Unpack
 
 from trellis.client.options import CreateOptions
-from trellis.client.origin import new_job_id, origin_context
+from trellis.client.origin import Origin
 from trellis.contract import given
 from trellis.contract.declaration import JobType
+from trellis.contract.ids import new_job_id
 from trellis.contract.options import check_options
 from trellis.core.admission import check_new_job
-from trellis.core.job import NewJob
+from trellis.core.context import Context
+from trellis.core.job import JobId, NewJob
 from trellis.core.jsontext import dump_json
 from trellis.core.keys import derive_key
 from trellis.core.spans import Instant, Micros, Span
 from trellis.errors import ConfigurationError
 
+#: What differs between the requests of a call stands before this place of a `NewJob`.
+_VARIES: Final = NewJob._fields.index("context") + 1
+
 
 def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptions]) -> NewJob:
     """Return the request; raise `PayloadInvalid`, `KeyUnresolved` or `ConfigurationError`."""
-    check_options(options, CreateOptions, "A job", _meant(job_type, payload))
-    text = job_type.payload.encode(payload)
-    job_id = new_job_id()
-    context = origin_context(job_id)
+    return new_jobs(job_type, [payload], **options)[0]
+
+
+def new_jobs(
+    job_type: JobType, payloads: Iterable[object], /, **options: Unpack[CreateOptions]
+) -> list[NewJob]:
+    """Return the requests of one call: what they share is made and checked once."""
+    payloads = list(payloads)
+    check_options(options, CreateOptions, "A job", _meant(job_type, payloads))
+    pattern = check_new_job(_pattern(job_type, options))
+    origin = Origin()
+    encode = job_type.payload.encode
+    service, name, queue, policy = pattern.service, pattern.type, pattern.queue, pattern.policy
+    rest: tuple[Any, ...] = pattern[_VARIES:]
+    jobs = []
+    for payload in payloads:
+        text, job_id = encode(payload), new_job_id()
+        context = origin.context(job_id)
+        jobs.append(NewJob(job_id, service, name, queue, text, policy, context, *rest))
+    if policy.key is None:
+        return jobs
+    return [check_new_job(each._replace(key=_key(job_type, each.payload))) for each in jobs]
+
+
+def _pattern(job_type: JobType, options: CreateOptions) -> NewJob:
+    """Return what all requests of a call have in common: everything but id, payload and context."""
     deadline_at, deadline_in = _deadline(job_type, options.get("deadline"))
     run_at, delay = _start(options.get("at"), options.get("delay"))
     config = options.get("config")
-    new = NewJob(
-        job_id,
+    return NewJob(
+        JobId(""),
         job_type.service,
         job_type.name,
         job_type.queue,
-        text,
+        "",
         job_type.policy,
-        context,
+        Context("", ""),
         priority=given.whole_number("priority", options.get("priority", 0)),
         run_at=run_at,
         delay=delay,
         deadline_at=deadline_at,
         deadline_in=deadline_in,
-        key=_key(job_type, text),
         dedupe=_text("dedupe", options.get("dedupe"), "order-7"),
         idempotency_key=_text("idempotency_key", options.get("idempotency_key"), "call-1"),
         tags=_tags(options.get("tags")),
         config=None if config is None else dump_json(config, "config"),
         expect=_text("expect", options.get("expect"), "a1b2c3"),
     )
-    return check_new_job(new)
 
 
-def _meant(job_type: JobType, payload: object) -> str:
+def _meant(job_type: JobType, payloads: Sequence[object]) -> str:
     """Say what an unknown keyword was most likely meant for, if it was not an option at all."""
-    if payload is not None or job_type.takes_nothing:
+    if job_type.takes_nothing or any(each is not None for each in payloads[:1]):
         return ""
     return (
         f"The payload comes first and without a name: write {job_type.name}.create(payload), "

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ulid import ULID
-
 from trellis import control
+from trellis.contract.ids import new_job_id
 from trellis.core.commands import Cancel, Command
 from trellis.core.job import JobId, JobRecord
 from trellis.core.lifecycle import Refused, Stale
@@ -112,7 +111,7 @@ async def clone_each(engine: Engine, source: Source, progress: Progress) -> Tall
 
 def new_id() -> JobId:
     """Return the id of a new job."""
-    return JobId(str(ULID()))
+    return new_job_id()
 
 
 _REMOVED: Final[dict[Removal, tuple[Became, str]]] = {

@@ -9,8 +9,7 @@ import secrets
 from dataclasses import replace
 from typing import Final, TypedDict, Unpack
 
-from ulid import ULID
-
+from trellis.contract.ids import new_job_id
 from trellis.core.commands import Complete
 from trellis.core.context import Context, fresh_context
 from trellis.core.job import Definition, Fence, JobId, JobRecord, NewJob, SessionId, define
@@ -55,7 +54,7 @@ class JobParts(TypedDict, total=False):
 
 def a_job_id() -> JobId:
     """Return a job id nobody has used."""
-    return JobId(str(ULID()))
+    return new_job_id()
 
 
 def a_context() -> Context:

@@ -1,0 +1,80 @@
+"""Ids of new jobs: ULIDs that grow within a process, made at a tenth of a library's cost.
+
+A bulk create makes a hundred thousand of them a second, and a general ULID object costs as much as
+storing the whole job. The layout is the standard's: 48 bits of milliseconds, then 80 random bits,
+in Crockford's base 32. Within one millisecond the random part grows by a random step, so later ids
+sort later, and their ends, which people use as short ids, still differ. A forked child starts anew.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from typing import Final
+
+from trellis.core.job import JobId
+
+_LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+#: Two letters for every ten bits.
+_PAIRS: Final = [high + low for high in _LETTERS for low in _LETTERS]
+_TEN_BITS: Final = 0x3FF
+# Random enough that no two processes meet, and far cheaper than the system's source.
+_random = random.Random()  # noqa: S311 - an id is no secret
+
+
+class _Maker:
+    """Makes one id after another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._millisecond = 0
+        self._prefix = ""
+        self._tail = 0
+
+    def make(self) -> JobId:
+        """Return an id that sorts after all made before in this process."""
+        now = time.time_ns() // 1_000_000
+        with self._lock:
+            if now > self._millisecond:
+                self._millisecond = now
+                self._prefix = _write(now, 5)
+                self._tail = _random.getrandbits(79)  # room to grow
+            else:
+                self._tail += 1 + _random.getrandbits(48)
+            prefix, tail = self._prefix, self._tail
+        pairs = _PAIRS
+        return JobId(
+            prefix
+            + pairs[tail >> 70]
+            + pairs[tail >> 60 & _TEN_BITS]
+            + pairs[tail >> 50 & _TEN_BITS]
+            + pairs[tail >> 40 & _TEN_BITS]
+            + pairs[tail >> 30 & _TEN_BITS]
+            + pairs[tail >> 20 & _TEN_BITS]
+            + pairs[tail >> 10 & _TEN_BITS]
+            + pairs[tail & _TEN_BITS]
+        )
+
+
+def _write(number: int, pairs: int) -> str:
+    shifts = range(10 * (pairs - 1), -1, -10)
+    return "".join(_PAIRS[number >> shift & _TEN_BITS] for shift in shifts)
+
+
+_maker = _Maker()
+
+
+def new_job_id() -> JobId:
+    """Return a fresh id; ids made later sort later."""
+    return _maker.make()
+
+
+def _start_anew() -> None:
+    global _maker  # noqa: PLW0603 - the parent's next ids must not be the child's too
+    _random.seed()
+    _maker = _Maker()
+
+
+os.register_at_fork(after_in_child=_start_anew)
