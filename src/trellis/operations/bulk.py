@@ -9,7 +9,7 @@ from typing import Final, Literal
 from trellis import control
 from trellis.contract.ids import new_job_id
 from trellis.core.commands import Cancel, Command
-from trellis.core.job import JobId, JobRecord
+from trellis.core.job import JobRecord
 from trellis.core.lifecycle import Refused, Stale
 from trellis.engines.port import Engine
 from trellis.engines.values import KeyRefused, Removal
@@ -100,18 +100,13 @@ async def clone_each(engine: Engine, source: Source, progress: Progress) -> Tall
     async for _, jobs in source.batches(engine):
         for job_id, _ in jobs:
             try:
-                tally.note(await control.clone(engine, job_id, new_id()), "done")
+                tally.note(await control.clone(engine, job_id, new_job_id()), "done")
             except JobNotFound:
                 tally.note(job_id, "missing")
             except AdmissionError as error:
                 tally.note(job_id, "refused", str(error))
         progress(tally.total)
     return tally
-
-
-def new_id() -> JobId:
-    """Return the id of a new job."""
-    return new_job_id()
 
 
 _REMOVED: Final[dict[Removal, tuple[Became, str]]] = {

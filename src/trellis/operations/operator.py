@@ -13,6 +13,7 @@ from typing import Literal, Self, Unpack
 
 from trellis import control
 from trellis.contract import given
+from trellis.contract.ids import new_job_id
 from trellis.contract.settings import DEFAULT_URL
 from trellis.contract.settings_file import environment
 from trellis.core.commands import Cancel, Command, Dismiss, ReleaseKey, Replay, Retry
@@ -45,7 +46,6 @@ from trellis.insight.views import (
     WorkerView,
 )
 from trellis.insight.why import START_WORKER, Why, explain
-from trellis.operations.bulk import new_id
 from trellis.operations.choosing import Matching, Named
 from trellis.operations.following import follow_logs, until_ended
 from trellis.operations.keys import blocking_job, list_keys
@@ -240,7 +240,7 @@ class Operator:
     async def clone(self, job_id: str) -> JobView:
         """Create a new job from this one's definition, linked to it."""
         record = await self._record(job_id)
-        made = await control.clone(self.engine, record.definition.id, new_id())
+        made = await control.clone(self.engine, record.definition.id, new_job_id())
         return await self.get(made)
 
     async def delete(self, job_id: str) -> None:
