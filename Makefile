@@ -10,7 +10,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench format docs constraints clean
+.PHONY: help demo test faults check bench format docs constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -21,6 +21,9 @@ demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep ke
 test: $(DEV) ## Run the tests (ARGS="-k word" for some of them)
 	@echo "tests: pytest"
 	@$(BIN)/python -m pytest -n 2 -q tests $(ARGS)
+
+faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--seed x")
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 check: $(DEV) ## Check layout, lint, types, layers, generated docs and sizes
 	@echo "layout: ruff format"
