@@ -18,6 +18,7 @@ from trellis.client.history import JobEvent, JobLogLine
 from trellis.client.missing import no_such_job, not_committed
 from trellis.client.transactions import refuse_while_open
 from trellis.client.workers import missing_worker, nobody_works
+from trellis.cloning import clone
 from trellis.contract import given
 from trellis.contract.declaration import JobType
 from trellis.contract.ids import new_job_id
@@ -168,7 +169,7 @@ class JobRef(Generic[R_co]):
     async def clone(self) -> JobRef[R_co]:
         """Create a new job with the same payload and policies, whatever became of this one."""
         engine = await self._connection.engine()
-        job_id = await control.clone(engine, JobId(self.id), new_job_id())
+        job_id = await clone(engine, JobId(self.id), new_job_id())
         return JobRef(job_id, self._job_type, self._connection)
 
     clone_sync = synced(clone)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from trellis import control
+from trellis.cloning import clone
 from trellis.contract.ids import new_job_id
 from trellis.core.commands import Cancel, Command
 from trellis.core.job import JobRecord
@@ -100,7 +101,7 @@ async def clone_each(engine: Engine, source: Source, progress: Progress) -> Tall
     async for _, jobs in source.batches(engine):
         for job_id, _ in jobs:
             try:
-                tally.note(await control.clone(engine, job_id, new_job_id()), "done")
+                tally.note(await clone(engine, job_id, new_job_id()), "done")
             except JobNotFound:
                 tally.note(job_id, "missing")
             except AdmissionError as error:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from trellis import control
+from trellis.cloning import clone
 from trellis.contract import given
 from trellis.contract.ids import new_job_id
 from trellis.contract.settings import DEFAULT_URL
@@ -240,7 +241,7 @@ class Operator:
     async def clone(self, job_id: str) -> JobView:
         """Create a new job from this one's definition, linked to it."""
         record = await self._record(job_id)
-        made = await control.clone(self.engine, record.definition.id, new_job_id())
+        made = await clone(self.engine, record.definition.id, new_job_id())
         return await self.get(made)
 
     async def delete(self, job_id: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from trellis.control import apply, clone
+from trellis.cloning import clone
+from trellis.control import apply
 from trellis.core.commands import Cancel, Complete, Dismiss, Fail, ReleaseKey, Replay
 from trellis.core.commands import Retry as RetryJob
 from trellis.core.job import Failure, JobRecord
