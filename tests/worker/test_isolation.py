@@ -112,6 +112,15 @@ async def test_every_ending_is_the_same_as_in_the_worker() -> None:
     assert "trellis/worker" not in (record.head.error.detail or "")
 
 
+async def test_a_process_whose_handler_tried_to_leave_it_runs_no_other() -> None:
+    async with shop, shop.worker(concurrency=1) as worker:
+        before = await (await isolated.where_plain.create("a")).wait("30s")
+        await shop.find("leave-apart").create()
+        await eventually(lambda: worker.settled == 2)
+        after = await (await isolated.where_plain.create("b")).wait("30s")
+    assert before["process"] != after["process"]
+
+
 async def ending(ref: JobRef[Any]) -> tuple[str, dict[str, Any]]:
     """Return how the first attempt ended, without its stack, whose frames lie elsewhere."""
     engine = await shop.connection.engine()

@@ -96,6 +96,18 @@ async def test_a_handler_sees_that_it_should_stop(tmp_path: Path) -> None:
         await eventually(is_gone(process))
 
 
+async def test_a_cancel_that_comes_before_the_process_is_there_reaches_the_handler(
+    tmp_path: Path,
+) -> None:
+    async with shop, shop.worker() as worker:
+        ref = await isolated.look.create(str(tmp_path / "looks"))
+        await eventually(lambda: len(worker._roster.running) == 1)
+        (attempt,) = worker._roster.running.values()
+        attempt.asked = True
+        with pytest.raises(JobCancelled):
+            await ref.wait("60s")
+
+
 async def run_until_begun(worker: Supervisor, path: Path) -> int:
     """Return the process of the one handler that runs, once it does."""
     process = await process_in(path)

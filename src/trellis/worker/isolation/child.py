@@ -71,6 +71,7 @@ def _hear(line: Line, orders: _Orders, handling: Handling) -> None:
         while (message := line.hear()) is not None:
             match message["word"]:
                 case "job":
+                    handling.expect()
                     orders.put(message)
                 case "asked":
                     handling.ask()

@@ -48,6 +48,8 @@ class Handling:
         self._process = os.getpid()
         self._attempt: Attempt | None = None
         self._task: asyncio.Task[Any] | None = None
+        #: What was heard about the present order, maybe before its handler could be found.
+        self._is_asked = self._is_interrupted = False
         #: Whether something happened that the next attempt should not be exposed to.
         self._worn = False
 
@@ -64,6 +66,7 @@ class Handling:
             self._tell(fence, verdict.not_loaded(fence, error))
             return
         attempt = self._attempt = Attempt(record, fence, kind, 0.0)
+        self._pass_on()
         command = self._call(attempt)
         self._attempt = self._task = None
         self._tell(fence, command)
@@ -124,10 +127,14 @@ class Handling:
 
     # -- on the thread that hears the worker ---------------------------------------------------
 
+    def expect(self) -> None:
+        """Be ready to hear about another order."""
+        self._is_asked = self._is_interrupted = False
+
     def ask(self) -> None:
         """Pass on that somebody wants the job cancelled."""
-        if self._attempt is not None:
-            self._attempt.asked = True
+        self._is_asked = True
+        self._pass_on()
 
     def tell_stopping(self) -> None:
         """Pass on that the worker was told to stop."""
@@ -135,8 +142,15 @@ class Handling:
 
     def interrupt(self) -> None:
         """Have the handler end: a coroutine is cancelled, a function can only look."""
-        attempt, task = self._attempt, self._task
-        if attempt is not None:
-            attempt.stop_reason = Stop.LOST
+        self._is_interrupted = True
+        self._pass_on()
+        task = self._task
         if task is not None:
             self._runner.get_loop().call_soon_threadsafe(task.cancel)
+
+    def _pass_on(self) -> None:
+        attempt = self._attempt
+        if attempt is not None and self._is_asked:
+            attempt.asked = True
+        if attempt is not None and self._is_interrupted:
+            attempt.stop_reason = Stop.LOST
