@@ -46,6 +46,10 @@ def _free_instead_of_linger() -> None:
     setattr(keying, "slot_effect", lambda _: "free")  # noqa: B010 - the name it was imported under
 
 
+def _free_locks_instead_of_linger() -> None:
+    setattr(committing, "may_run_on", lambda _: False)  # noqa: B010 - as above
+
+
 def _believe_any_note() -> None:
     def note_one(tx: Transaction, note: Note) -> NoteResult:
         noting._mark_seen(tx, note)
@@ -70,6 +74,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "look too late": _sql(("due_jobs", "look_at <= ?", "look_at < ?")),
     "keep the dedupe mark after the claim": _sql(("claim_take", "dedupe = null,", "")),
     "free a slot whose handler may still run": _free_instead_of_linger,
+    "free a lock whose handler may still run": _free_locks_instead_of_linger,
     "believe any note": _believe_any_note,
     "renew a session that was reaped": _sql(("session_lease", "and ended_at is null", "")),
     "reap by the wall clock": _sql(

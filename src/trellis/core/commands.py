@@ -2,7 +2,8 @@
 
 Commands of a worker carry the fence of their attempt; `decide` refuses them when it no longer
 holds. Commands of operators and of the clock carry none: they are guarded by the version alone.
-`stopped` says whether the handler is known to have stopped: only then is its key slot free.
+`stopped` says whether the handler is known to have stopped: only then are its key slot and
+its locks free.
 """
 
 from __future__ import annotations

@@ -93,19 +93,31 @@ def first_run_at(new: NewJob, now: Instant) -> Instant:
     return max(asked, now)
 
 
+def may_run_on(transition: Transition) -> bool:
+    """Tell whether the attempt was ended from outside while its handler may still run.
+
+    Then what it holds, its slot and its locks, stays held until the worker reports that the handler
+    stopped, for at most one lease.
+    """
+    return (
+        transition.before.state is State.ACTIVE
+        and transition.head.state is not State.ACTIVE
+        and not transition.command.stopped
+    )
+
+
 def slot_effect(transition: Transition) -> Literal["keep", "free", "linger"]:
     """Say what a transition means for the key slot the job may hold.
 
-    `linger`: the attempt was ended from outside while its handler may still run, so the slot stays
-    taken until the worker reports that it stopped, or its lease is over. Then it is free, unless
-    the job keeps it between attempts (`keeps_slot`).
+    When lingering has ended the slot is free, unless the job keeps it between attempts
+    (`keeps_slot`).
     """
-    after = transition.head
-    if after.state is State.ACTIVE:
-        return "keep"
-    if transition.before.state is State.ACTIVE and not transition.command.stopped:
+    if may_run_on(transition):
         return "linger"
-    return "keep" if keeps_slot(transition.definition, after) else "free"
+    after = transition.head
+    if after.state is State.ACTIVE or keeps_slot(transition.definition, after):
+        return "keep"
+    return "free"
 
 
 def keeps_slot(definition: Definition, head: Head) -> bool:

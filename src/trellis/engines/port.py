@@ -33,6 +33,7 @@ from trellis.engines.values import (
     CommitResult,
     Counts,
     CreateResult,
+    CrossCounts,
     Demand,
     Due,
     DueKind,
@@ -151,8 +152,10 @@ class Engine(Protocol):
 
         Otherwise the answer is who has it. Taking what one has already is fine. A lock counts only
         while its session is open and within its lease and, with a token, while that attempt is
-        still the job's present one; after that it is free, and the next who asks has it. Whoever
-        asks when over itself can hold nothing and is answered with itself.
+        still the job's present one; after that it is free, and the next who asks has it. Only a
+        lock of an attempt that was ended from outside lingers, as its slot does, until the worker
+        reports that the handler stopped, for at most one lease. Whoever asks when over itself can
+        take nothing and is answered with itself.
         """
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
@@ -167,13 +170,16 @@ class Engine(Protocol):
         """Return what maintenance must look at: lapsed sessions, lost attempts, overdue jobs."""
 
     async def promote(self, limit: int) -> int:
-        """Make jobs whose time has come claimable; end lingering slots. Moves no version."""
+        """Make jobs whose time has come claimable; end what has lingered. Moves no version."""
 
     async def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due that `promote` has yet to move."""
 
     async def prune(self, limit: int) -> int:
-        """Remove ended jobs that retention no longer keeps, leaving a removal record each."""
+        """Remove ended jobs that retention no longer keeps, leaving a removal record each.
+
+        And sessions that were over `KEEP_SESSIONS` ago; `limit` and the answer count both.
+        """
 
     async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
         """Remove ended jobs at once, dead letters too, as `prune` does; live ones are refused."""
@@ -188,6 +194,9 @@ class Engine(Protocol):
 
     async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
         """Count matching jobs per group."""
+
+    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+        """Count matching jobs per combination of these groups, at least one, in one look."""
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job, oldest first, notes in the journal included."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from trellis.core.admission import Reason
 from trellis.core.job import Failure, Fence, JobId, JobRecord, SessionId
-from trellis.core.spans import Instant, Micros
+from trellis.core.spans import Instant, Micros, micros
 from trellis.core.states import State
 
 # -- create ------------------------------------------------------------------------------------
@@ -184,6 +184,9 @@ class LogEntry(NamedTuple):
 
 # -- sessions ----------------------------------------------------------------------------------
 
+#: How long a session that is over can still be looked at, before `prune` removes it.
+KEEP_SESSIONS: Final[Micros] = micros("1d")
+
 
 class WorkerInfo(NamedTuple):
     """Who a worker process is."""
@@ -315,7 +318,9 @@ class JobFilter(NamedTuple):
     tags: tuple[tuple[str, str], ...] = ()
     created_from: Instant | None = None
     created_before: Instant | None = None
+    #: How the id begins and how it ends: ids made in one moment begin alike.
     id_prefix: str | None = None
+    id_suffix: str | None = None
     #: Part of the code or message of the latest error, in any case; every character is literal.
     error_contains: str | None = None
     finished_from: Instant | None = None
@@ -342,6 +347,13 @@ class Counts(NamedTuple):
 
     as_of: Instant
     groups: Mapping[str, int]
+
+
+class CrossCounts(NamedTuple):
+    """How many jobs fit a filter, per combination of groups, each in the order asked."""
+
+    as_of: Instant
+    groups: Mapping[tuple[str, ...], int]
 
 
 class KeyStatus(NamedTuple):

@@ -19,13 +19,15 @@ class Roster:
         self.held: dict[Fence, Attempt] = {}
         #: Handler called and not ended.
         self.running: dict[Fence, Attempt] = {}
-        #: Ended from outside, and their handlers have stopped since: their keys may go on.
+        #: Ended from outside, and their handlers have stopped since: what they held is free.
         self.stopped: list[Fence] = []
 
     def has_stopped(self, attempt: Attempt) -> None:
-        """Have the engine told that an ended attempt's handler does not run (any more)."""
-        if attempt.record.definition.key is not None:
-            self.stopped.append(attempt.fence)
+        """Have the engine told that an ended attempt's handler does not run (any more).
+
+        It may have held a key, and any handler may have held locks.
+        """
+        self.stopped.append(attempt.fence)
 
     def fences(self, session: SessionId) -> tuple[Fence, ...]:
         """Return what is held under this session; safe from any thread."""

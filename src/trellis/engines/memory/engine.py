@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Container, Sequence
 from trellis.core.admission import check_new_job
 from trellis.core.commands import Claim
 from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId
-from trellis.core.lifecycle import Transition, decide
+from trellis.core.lifecycle import Transition, decide, may_run_on
 from trellis.core.spans import Instant, Micros
 from trellis.core.states import ENDED, WAITING, State
 from trellis.engines.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from trellis.engines.memory.noting import Noting
 from trellis.engines.memory.reading import Reading
 from trellis.engines.memory.slots import Slot, Slots
 from trellis.engines.values import (
+    KEEP_SESSIONS,
     Capabilities,
     Claimed,
     CommitResult,
@@ -187,6 +188,8 @@ class MemoryEngine(Admitting, Locking, Noting, Reading):
             entry.dedupe = None
         linger_until = self._linger_until(transition)
         self._slots.after(entry, transition, linger_until, self._clock.boot_id())
+        if linger_until is not None and may_run_on(transition):
+            self._linger_locks(transition, linger_until)
         if head.state is State.ACTIVE:
             entry.park = "taken"
             if transition.event.fence != transition.before.fence:
@@ -240,8 +243,8 @@ class MemoryEngine(Admitting, Locking, Noting, Reading):
             state.lease_until = self._clock.lease_now() + state.lease
             state.boot_id = self._clock.boot_id()
             state.busy = busy
-            self._drop_locks(session, all_of_them=False)
             reported = {fence for fence in stopped if fence.session == session}
+            self._drop_outlived_locks(session, reported)
             self._slots.end_lingering(lambda slot: slot.fence in reported)
             ours = {entry.head.fence: entry for entry in self._tables.held_by(session)}
             asked = (
@@ -270,17 +273,19 @@ class MemoryEngine(Admitting, Locking, Noting, Reading):
         state = self._tables.sessions.get(session)
         if state is not None and state.ended_at is None:
             state.ended_at = self._clock.now()
-            self._drop_locks(session, all_of_them=True)
+            self._drop_locks(lambda lock: lock.session == session and lock.linger_until is None)
 
     def _end_lingering_of(self, session: SessionId) -> None:
         self._slots.end_lingering(
             lambda slot: slot.fence is not None and slot.fence.session == session
         )
+        self._end_lingering_locks(lambda lock: lock.session == session)
 
     def _is_lapsed(self, state: SessionState) -> bool:
-        return (
-            state.boot_id != self._clock.boot_id() or state.lease_until <= self._clock.lease_now()
-        )
+        return self._is_past(state.lease_until, state.boot_id)
+
+    def _is_past(self, until: int, boot_id: str) -> bool:
+        return boot_id != self._clock.boot_id() or until <= self._clock.lease_now()
 
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
@@ -345,15 +350,15 @@ class MemoryEngine(Admitting, Locking, Noting, Reading):
         return [entry for _, _, entry in sorted(due, key=lambda each: each[:2])]
 
     async def promote(self, limit: int) -> int:
-        """Make due jobs claimable; end lingering slots."""
+        """Make due jobs claimable; end lingering slots and locks."""
         with self._lock:
             now = self._clock.now()
             moved = self._promote_due(self._due(now)[:limit], now)
-            return moved + self._slots.end_lingering(self._has_lingered)
+            moved += self._slots.end_lingering(self._has_lingered)
+            return moved + self._end_lingering_locks(self._has_lingered)
 
-    def _has_lingered(self, slot: Slot) -> bool:
-        is_over = slot.linger_until is not None and slot.linger_until <= self._clock.lease_now()
-        return is_over or slot.boot_id != self._clock.boot_id()
+    def _has_lingered(self, held: Slot | Lock) -> bool:
+        return self._is_past(held.linger_until or 0, held.boot_id)
 
     def _promote_due(self, due: list[tuple[Instant, int]], now: Instant) -> int:
         for _, row in due:
@@ -384,14 +389,14 @@ class MemoryEngine(Admitting, Locking, Noting, Reading):
             return min(moments, default=None)
 
     async def prune(self, limit: int) -> int:
-        """Remove jobs that retention no longer keeps."""
+        """Remove jobs that retention no longer keeps, and sessions that are long over."""
         with self._lock:
             now = self._clock.now()
             moments = ((entry.keep_until, row) for row, entry in self._tables.entries.items())
             due = sorted((until, row) for until, row in moments if until and until <= now)[:limit]
             for _, row in due:
                 self._tables.drop(self._tables.entries[row])
-            return len(due)
+            return len(due) + self._tables.drop_sessions(now - KEEP_SESSIONS, limit - len(due))
 
     async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
         """Remove ended jobs at once."""

@@ -152,6 +152,19 @@ class Tables:
             if entry.head.fence is not None and entry.head.fence.session == session
         ]
 
+    def drop_sessions(self, ended: Instant, limit: int) -> int:
+        """Remove sessions that have been over since before this moment, the longest over first."""
+        over = [
+            (state.ended_at, session)
+            for session, state in self.sessions.items()
+            if state.ended_at is not None and state.ended_at <= ended
+        ]
+        # Sessions are in the order they were opened, which a stable sort keeps.
+        oldest = sorted(over, key=lambda each: each[0])[:limit]
+        for _, session in oldest:
+            del self.sessions[session]
+        return len(oldest)
+
     def drop(self, entry: Entry) -> None:
         """Remove an ended job, leaving a record of it."""
         definition = entry.definition

@@ -1,11 +1,13 @@
-"""Locks of the memory engine: a row counts only while its holder does."""
+"""Locks of the memory engine: a row counts only while its holder does, or its handler may."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from trellis.core.job import Fence, JobId, SessionId
+from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant
 from trellis.engines.clock import Clock
 from trellis.engines.locking import check_lock_name
@@ -19,6 +21,16 @@ class Lock(NamedTuple):
     session: SessionId
     token: int
     since: Instant
+    #: Set when the attempt was ended from outside: until then (lease clock, in the boot named
+    #: beside it) the lock stays held, in the name of the job in this row.
+    linger_until: int | None = None
+    boot_id: str = ""
+    row: int = 0
+
+    @property
+    def fence(self) -> Fence:
+        """Who holds it."""
+        return Fence(self.session, self.token)
 
 
 class Locking:
@@ -30,6 +42,9 @@ class Locking:
     _locks: dict[str, Lock]
 
     def _is_lapsed(self, state: SessionState) -> bool:
+        raise NotImplementedError
+
+    def _is_past(self, until: int, boot_id: str) -> bool:
         raise NotImplementedError
 
     async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
@@ -44,13 +59,15 @@ class Locking:
                 # We are over ourselves.
                 taken = self._locks.pop(name)
                 return LockHolder(name, session, token, "", None, taken.since)
-            return None if (holder.session, holder.token) == (session, token) else holder
+            lock = self._locks[name]
+            is_ours = lock.fence == (session, token) and lock.linger_until is None
+            return None if is_ours else holder
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
         """Give a lock back."""
         with self._lock:
             lock = self._locks.get(name)
-            if lock is None or (lock.session, lock.token) != (session, token):
+            if lock is None or lock.fence != (session, token):
                 return False
             del self._locks[name]
             return True
@@ -64,23 +81,52 @@ class Locking:
     def _holder(self, name: str) -> LockHolder | None:
         """Return who holds a lock; None if nobody does (any more)."""
         lock = self._locks.get(name)
-        state = None if lock is None else self._tables.sessions.get(lock.session)
-        if lock is None or state is None or state.ended_at is not None or self._is_lapsed(state):
+        if lock is None or not self._counts(lock):
             return None
-        job_id = self._job_of(lock)
-        if lock.token and job_id is None:
-            return None
-        return LockHolder(name, lock.session, lock.token, state.info.name, job_id, lock.since)
+        state = self._tables.sessions.get(lock.session)
+        worker = "" if state is None else state.info.name
+        return LockHolder(name, *lock.fence, worker, self._job_of(lock), lock.since)
+
+    def _counts(self, lock: Lock) -> bool:
+        if lock.linger_until is not None:
+            return not self._is_past(lock.linger_until, lock.boot_id)
+        state = self._tables.sessions.get(lock.session)
+        if state is None or state.ended_at is not None or self._is_lapsed(state):
+            return False
+        return not lock.token or self._job_of(lock) is not None
 
     def _job_of(self, lock: Lock) -> JobId | None:
-        fence = Fence(lock.session, lock.token)
+        if lock.linger_until is not None:
+            entry = self._tables.entries.get(lock.row)
+            return None if entry is None else entry.definition.id
         held = self._tables.held_by(lock.session)
-        return next((each.definition.id for each in held if each.head.fence == fence), None)
+        return next((each.definition.id for each in held if each.head.fence == lock.fence), None)
 
-    def _drop_locks(self, session: SessionId, *, all_of_them: bool) -> None:
-        """Forget the locks of a session: all, or those of its attempts that are over."""
-        for name, lock in list(self._locks.items()):
-            if lock.session == session and (
-                all_of_them or (lock.token and self._job_of(lock) is None)
-            ):
-                del self._locks[name]
+    def _linger_locks(self, transition: Transition, until: int) -> None:
+        """Keep the locks of an attempt whose handler may run on."""
+        boot_id, row = self._clock.boot_id(), transition.definition.row
+        for name, lock in self._locks.items():
+            if lock.fence == transition.before.fence:
+                self._locks[name] = lock._replace(linger_until=until, boot_id=boot_id, row=row)
+
+    def _end_lingering_locks(self, is_over: Callable[[Lock], bool]) -> int:
+        """Forget lingering locks; return how many."""
+        return self._drop_locks(lambda lock: lock.linger_until is not None and is_over(lock))
+
+    def _drop_outlived_locks(self, session: SessionId, stopped: Container[Fence]) -> None:
+        """Forget the locks of a session's attempts that are over and have stopped."""
+        self._end_lingering_locks(lambda lock: lock.fence in stopped)
+        self._drop_locks(
+            lambda lock: (
+                lock.session == session
+                and lock.token > 0
+                and lock.linger_until is None
+                and self._job_of(lock) is None
+            )
+        )
+
+    def _drop_locks(self, is_over: Callable[[Lock], bool]) -> int:
+        over = [name for name, lock in self._locks.items() if is_over(lock)]
+        for name in over:
+            del self._locks[name]
+        return len(over)

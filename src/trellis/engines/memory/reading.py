@@ -17,6 +17,7 @@ from trellis.engines.memory.slots import Slots
 from trellis.engines.values import (
     Activity,
     Counts,
+    CrossCounts,
     GroupBy,
     JobFilter,
     KeyStatus,
@@ -56,9 +57,16 @@ class Reading:
 
     async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
         """Count matching jobs per group."""
+        crossed = await self.count_by(where, (group_by,))
+        return Counts(crossed.as_of, {name: number for (name,), number in crossed.groups.items()})
+
+    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+        """Count matching jobs per combination of groups."""
         with self._lock:
-            groups = Counter(_group(entry, group_by) for entry in self._matching(where))
-            return Counts(self._clock.now(), dict(sorted(groups.items())))
+            found = Counter(
+                tuple(_group(entry, group) for group in groups) for entry in self._matching(where)
+            )
+            return CrossCounts(self._clock.now(), dict(sorted(found.items())))
 
     def _matching(self, where: JobFilter) -> Iterator[Entry]:
         for _, entry in sorted(self._tables.entries.items(), reverse=True):
@@ -152,6 +160,7 @@ def _fits(entry: Entry, where: JobFilter) -> bool:
         and (where.created_from is None or definition.created_at >= where.created_from)
         and (where.created_before is None or definition.created_at < where.created_before)
         and (where.id_prefix is None or definition.id.startswith(where.id_prefix))
+        and (where.id_suffix is None or definition.id.endswith(where.id_suffix))
         and (where.error_contains is None or mentions(entry.head.error, where.error_contains))
         and _ended_within(entry.head.finished_at, where)
     )

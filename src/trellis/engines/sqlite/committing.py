@@ -14,7 +14,7 @@ from typing import Final
 from trellis.core.admission import Reject, revive_key
 from trellis.core.agenda import keep_until, look_at
 from trellis.core.commands import Complete
-from trellis.core.lifecycle import Transition
+from trellis.core.lifecycle import Transition, may_run_on
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
 from trellis.engines.sqlite.books import Lane
@@ -25,6 +25,7 @@ from trellis.engines.sqlite.keying import (
     park_of,
     update_slot,
 )
+from trellis.engines.sqlite.locking import linger
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlkit.rows import Row, encode_failure, record_from
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
@@ -75,6 +76,7 @@ def _is_plain_end(transition: Transition) -> bool:
         transition.head.finished_at is not None
         and transition.definition.key_hash is None
         and transition.before.finished_at is None
+        and not may_run_on(transition)
     )
 
 
@@ -105,6 +107,8 @@ def commit_one(tx: Transaction, transition: Transition) -> CommitResult:
         row = tx.one("record_by_seq", transition.definition.row)
         return Conflict(record_from(row) if row else None)
     journal(tx, transition.definition.row, transition.event)
+    if may_run_on(transition):
+        linger(tx, transition)
     if transition.definition.key_hash is not None:
         hand_over(tx, transition.definition.key_hash)
     return _COMMITTED

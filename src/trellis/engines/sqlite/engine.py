@@ -42,6 +42,7 @@ from trellis.engines.values import (
     CommitResult,
     Counts,
     CreateResult,
+    CrossCounts,
     Demand,
     Due,
     DueKind,
@@ -243,7 +244,7 @@ class SqliteEngine:
         return await self._write(look, look)
 
     async def promote(self, limit: int) -> int:
-        """Make due jobs claimable; end lingering slots."""
+        """Make due jobs claimable; end lingering slots and locks."""
         return await self._write(lambda tx: upkeep.promote(tx, limit), upkeep.nothing_to_promote)
 
     async def next_due(self) -> Instant | None:
@@ -251,7 +252,7 @@ class SqliteEngine:
         return await self._read(lambda reader: reader.next_due())
 
     async def prune(self, limit: int) -> int:
-        """Remove jobs that retention no longer keeps."""
+        """Remove jobs that retention no longer keeps, and sessions that are long over."""
         return await self._write(lambda tx: upkeep.prune(tx, limit), upkeep.nothing_to_prune)
 
     async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
@@ -273,6 +274,11 @@ class SqliteEngine:
         """Count matching jobs per group."""
         now = self._clock.now()
         return await self._read(lambda reader: reader.count(where, group_by, now))
+
+    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+        """Count matching jobs per combination of groups."""
+        now = self._clock.now()
+        return await self._read(lambda reader: reader.count_by(where, groups, now))
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""

@@ -22,6 +22,7 @@ from trellis.engines.sqlkit.rows import (
 from trellis.engines.values import (
     Activity,
     Counts,
+    CrossCounts,
     GroupBy,
     Item,
     JobFilter,
@@ -64,13 +65,19 @@ class Reader:
 
     def count(self, where: JobFilter, group_by: GroupBy, now: Instant) -> Counts:
         """Count matching jobs per group."""
+        crossed = self.count_by(where, (group_by,), now).groups
+        return Counts(now, {group: number for (group,), number in crossed.items()})
+
+    def count_by(self, where: JobFilter, groups: Sequence[GroupBy], now: Instant) -> CrossCounts:
+        """Count matching jobs per combination of groups."""
         condition, values = where_clause(where)
-        column = GROUP_COLUMNS[group_by]
+        columns = ", ".join(GROUP_COLUMNS[group] for group in groups)
         query = (
-            f"select {column}, count(*) from trellis_record where {condition} "  # noqa: S608
-            f"group by {column} order by {column}"
+            f"select count(*), {columns} from trellis_record where {condition} "  # noqa: S608
+            f"group by {columns} order by {columns}"
         )
-        return Counts(now, dict(self._connection.execute(query, values).fetchall()))
+        found = self._connection.execute(query, values)
+        return CrossCounts(now, {tuple(names): number for number, *names in found})
 
     def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""

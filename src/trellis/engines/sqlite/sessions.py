@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trellis.core.job import Fence, SessionId
 from trellis.core.spans import Micros
+from trellis.engines.sqlite import locking
 from trellis.engines.sqlite.keying import end_lingering
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlkit.rows import record_from
@@ -44,6 +45,7 @@ def renew(
     for fence in stopped:
         if fence.session == session:
             end_lingering(tx, "slot_stopped", *fence)
+            locking.end_stopped(tx, fence)
     records = (record_from(row) for row in tx.rows("session_held", session))
     ours = {record.head.fence: record for record in records}
     asked = (f for f in held if f in ours and ours[f].head.asked_at is not None)
@@ -54,7 +56,7 @@ def renew(
 
 
 def close_session(tx: Transaction, session: SessionId) -> None:
-    """End a session; slots whose handlers may still run linger on until their time is over."""
+    """End a session; what lingers for handlers that may still run lingers on."""
     tx.run("session_end", tx.now, session)
     tx.run("lock_of_session", session)
 
@@ -65,6 +67,7 @@ def reap(tx: Transaction, session: SessionId) -> bool:
         return False
     close_session(tx, session)
     end_lingering(tx, "slot_of_session", session)
+    tx.run("lock_reaped", session)
     return True
 
 

@@ -1,4 +1,4 @@
-"""What the clock does on SQLite: due jobs become claimable, lingering slots end, old jobs go."""
+"""What the clock does on SQLite: due jobs become claimable, lingering ends, what is old goes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from trellis.core.job import JobId
+from trellis.engines.sqlite import locking
 from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlkit.rows import SEEN_AT, Row, record_from
-from trellis.engines.values import Due, DueJob, DueKind, QueueSettings, Removal
+from trellis.engines.values import (
+    KEEP_SESSIONS,
+    Due,
+    DueJob,
+    DueKind,
+    QueueSettings,
+    Removal,
+)
 
 #: Tables with rows of a job, in the order they are emptied; the job itself goes last.
 _OF_A_JOB = ("outcome", "event", "note", "item", "log", "idempotency", "job")
 
 
 def promote(tx: Transaction, limit: int) -> int:
-    """Make due jobs claimable and end lingering slots."""
+    """Make due jobs claimable; end slots and locks that have lingered long enough."""
     tx.books.refresh_lanes(tx)
     moved = promote_due(tx, tx.books.lanes, limit, limit)
     moved += end_lingering(tx, "slot_overdue", tx.lease_now, tx.boot_id)
+    moved += locking.end_overdue(tx)
     if moved:
         tx.topics.add("ready")
     return moved
@@ -48,10 +57,12 @@ def due(tx: Transaction, kind: DueKind, limit: int) -> Due:
 
 
 def prune(tx: Transaction, limit: int) -> int:
-    """Remove jobs that retention no longer keeps, leaving a removal record each."""
+    """Remove jobs that retention no longer keeps, then sessions that are long over."""
     old = tx.rows("prune_pick", tx.now, limit)
     _erase(tx, old)
-    return len(old)
+    over = tx.rows("prune_sessions_pick", tx.now - KEEP_SESSIONS, limit - len(old))
+    tx.run_many("prune_session", over)
+    return len(old) + len(over)
 
 
 def remove(tx: Transaction, ids: Sequence[JobId]) -> list[Removal]:
@@ -83,12 +94,16 @@ def nothing_to_promote(tx: Transaction) -> int | None:
     tx.books.refresh_lanes(tx)
     if any(tx.one("due_later", lane, tx.now, 1) for lane in tx.books.lanes):
         return None
-    return None if tx.one("slot_overdue", tx.lease_now, tx.boot_id) else 0
+    if tx.one("slot_overdue", tx.lease_now, tx.boot_id) or locking.is_any_overdue(tx):
+        return None
+    return 0
 
 
 def nothing_to_prune(tx: Transaction) -> int | None:
     """Answer a pruning that would remove nothing, without writing."""
-    return None if tx.one("prune_pick", tx.now, 1) else 0
+    if tx.one("prune_pick", tx.now, 1):
+        return None
+    return None if tx.one("prune_sessions_pick", tx.now - KEEP_SESSIONS, 1) else 0
 
 
 def set_queue(tx: Transaction, settings: QueueSettings) -> None:

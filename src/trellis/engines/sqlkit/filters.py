@@ -52,4 +52,6 @@ def where_clause(where: JobFilter) -> tuple[str, list[object]]:
             add(condition, bound)
     if where.id_prefix is not None:
         add("substr(id, 1, ?) = ?", len(where.id_prefix), where.id_prefix)
+    if where.id_suffix is not None:
+        add("substr(id, length(id) + 1 - ?) = ?", len(where.id_suffix), where.id_suffix)
     return (" and ".join(parts) or "true"), values

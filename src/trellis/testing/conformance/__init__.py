@@ -56,6 +56,7 @@ from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestR
 from trellis.testing.conformance.late_results import TestLateResults, TestLostReplies
 from trellis.testing.conformance.leases import TestLeaseClock, TestReaping, TestRenewing
 from trellis.testing.conformance.lingering import TestLingering
+from trellis.testing.conformance.lock_lingering import TestLockLingering
 from trellis.testing.conformance.locks import TestLockLeases, TestLocks
 from trellis.testing.conformance.notes import TestLogs, TestNotes
 from trellis.testing.conformance.operators import TestOperators
@@ -64,7 +65,7 @@ from trellis.testing.conformance.queues import TestQueues
 from trellis.testing.conformance.reading import TestCounting, TestFinding, TestLoading
 from trellis.testing.conformance.removing import TestRemoving
 from trellis.testing.conformance.repeats import TestDedupe, TestIdempotency
-from trellis.testing.conformance.retention import TestRetention
+from trellis.testing.conformance.retention import TestRetention, TestSessionRetention
 from trellis.testing.conformance.sharing import TestDurability, TestOpening, TestSharing
 from trellis.testing.conformance.slots import TestHeldForTheJob, TestSlots
 from trellis.testing.conformance.suite import EngineSuite, capability_of
@@ -87,6 +88,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestDraining,
     TestLocks,
     TestLockLeases,
+    TestLockLingering,
     TestAdmission,
     TestKeyStatus,
     TestRevival,
@@ -103,6 +105,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestLostReplies,
     TestCancelling,
     TestRetention,
+    TestSessionRetention,
     TestRemoving,
     TestLoading,
     TestFinding,

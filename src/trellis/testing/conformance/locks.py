@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from trellis.core.commands import Cancel, Release
-from trellis.core.job import JobRecord, SessionId
+from trellis.core.commands import Cancel, Fail, Release
+from trellis.core.job import Failure, JobRecord, SessionId
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.spans import SECOND
 from trellis.core.states import State
@@ -215,14 +215,14 @@ class TestLockLeases(EngineSuite):
         await reap_lapsed(engine)
         assert not await engine.free_lock("leader", session)
 
-    async def test_a_lock_of_an_attempt_ends_with_it_however_it_ends(self, engine: Engine) -> None:
+    async def test_a_lock_of_an_attempt_ends_when_its_handler_does(self, engine: Engine) -> None:
         session, other = await a_session(engine), await a_session(engine)
-        done, back, cancelled, kept = [await start(engine, session, a_job()) for _ in range(4)]
-        for name, taken in (("a", done), ("b", back), ("c", cancelled), ("d", kept)):
+        done, back, gave_up, kept = [await start(engine, session, a_job()) for _ in range(4)]
+        for name, taken in (("a", done), ("b", back), ("c", gave_up), ("d", kept)):
             await take(engine, name, taken)
         await settle(engine, done, complete(done))
         await settle(engine, back, Release(fence_of(back)))
-        await settle(engine, cancelled, Cancel(force=True))
+        await settle(engine, gave_up, Fail(fence_of(gave_up), Failure("x", "y"), cancelled=True))
         await settle(engine, kept, Cancel())  # only asked: it still runs
         assert await names(engine) == ["d"]
         for name in "abc":

@@ -128,6 +128,8 @@ class TestFinding(EngineSuite):
             (JobFilter(created_from=late, created_before=late), set()),
             (JobFilter(id_prefix=jobs["plain"].id), {"plain"}),
             (JobFilter(id_prefix=""), set(jobs)),
+            (JobFilter(id_suffix=jobs["plain"].id), {"plain"}),
+            (JobFilter(id_suffix=""), set(jobs)),
             (JobFilter(services=("shop",), types=("refund",), queues=("slow",)), set()),
         ]
         for where, names in expectations:
@@ -143,6 +145,16 @@ class TestFinding(EngineSuite):
         assert await _found(engine, JobFilter(id_prefix="01AB_")) == set(ids([one]))
         assert await _found(engine, JobFilter(id_prefix="01AB%")) == set()
         assert await _found(engine, JobFilter(id_prefix="1AB")) == set()
+
+    async def test_an_id_suffix_finds_what_ends_with_it_and_nothing_else(
+        self, engine: Engine
+    ) -> None:
+        one, two = await accept(engine, a_job(id=JobId("01X_AB")), a_job(id=JobId("01XCAB")))
+        assert await _found(engine, JobFilter(id_suffix="AB")) == set(ids([one, two]))
+        assert await _found(engine, JobFilter(id_suffix="_AB")) == set(ids([one]))
+        assert await _found(engine, JobFilter(id_prefix="01X", id_suffix="CAB")) == set(ids([two]))
+        for text in ("%AB", "A", "001X_AB", "ab"):
+            assert await _found(engine, JobFilter(id_suffix=text)) == set(), text
 
     async def test_values_in_a_filter_are_only_values(self, engine: Engine) -> None:
         odd = "x' or '1'='1"
@@ -198,6 +210,24 @@ class TestCounting(EngineSuite):
         assert (await engine.count(anything, "type")).groups == {"invoice": 3, "refund": 1}
         assert (await engine.count(anything, "queue")).groups == {"invoices": 3, "slow": 1}
         assert (await engine.count(anything, "service")).groups == {"shop": 3, "depot": 1}
+
+    async def test_jobs_are_counted_per_combination_of_groups(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await accept(engine, a_job(), a_job(), a_job(type="refund"), a_job(service="depot"))
+        await claim_one(engine, await a_session(engine))
+        await engine.catch_up()
+        counted = await engine.count_by(JobFilter(), ("service", "type", "state"))
+        assert counted.as_of == clock.now()
+        assert list(counted.groups.items()) == [
+            (("depot", "invoice", "pending"), 1),
+            (("shop", "invoice", "active"), 1),
+            (("shop", "invoice", "pending"), 1),
+            (("shop", "refund", "pending"), 1),
+        ]
+        where = JobFilter(services=("depot",))
+        assert (await engine.count_by(where, ("state",))).groups == {("pending",): 1}
+        assert (await engine.count_by(JobFilter(types=("x",)), ("type", "queue"))).groups == {}
 
     async def test_only_matching_jobs_are_counted(self, engine: Engine) -> None:
         await accept(engine, a_job(), a_job(type="refund"))

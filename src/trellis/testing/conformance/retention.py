@@ -1,4 +1,4 @@
-"""Retention: ended jobs go when their time is over, whole, leaving a record that they were here."""
+"""Retention: ended jobs and sessions go when their time is over; of jobs it is recorded."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from trellis.core.retry import Retry
 from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.engines.values import Counts, JobFilter, LogLine, Note, Progress
+from trellis.engines.values import (
+    KEEP_SESSIONS,
+    Counts,
+    JobFilter,
+    LogLine,
+    Note,
+    Progress,
+    SessionLost,
+)
 from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.steps import (
@@ -19,6 +27,7 @@ from trellis.testing.conformance.steps import (
     accept,
     accept_one,
     claim,
+    reap_lapsed,
     settle,
     start,
     the,
@@ -162,3 +171,79 @@ class TestRetention(EngineSuite):
         assert await engine.prune(100) == 1
         await accept_one(engine, a_keyed_job("user/7", rule))
         assert len(await claim(engine, await a_session(engine))) == 1
+
+
+class TestSessionRetention(EngineSuite):
+    """A session that is over can be looked at for a day."""
+
+    async def test_a_session_that_is_over_is_removed_after_a_day(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        closed, lapsed = await a_session(engine), await a_session(engine, "30s")
+        await engine.close_session(closed)
+        clock.advance("30s")
+        assert await reap_lapsed(engine) == [lapsed]
+        clock.advance_micros(KEEP_SESSIONS - 30 * SECOND)
+        assert await engine.prune(100) == 1
+        assert [each.id for each in await engine.sessions()] == [lapsed]
+        clock.advance("30s")
+        assert await engine.prune(100) == 1
+        assert await engine.sessions() == []
+        assert isinstance(await engine.renew(closed, []), SessionLost)
+
+    async def test_it_is_kept_to_the_last_moment(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.close_session(await a_session(engine))
+        clock.advance_micros(KEEP_SESSIONS - 1)
+        assert await engine.prune(100) == 0
+        clock.advance_micros(1)
+        assert await engine.prune(100) == 1
+        assert await engine.prune(100) == 0
+
+    async def test_a_session_that_is_not_over_is_kept_however_long_it_is_silent(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "30s")
+        clock.advance("30d")
+        assert await engine.prune(100) == 0
+        assert [each.id for each in await engine.sessions()] == [session]
+
+    async def test_jobs_and_sessions_together_are_no_more_than_asked(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        for record in await accept(engine, *(a_job(policy=SHORT) for _ in range(2))):
+            await settle(engine, record, Cancel())
+        sessions = [await a_session(engine) for _ in range(3)]
+        for session in reversed(sessions):
+            await engine.close_session(session)
+            clock.advance("1s")
+        clock.advance("1d")
+        assert await engine.prune(1) == 1
+        assert [each.id for each in await engine.sessions()] == sessions[::-1]
+        assert await engine.prune(2) == 2
+        assert [each.id for each in await engine.sessions()] == [sessions[1], sessions[0]]
+        assert await engine.prune(100) == 2
+        assert await engine.sessions() == []
+
+    async def test_what_a_removed_session_left_behind_is_still_lost(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine)
+        taken = await start(engine, session, a_job())
+        await engine.close_session(session)
+        clock.advance("1d")
+        assert await engine.prune(100) == 1
+        lost = (await engine.due("lost", 10)).jobs
+        assert [job.record.definition.id for job in lost] == [taken.definition.id]
+
+    async def test_a_lock_that_lingers_longer_than_its_session_is_kept_still_counts(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "10d")
+        taken = await start(engine, session, a_job())
+        await engine.take_lock("table", *fence_of(taken))
+        await settle(engine, taken, Cancel(force=True))
+        await engine.close_session(session)
+        clock.advance("1d")
+        assert await engine.prune(100) == 1
+        (lock,) = await engine.locks()
+        assert (lock.name, lock.worker, lock.job_id) == ("table", "", taken.definition.id)

@@ -135,6 +135,7 @@ WORDS: Final[dict[str, Callable[[Fence], Command]]] = {
     "timeout": lambda fence: Fail(fence, _BOOM, stopped=False),
     "snooze": lambda fence: Snooze(fence, 3 * SECOND),
     "release": Release,
+    "release, still running": lambda fence: Release(fence, stopped=False),
     "release unbegun": lambda fence: Release(fence, begun=False),
     "lose": LoseLease,
     "lose, still running": lambda fence: LoseLease(fence, stopped=False),

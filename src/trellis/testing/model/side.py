@@ -180,6 +180,13 @@ class Side:
             return await self.engine.free_lock(name, *holder)
         return self.plain(await self.engine.take_lock(name, *holder))
 
+    async def unseat(self, name: str, verb: Command) -> Plain:
+        """Apply a verb of an operator to the job whose attempt has, or had, this lock."""
+        holders = [lock.job_id for lock in await self.engine.locks() if lock.name == name]
+        loaded = await self.engine.load([job_id for job_id in holders if job_id is not None])
+        asked = [(record, verb) for record in loaded.records if record is not None]
+        return self.plain(await apply_all(self.engine, asked, loaded.now))
+
     async def remove(self, recent: Sequence[int]) -> Plain:
         """Remove some jobs that were ever asked for."""
         job_ids = self._job_ids()

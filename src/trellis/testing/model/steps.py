@@ -179,6 +179,16 @@ class Lock(NamedTuple):
         return await side.lock(self.name, self.session, self.claim, free=self.free)
 
 
+class Unseat(NamedTuple):
+    """Let an operator end the attempt that has a lock."""
+
+    name: str
+
+    async def on(self, side: Side) -> Plain:
+        """Cancel by force: its handler may still run."""
+        return await side.unseat(self.name, VERBS["force"])
+
+
 class Replace(NamedTuple):
     """Close a session, or try to reap it; then open another."""
 
@@ -200,6 +210,15 @@ class Advance(NamedTuple):
     async def on(self, side: Side) -> Plain:
         """Turn the clock."""
         side.clock.advance(self.seconds)
+        return await side.engine.now()
+
+
+class NextDay(NamedTuple):
+    """Let so much time pass that everything lapses and old sessions may go."""
+
+    async def on(self, side: Side) -> Plain:
+        """Turn the clock by more than a day."""
+        side.clock.advance("25h")
         return await side.engine.now()
 
 
@@ -257,16 +276,23 @@ class Read(NamedTuple):
     states: tuple[State, ...]
     key: str | None
     error: str | None
+    ending: str | None
     group: GroupBy
 
     async def on(self, side: Side) -> Plain:
         """Read a page and the counts."""
         where = JobFilter(
-            types=self.types, states=self.states, key=self.key, error_contains=self.error
+            types=self.types,
+            states=self.states,
+            key=self.key,
+            error_contains=self.error,
+            id_suffix=self.ending,
         )
         page = await side.engine.find(where, limit=3)
         counts = await side.engine.count(where, self.group)
-        return side.plain(page.jobs), page.next_after is None, dict(counts.groups)
+        crossed = await side.engine.count_by(where, (self.group, "state"))
+        groups = dict(counts.groups), dict(crossed.groups)
+        return side.plain(page.jobs), page.next_after is None, groups
 
 
 def _wish(dice: Random) -> Wish:
@@ -313,6 +339,7 @@ def _read(dice: Random) -> Step:
         dice.choice(((), (State.ACTIVE,), (State.PENDING, State.RETRY, State.DEAD))),
         dice.choice((None, "k/1")),
         dice.choice((None, None, "LEASE")),
+        dice.choice((None, None, "1")),
         dice.choice(groups),
     )
 
@@ -334,13 +361,14 @@ _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
     (3, lambda dice: Renew(_session(dice), _flag(dice), _flag(dice))),
     (1, lambda dice: Drain(_session(dice))),
     (3, lambda dice: Lock(dice.choice("ab"), _session(dice), _maybe_claim(dice), _flag(dice))),
+    (1, lambda dice: Unseat(dice.choice("ab"))),
     (1, lambda dice: Replace(_session(dice), _flag(dice), dice.choice((10, 60)) * SECOND)),
     (4, lambda dice: Advance(dice.choice((1, 1, 5, 5, 11, 31, 100)))),
     (1, lambda dice: Promote(_limit(dice))),
     (3, lambda _: Maintain()),
     (1, lambda dice: Prune(_limit(dice))),
     (1, lambda dice: Remove(tuple(dice.sample(range(20), 3)))),
-    (1, lambda dice: Reboot() if dice.random() < 1 / 4 else Maintain()),
+    (1, lambda dice: dice.choice((Reboot(), NextDay(), Maintain(), Maintain()))),
     (1, _read),
 ]
 _STEPS: Final = [make for weight, make in _WEIGHTED for _ in range(weight)]

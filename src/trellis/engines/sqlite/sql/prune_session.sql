@@ -1,0 +1,1 @@
+delete from trellis_session where id in (values (?))
