@@ -79,7 +79,7 @@ class Guardian:
             if self._shared is not None:
                 await self._shared.close()
         if not self._exit_code:
-            _logger.info("Stopped after %s attempts.", f"{self._settled:,}")
+            _logger.info("Stopped. Attempts settled: %s.", f"{self._settled:,}")
         return self._exit_code
 
     async def _keep_running(self) -> None:
