@@ -78,7 +78,7 @@ def test_a_worker_runs_jobs_until_it_is_told_to_stop(folder: Path, shop: Service
         process.terminate()
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "")
-    assert "Stopped after 1 attempts" in err
+    assert "Attempts settled: 1" in err
 
 
 def test_the_example_of_the_readme_works_with_a_worker_of_its_own(tmp_path: Path) -> None:

@@ -100,6 +100,14 @@ async def eat_memory(job: ActiveJob[None]) -> None:
     app.eaten = b"x" * (200 << 20)  # type: ignore[attr-defined]
 
 
+@app.job(retry=soon, isolation="process")
+def wait_apart(job: ActiveJob[str]) -> None:
+    """Wait until a file is there, in a process of its own."""
+    begin(job)
+    while not Path(job.payload).exists():
+        time.sleep(0.02)
+
+
 @app.job(retry=soon)
 async def kill_itself(job: ActiveJob[None]) -> None:
     """Die as the kernel lets die whoever has eaten the memory."""

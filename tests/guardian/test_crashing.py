@@ -59,6 +59,18 @@ def test_who_was_not_alone_in_a_dying_process_is_a_suspect_and_not_counted(shop:
     assert worker.process.poll() is None
 
 
+def test_a_handler_in_a_process_of_its_own_is_not_to_blame_for_the_worker_s_death(
+    shop: Shop,
+) -> None:
+    apart = shop.create("wait_apart", "go", retry=SOON)
+    shop.working()
+    shop.begun(apart)
+    guilty = shop.create("kill_itself", retry=SOON)
+    assert shop.state(guilty, "completed").head.crashes == 1  # nobody else was in that process
+    (shop.folder / "go").touch()
+    assert shop.state(apart, "completed").head.crashes == 0
+
+
 def test_a_process_killed_from_outside_loses_nothing_and_at_once(shop: Shop) -> None:
     job_id = shop.create("wait_for", "go", retry=SOON)
     worker = shop.working("--lease=600s")

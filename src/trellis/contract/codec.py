@@ -83,6 +83,9 @@ class PydanticCodec:
 
     def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation may be asked
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        # What the adapter would call; a job passes here four times.
+        self._validator = self._adapter.validator
+        self._serializer = self._adapter.serializer
         self._is_class = isinstance(annotation, type)
         self._class_name: str | None = annotation.__name__ if self._is_class else None
         # Pydantic would mask such fields, but they must be stored whole.
@@ -91,7 +94,7 @@ class PydanticCodec:
     def encode(self, value: object, what: str = "payload") -> str:
         """Validate and write; fields go by their own names, so key templates can point at them."""
         try:
-            valid = self._adapter.validate_python(value, by_alias=True, by_name=True)
+            valid = self._validator.validate_python(value, by_alias=True, by_name=True)
             text = self._dump(valid)
         except ValidationError as error:
             raise self._misfit(error, what, self._instead(value)) from self._cause(error)
@@ -104,7 +107,7 @@ class PydanticCodec:
     def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
         """Validate; both field names and aliases are understood."""
         try:
-            return self._adapter.validate_json(text, by_alias=True, by_name=True)
+            return self._validator.validate_json(text, by_alias=True, by_name=True)
         except ValidationError as error:
             raise self._misfit(error, what) from self._cause(error)
 
@@ -147,7 +150,7 @@ class PydanticCodec:
         if self._secrets:
             plain = self._adapter.dump_python(valid, by_alias=False, round_trip=True)
             return dump_json(reveal_secrets(plain))
-        text = self._adapter.dump_json(valid, by_alias=False, round_trip=True, warnings="error")
+        text = self._serializer.to_json(valid, by_alias=False, round_trip=True, warnings="error")
         return text.decode()
 
     def _schema(self, mode: Literal["validation", "serialization"]) -> dict[str, Any]:

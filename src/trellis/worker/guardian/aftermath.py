@@ -33,10 +33,12 @@ _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 Judge: TypeAlias = Callable[[JobRecord, Running], FencedCommand]
 
 
-def crashed(evidence: str, *, alone: bool) -> Judge:
-    """The process died by itself."""
+def crashed(evidence: str, board: Board) -> Judge:
+    """Judge a process that died by itself: attempts in processes of their own did not do it."""
+    inside = [each for each in board.running() if not each.isolated]
 
     def judge(_: JobRecord, running: Running) -> FencedCommand:
+        alone = [running] == inside
         return Crash(running.fence, evidence, alone=alone, roll=_random.random())
 
     return judge
@@ -48,7 +50,7 @@ def stopped(_: JobRecord, running: Running) -> FencedCommand:
 
 
 def timed_out(overdue: frozenset[Fence]) -> Judge:
-    """The guardian ended the process because these attempts took too long and blocked it."""
+    """Judge a process that the guardian ended because these attempts blocked it for too long."""
 
     def judge(record: JobRecord, running: Running) -> FencedCommand:
         if running.fence not in overdue:

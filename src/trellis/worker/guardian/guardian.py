@@ -244,5 +244,5 @@ def _judge(ward: Ward, ended: Ended, watch: Watch, *, asked: bool) -> Judge:
         return aftermath.timed_out(watch.ended_for)
     if watch.ended_why or not (asked or ward.bye):
         evidence = ended.evidence(more=watch.ended_why)
-        return aftermath.crashed(evidence, alone=len(ward.board.running()) == 1)
+        return aftermath.crashed(evidence, ward.board)
     return aftermath.stopped
