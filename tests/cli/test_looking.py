@@ -170,11 +170,12 @@ def test_a_short_id_will_do_and_an_unclear_one_lists_the_candidates(
     look: Run, ids: dict[str, str]
 ) -> None:
     assert look("jobs", "show", ids["held"].lower()).code == 0
+    assert look("jobs", "show", ids["held"][-8:]).code == 0
     ran = look("jobs", "show", "01")
     assert ran.code == 2
-    assert "is the beginning of several ids" in ran.err
+    assert "is the beginning or the end of several ids" in ran.err
     ran = look("jobs", "show", "XYZ")
-    assert (ran.code, ran.err) == (3, "No job has an id that begins with 'XYZ'.\n")
+    assert (ran.code, ran.err) == (3, "No job has an id that begins or ends with 'XYZ'.\n")
 
 
 def test_why_says_what_holds_a_job_back(look: Run, ids: dict[str, str]) -> None:

@@ -93,5 +93,5 @@ def test_every_word_of_a_filter_does_something() -> None:
     values: dict[str, Any] = dict.fromkeys(WORDS, "1h")
     values |= {"state": "dead", "tag": {"a": "b"}}
     made = make_filter(START, **values)
-    unused = {"finished_from", "finished_before"}
+    unused = {"finished_from", "finished_before", "id_suffix"}
     assert {name for name, value in made._asdict().items() if not value} == unused

@@ -81,12 +81,29 @@ async def test_the_beginning_of_an_id_will_do_while_it_is_unique(
     with pytest.raises(AmbiguousId, match=r"several ids: 01JCBB.*, 01JCAA.*Write more") as refusal:
         await jobs.get("01JC")
     assert len(refusal.value.candidates) == 2
-    with pytest.raises(JobNotFound, match="No job has an id that begins with '01K'"):
+    with pytest.raises(JobNotFound, match="No job has an id that begins or ends with '01K'"):
         await jobs.get("01K")
     with pytest.raises(JobNotFound, match="never created here"):
         await jobs.get("01JCZZZZZZZZZZZZZZZZZZZZZZ")
     with pytest.raises(JobNotFound):
         await jobs.get("")
+
+
+async def test_the_end_of_an_id_will_do_while_no_other_begins_or_ends_so(
+    jobs: Operator, engine: Engine
+) -> None:
+    first = JobId("01JCAAAAAAAAAAAAAAAAAAAAX7")
+    await accept(
+        engine,
+        a_job(id=first),
+        a_job(id=JobId("01JCAAAAAAAAAAAAAAAAAAAAX8")),
+        a_job(id=JobId("X8JCAAAAAAAAAAAAAAAAAAAAAA")),
+    )
+    assert (await jobs.get("x7")).id == first
+    assert (await jobs.get("01JCAAAAAAAAAAAAAAAAAAAAX7")).id == first
+    with pytest.raises(AmbiguousId, match="'X8' is the beginning or the end of several") as refusal:
+        await jobs.get("X8")
+    assert len(refusal.value.candidates) == 2
 
 
 async def test_a_removed_job_is_told_from_one_that_never_was(

@@ -10,7 +10,7 @@ from typing import Final
 from trellis.core.spans import to_datetime
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
-from trellis.engines.values import JobFilter
+from trellis.engines.values import CrossCounts, JobFilter
 from trellis.insight.viewing import job_view, progress_view, worker_view
 from trellis.insight.views import JobView, ProgressView, WorkerView
 
@@ -48,7 +48,7 @@ class Overview:
 
 async def overview(engine: Engine) -> Overview:
     """Look at everything once."""
-    counts = await engine.count(JobFilter(), "state")
+    counts = await engine.count_by(JobFilter(), ("service", "type", "state"))
     sessions = [worker_view(each) for each in await engine.sessions()]
     active = await engine.find(JobFilter(states=(State.ACTIVE,)), limit=_RUNNING)
     running = []
@@ -57,19 +57,23 @@ async def overview(engine: Engine) -> Overview:
         running.append(RunningJob(job_view(record), None if said is None else progress_view(said)))
     return Overview(
         to_datetime(counts.as_of),
-        dict(counts.groups),
-        await _types(engine, counts.groups),
+        _states(counts),
+        _types(counts),
         tuple(each for each in sessions if each.state != "ended"),
         tuple(running),
     )
 
 
-async def _types(engine: Engine, present: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def _states(counts: CrossCounts) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (_, _, state), number in counts.groups.items():
+        found[state] = found.get(state, 0) + number
+    return dict(sorted(found.items()))
+
+
+def _types(counts: CrossCounts) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    services = (await engine.count(JobFilter(), "service")).groups if present else ()
-    for service in services:
-        for state in (each for each in TOLD if present.get(each)):
-            where = JobFilter(services=(service,), states=(state,))
-            for name, number in (await engine.count(where, "type")).groups.items():
-                found.setdefault(f"{service}/{name}", {})[state.value] = number
+    for (service, name, state), number in counts.groups.items():
+        if state in TOLD:
+            found.setdefault(f"{service}/{name}", {})[state] = number
     return dict(sorted(found.items()))

@@ -79,8 +79,8 @@ def connect(url: str | None = None, *, actor: str = "operator") -> Operator:
 class Operator:
     """Looks at jobs and steers them.
 
-    Wherever an id is asked, its beginning will do while it is unique. An engine that is given is
-    used as it is, open; one that `connect` found is opened and closed by `async with`.
+    Wherever an id is asked, its beginning or its end will do while it is unique. An engine that is
+    given is used as it is, open; one that `connect` found is opened and closed by `async with`.
     """
 
     def __init__(self, engine: Engine, *, actor: str = "operator", opens: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trellis.core.names import check_queue, check_service
-from trellis.core.states import WAITING, State
+from trellis.core.states import LIVE, WAITING
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, QueueSettings
 from trellis.errors import ConfigurationError
@@ -18,22 +18,17 @@ _Counts = dict[tuple[str, str], int]
 async def list_queues(engine: Engine) -> list[QueueView]:
     """Return every queue that has live jobs or settings, by name."""
     settings = {each[:2]: each for each in await engine.queue_settings()}
-    waiting = await _count(engine, frozenset(WAITING))
-    active = await _count(engine, frozenset({State.ACTIVE}))
+    live = JobFilter(states=tuple(sorted(LIVE)))
+    counts = await engine.count_by(live, ("service", "queue", "state"))
+    waiting: _Counts = defaultdict(int)
+    active: _Counts = defaultdict(int)
+    for (service, queue, state), number in counts.groups.items():
+        (waiting if state in WAITING else active)[service, queue] += number
     names = sorted({*settings, *waiting, *active})
     return [
         queue_view(settings.get(name, QueueSettings(*name)), waiting[name], active[name])
         for name in names
     ]
-
-
-async def _count(engine: Engine, states: frozenset[State]) -> _Counts:
-    counts: _Counts = defaultdict(int)
-    where = JobFilter(states=tuple(sorted(states)))
-    for service in (await engine.count(where, "service")).groups:
-        queues = (await engine.count(where._replace(services=(service,)), "queue")).groups
-        counts |= {(service, queue): number for queue, number in queues.items()}
-    return counts
 
 
 async def change_queue(

@@ -1,7 +1,8 @@
 """From what an operator types to what is meant: short ids of jobs, names of workers, keys.
 
-An abbreviation stands for one thing or for nothing: when it could mean several, the error lists
-them and nothing is done.
+A short id is the beginning or the end of one: ids made in one moment begin alike. An abbreviation
+stands for one thing or for nothing: when it could mean several, the error lists them and nothing is
+done.
 """
 
 from __future__ import annotations
@@ -20,31 +21,36 @@ _SHOWN: Final = 5
 
 
 async def resolve_job(engine: Engine, written: str) -> JobRecord:
-    """Return the job with this id, or the only one whose id begins so."""
+    """Return the job with this id, or the only one whose id begins or ends so."""
     text = written.strip().upper()
     if len(text) >= ID_LENGTH:
         record = (await engine.load([JobId(text)])).records[0]
         if record is None:
             raise await _missing(engine, JobId(text))
         return record
-    jobs = () if not text else await _beginning(engine, text)
+    jobs = await _fitting(engine, text) if text else ()
     if not jobs:
-        raise JobNotFound(f"No job has an id that begins with {written!r}.", job_id=written)
+        raise JobNotFound(f"No job has an id that begins or ends with {written!r}.", job_id=written)
     if len(jobs) > 1:
         raise _ambiguous(written, jobs)
     return jobs[0]
 
 
-async def _beginning(engine: Engine, text: str) -> Sequence[JobRecord]:
-    page = await engine.find(JobFilter(id_prefix=text), limit=_SHOWN + 1)
-    return page.jobs
+async def _fitting(engine: Engine, text: str) -> Sequence[JobRecord]:
+    """Return the jobs that the text may stand for; some of them if they are many."""
+    found: dict[JobId, JobRecord] = {}
+    for where in (JobFilter(id_prefix=text), JobFilter(id_suffix=text)):
+        page = await engine.find(where, limit=_SHOWN + 1)
+        found |= {record.definition.id: record for record in page.jobs}
+    return tuple(found.values())
 
 
 def _ambiguous(written: str, jobs: Sequence[JobRecord]) -> AmbiguousId:
     ids = tuple(record.definition.id for record in jobs[:_SHOWN])
     listed = ", ".join(ids) + (", ..." if len(jobs) > _SHOWN else "")
     return AmbiguousId(
-        f"{written!r} is the beginning of several ids: {listed}. Write more of it.", candidates=ids
+        f"{written!r} is the beginning or the end of several ids: {listed}. Write more of it.",
+        candidates=ids,
     )
 
 

@@ -25,6 +25,6 @@ _NAMES = (
 def command() -> None:
     """Look at jobs and steer them.
 
-    Jobs are chosen by the beginning of their id, or by the same filter words everywhere, as in
-    `trellis jobs list state:failed,dead type:shop/sync since:1h`.
+    Jobs are chosen by the beginning or the end of their id, or by the same filter words everywhere,
+    as in `trellis jobs list state:failed,dead type:shop/sync since:1h`.
     """

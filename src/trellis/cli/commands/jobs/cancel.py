@@ -16,8 +16,8 @@ from trellis.cli.bulk_command import bulk_options, carry_out
 def command(*, force: bool, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Stop jobs: waiting ones at once; the handlers of running ones are asked to stop.
 
-    Jobs are named by ids (the beginning will do), by ids on stdin with `-`, or chosen by the same
-    filters as in `trellis jobs list`, which are counted and asked about first.
+    Jobs are named by ids (the beginning or the end will do), by ids on stdin with `-`, or chosen by
+    the same filters as in `trellis jobs list`, which are counted and asked about first.
     """
     return carry_out(
         "cancel",

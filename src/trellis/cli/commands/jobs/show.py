@@ -15,7 +15,7 @@ from trellis.cli.options import debug_option, json_option, url_option
 def command(job_id: str, *, as_json: bool, url: str | None) -> None:
     """Show one job: what was asked, where it stands, and all that happened to it.
 
-    The beginning of the ID will do while it is unique. Secrets are masked.
+    The beginning or the end of the ID will do while it is unique. Secrets are masked.
     """
     from trellis.cli.showing import show_job  # noqa: PLC0415 - loaded when asked for
 

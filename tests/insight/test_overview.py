@@ -1,0 +1,61 @@
+"""Everything at a glance: every number fits the jobs there are."""
+
+from __future__ import annotations
+
+from trellis.core.commands import Cancel, Fail
+from trellis.core.job import Failure
+from trellis.core.spans import to_datetime
+from trellis.engines.port import Engine
+from trellis.engines.values import QueueSettings
+from trellis.insight.overview import overview
+from trellis.operations.queues import list_queues
+from trellis.testing.builders import a_job, a_job_id, fence_of
+from trellis.testing.conformance.steps import a_session, accept, settle, start
+
+BOOM = Failure("exception", "boom")
+
+
+async def test_nothing_is_an_overview_of_nothing(engine: Engine) -> None:
+    seen = await overview(engine)
+    assert (seen.states, seen.types, seen.workers, seen.running) == ({}, {}, (), ())
+    assert seen.ended == 0
+    assert await list_queues(engine) == []
+
+
+async def test_jobs_are_counted_by_state_and_by_type(engine: Engine) -> None:
+    session = await a_session(engine)
+    running = await start(engine, session, a_job())
+    failed = await start(engine, session, a_job(type="refund"))
+    await settle(engine, failed, Fail(fence_of(failed), BOOM, retryable=False))
+    gone = await start(engine, session, a_job(service="depot"))
+    await settle(engine, gone, Cancel(force=True))
+    await accept(engine, a_job(), a_job(), a_job(type="refund"), a_job(service="depot"))
+    seen = await overview(engine)
+    assert seen.as_of == to_datetime(await engine.now())
+    assert seen.states == {"active": 1, "cancelled": 1, "failed": 1, "pending": 4}
+    assert seen.ended == 2
+    assert list(seen.types.items()) == [
+        ("depot/invoice", {"pending": 1}),
+        ("shop/invoice", {"active": 1, "pending": 2}),
+        ("shop/refund", {"failed": 1, "pending": 1}),
+    ]
+    assert [each.job.id for each in seen.running] == [running.definition.id]
+
+
+async def test_queues_are_told_by_service_with_what_waits_and_what_runs(engine: Engine) -> None:
+    session = await a_session(engine)
+    await start(engine, session, a_job())
+    again = await start(engine, session, a_job(id=a_job_id()))
+    await settle(engine, again, Fail(fence_of(again), BOOM))
+    await accept(engine, a_job(), a_job(service="depot"), a_job(queue="slow"))
+    await engine.set_queue(QueueSettings("shop", "quiet", paused=True))
+    told = [
+        (each.service, each.queue, each.waiting, each.active, each.paused)
+        for each in await list_queues(engine)
+    ]
+    assert told == [
+        ("depot", "invoices", 1, 0, False),
+        ("shop", "invoices", 2, 1, False),
+        ("shop", "quiet", 0, 0, True),
+        ("shop", "slow", 1, 0, False),
+    ]
