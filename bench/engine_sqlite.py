@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+import timeit
 from pathlib import Path
 
 from ulid import ULID
 
 from bench.floor_sqlite import PAYLOAD
-from trellis.core.commands import Complete
+from trellis.core.commands import Claim, Complete
 from trellis.core.context import fresh_context
-from trellis.core.job import JobId, JobRecord, NewJob, SessionId
-from trellis.core.lifecycle import Transition, decide
+from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId, define
+from trellis.core.lifecycle import Transition, born, decide
 from trellis.core.policy import DEFAULT_POLICY
 from trellis.core.spans import SECOND, Instant
 from trellis.engines.sqlite import SqliteEngine
@@ -84,3 +85,18 @@ async def measure(folder: Path, count: int, batch: int) -> tuple[float, float, f
         return alone, drained, await create(engine, new_jobs(count), batch, callers=2)
     finally:
         await engine.close()
+
+
+def decide_microseconds() -> float:
+    """Return what one decision about a completion costs."""
+    (new,) = new_jobs(1)
+    fence = Fence(SessionId(1), 2)
+    waiting = JobRecord(define(new, 1, 0), born(0, 0)[1])
+    claimed = decide(waiting, Claim(fence), 0)
+    if not isinstance(claimed, Transition):
+        raise TypeError(claimed)
+    record, command = JobRecord(claimed.definition, claimed.head), Complete(fence, "null")
+    count = 20_000
+    return (
+        min(timeit.repeat(lambda: decide(record, command, 1), number=count, repeat=5)) / count * 1e6
+    )

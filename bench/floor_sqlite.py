@@ -7,9 +7,12 @@ claim of the next in one transaction. This file imports nothing of Trellis.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 PAYLOAD = (
@@ -40,10 +43,14 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def create(connection: sqlite3.Connection, jobs: int, batch: int) -> float:
-    """Insert jobs in batches; return jobs per second."""
+def create(
+    connection: sqlite3.Connection, jobs: int, batch: int, seconds: float = math.inf
+) -> float:
+    """Insert jobs in batches, until all are there or time is up; return jobs per second."""
     began = time.perf_counter()
     for first in range(1, jobs + 1, batch):
+        if time.perf_counter() - began > seconds:
+            return (first - 1) / (time.perf_counter() - began)
         rows = range(first, min(first + batch, jobs + 1))
         now = time.time_ns() // 1000
         connection.execute("begin immediate")
@@ -122,9 +129,18 @@ def _complete(
 
 def run(folder: Path, jobs: int, batch: int = 100) -> tuple[float, float]:
     """Create and drain jobs in a fresh file; return both rates."""
-    connection = connect(folder / "floor.db")
-    try:
-        connection.executescript(SCHEMA)
+    with _fresh(folder, batch) as connection:
         return create(connection, jobs, batch), drain(connection, jobs, batch)
-    finally:
-        connection.close()
+
+
+def run_create(folder: Path, jobs: int, batch: int, seconds: float = math.inf) -> float:
+    """Create jobs in a fresh file; return the rate."""
+    with _fresh(folder, batch) as connection:
+        return create(connection, jobs, batch, seconds)
+
+
+@contextmanager
+def _fresh(folder: Path, batch: int) -> Iterator[sqlite3.Connection]:
+    with closing(connect(folder / f"floor-{batch}.db")) as connection:
+        connection.executescript(SCHEMA)
+        yield connection

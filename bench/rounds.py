@@ -1,0 +1,101 @@
+"""All systems take turns in short rounds, each in a folder of its own that is gone afterwards.
+
+Every other round goes backwards, so that nobody always comes after the same neighbour. The floor
+stands beside the drain it is compared with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bench import engine_sqlite, floor_sqlite, huey_sqlite, trellis_sqlite
+from bench.figures import Figure, Measured, Results, Who
+from bench.machine import Neighbours, Weather, sync_milliseconds
+from bench.sizes import BATCH, CALLERS, PAGE, Sizes
+
+#: As many jobs as there is time for.
+_ANY: Final = sys.maxsize
+
+
+class Part(NamedTuple):
+    """One turn in a round."""
+
+    what: str
+    measure: Callable[[Path, Sizes], Measured]
+
+
+def floor(folder: Path, sizes: Sizes) -> Measured:
+    """Measure the bare statements."""
+    created, drained = floor_sqlite.run(folder, sizes.many, BATCH)
+    return {
+        Who.FLOOR: {
+            Figure.ONE: [floor_sqlite.run_create(folder, _ANY, 1, sizes.seconds)],
+            Figure.CALLERS: [floor_sqlite.run_create(folder, _ANY, CALLERS, sizes.seconds)],
+            Figure.MANY: [created],
+            Figure.DRAIN: [drained],
+            # One writer at a time: bare statements gain nothing from a second process.
+            Figure.DRAIN_2: [drained],
+        },
+        Who.FLOOR_OF_PAGES: {Figure.MANY: [floor_sqlite.run_create(folder, sizes.many, PAGE)]},
+    }
+
+
+def port(folder: Path, sizes: Sizes) -> Measured:
+    """Measure the engine without client and worker, beside a floor of its own."""
+    created, drained = floor_sqlite.run(folder, sizes.port, BATCH)
+    ours = asyncio.run(engine_sqlite.measure(folder, sizes.port, BATCH))
+    figures = (Figure.PORT_CREATE, Figure.PORT_DRAIN, Figure.PORT_SHARED)
+    return {
+        Who.ENGINE: {figure: [rate] for figure, rate in zip(figures, ours, strict=True)},
+        Who.FLOOR: {
+            figure: [rate]
+            for figure, rate in zip(figures, (created, drained, created), strict=True)
+        },
+    }
+
+
+TRELLIS: Final = (
+    Part("the engine through its port", port),
+    Part("Trellis: create to start", trellis_sqlite.latency),
+    Part("Trellis: drain with 2 processes", trellis_sqlite.drain_with_two),
+    Part("the floor", floor),
+    Part("Trellis: create, drain with 1 process", trellis_sqlite.create_and_drain),
+)
+HUEY: Final = (
+    Part("Huey with fsync", huey_sqlite.synced),
+    Part("Huey without fsync", huey_sqlite.unsynced),
+)
+
+
+def run_all(sizes: Sizes, folder: Path) -> Results:
+    """Run all rounds; who is not installed is named with the results."""
+    missing = huey_sqlite.why_absent()
+    parts = TRELLIS if missing else TRELLIS + HUEY
+    rounds: list[Measured] = []
+    weather: list[Weather] = []
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=sizes.rounds * len(parts))
+        for number in range(sizes.rounds):
+            neighbours, sync = Neighbours(), sync_milliseconds(folder)
+            rounds.append({})
+            for part in parts if number % 2 else reversed(parts):
+                progress.update(task, description=f"round {number + 1}: {part.what}")
+                _take_turn(part, sizes, folder, rounds[-1])
+                progress.advance(task)
+            weather.append(Weather(sync, neighbours.cores()))
+    absent = dict.fromkeys((Who.HUEY_SYNCED, Who.HUEY), missing) if missing else {}
+    return Results(rounds, weather, absent)
+
+
+def _take_turn(part: Part, sizes: Sizes, folder: Path, measured: Measured) -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=folder) as place:
+        for who, figures in part.measure(Path(place), sizes).items():
+            measured.setdefault(who, {}).update(figures)
