@@ -137,7 +137,7 @@ def test_a_second_signal_stops_at_once_and_hands_the_job_back(folder: Path, shop
             "There is no module 'nowhere' here. Start the worker in the folder that",
         ),
         ("nowhere.py:app", "has nowhere.py, or put"),
-        ("./src/shop.py:app", "is a path, and a worker imports a module. Write src.shop:..."),
+        ("./src/shop.py:app", "is a path, and a worker imports a module. Write src.shop:app"),
         ("needy:app", "it needs 'no_such_package_at_all', which is not installed"),
     ],
 )
