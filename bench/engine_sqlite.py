@@ -7,12 +7,11 @@ import time
 import timeit
 from pathlib import Path
 
-from ulid import ULID
-
 from bench.floor_sqlite import PAYLOAD
+from trellis.contract.ids import new_job_id
 from trellis.core.commands import Claim, Complete
 from trellis.core.context import fresh_context
-from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId, define
+from trellis.core.job import Fence, JobRecord, NewJob, SessionId, define
 from trellis.core.lifecycle import Transition, born, decide
 from trellis.core.policy import DEFAULT_POLICY
 from trellis.core.spans import SECOND, Instant
@@ -24,7 +23,7 @@ def new_jobs(count: int) -> list[NewJob]:
     """Make requests as the client does: an id and a context each."""
     jobs = []
     for number in range(count):
-        job_id = JobId(str(ULID()))
+        job_id = new_job_id()
         context = fresh_context(job_id, number + 1, number + 1)
         jobs.append(NewJob(job_id, "bench", "noop", "noop", PAYLOAD, DEFAULT_POLICY, context))
     return jobs
