@@ -23,13 +23,15 @@ from tests.faults.checker.reading import read_folder
 from tests.faults.checker.report import describe
 from tests.faults.checker.sometimes import LEAST, count_sometimes, too_few
 from tests.faults.checker.violations import Violation
+from tests.faults.diary import Diary
 from tests.faults.export import export
 from tests.faults.feeding import Feeding
-from tests.faults.nemesis import Diary, Impatience, Scene, Worker, until
+from tests.faults.nemesis import Scene, Worker
 from tests.faults.plan import Deed, carry_on, make_plan
 from tests.faults.processes import left_behind
 from tests.faults.recorder import boot_ns
 from tests.faults.sight import Database, Effects
+from tests.faults.waiting import Impatience, until
 
 Say: TypeAlias = Callable[[str], None]
 _MOST_EXTENSIONS: Final = 4
@@ -75,9 +77,10 @@ class Campaign:
         options = {
             "lease": size.lease, "grace": size.grace, "poll": "300ms", "concurrency": "5",
         }  # fmt: skip
+        self._diary = Diary(folder / "nemesis.jsonl")
         scene = Scene(
-            folder, self._database, Effects(folder / "effects"), Diary(folder / "nemesis.jsonl"),
-            options, asyncio.Semaphore(size.workers - 1),
+            folder, self._database, Effects(folder / "effects"), self._diary, options,
+            asyncio.Semaphore(size.workers - 1),
         )  # fmt: skip
         self._workers = [Worker(number, scene) for number in range(size.workers)]
         self._feeding = Feeding(seed, folder, self._database, size.jobs)
@@ -86,12 +89,14 @@ class Campaign:
     async def run(self) -> Verdict:
         """Do it all; whatever happens, leave no process behind."""
         shortcomings: list[str] = []
+        measuring = asyncio.create_task(self._diary.measure())
         try:
             await self._rage()
             await self._come_to_rest()
         except* Impatience as group:
             shortcomings += map(str, _leaves(group))
         finally:
+            measuring.cancel()
             self._end_all()
         histories = self._read()
         self._say(describe(histories))

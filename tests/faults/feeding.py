@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.faults.nemesis import until
 from tests.faults.processes import Group
 from tests.faults.sight import Database
+from tests.faults.waiting import until
 
 #: More work is handed out when fewer jobs than this wait.
 _LOW: Final = 200

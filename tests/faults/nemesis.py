@@ -9,53 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from tests.faults.checker.histories import FaultKind
+from tests.faults.diary import Diary
 from tests.faults.plan import Deed
 from tests.faults.processes import Group, is_still
-from tests.faults.recorder import Log, boot_ns
+from tests.faults.recorder import boot_ns
 from tests.faults.sight import Database, Effects, writer_of
-
-LOOK_EVERY: Final = 0.02
-
-
-class Impatience(Exception):
-    """Something that should have come true has not."""
-
-
-async def until(holds: Callable[[], bool], what: str, seconds: float) -> None:
-    """Wait for something to come true."""
-    end = boot_ns() + int(seconds * 1e9)
-    while not holds():
-        if boot_ns() > end:
-            raise Impatience(f"waited {seconds:g} s in vain for {what}")
-        await asyncio.sleep(LOOK_EVERY)
-
-
-class Diary:
-    """The nemesis log."""
-
-    def __init__(self, path: Path) -> None:
-        self._log = Log(path)
-        #: The number of the latest entry.
-        self.last = 0
-
-    def begin(
-        self, kind: FaultKind, target: str, pids: list[int], *, grace: float = 0, at: int = 0
-    ) -> int:
-        """Write down what is about to be done, or was done just then."""
-        self.last += 1
-        facts = {"number": self.last, "kind": kind, "target": target, "pids": pids}
-        self._log.write(event="fault", at=at or boot_ns(), grace=int(grace * 1e9), **facts)
-        return self.last
-
-    def over(self, number: int) -> None:
-        """Write down that it is over."""
-        self._log.write(event="over", number=number)
+from tests.faults.waiting import Impatience, until
 
 
 class Scene(NamedTuple):

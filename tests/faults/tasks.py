@@ -9,7 +9,7 @@ KEYS: Final = 12
 
 #: Kind → how often, of ten thousand.
 _MIX: Final = {
-    "quick": 5500,
+    "quick": 5504,
     "sleep": 1200,
     "thread": 1500,
     "flaky": 700,
@@ -17,7 +17,7 @@ _MIX: Final = {
     "keyed_thread": 250,
     "doomed": 120,
     "refused": 120,
-    "crash": 10,
+    "crash": 6,
 }
 
 

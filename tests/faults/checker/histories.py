@@ -126,6 +126,8 @@ class Fault:
     until: int | None = None
     #: term: how long handlers had, in nanoseconds.
     grace: int = 0
+    #: How long even the nemesis, which only waits, was not let run meanwhile.
+    held_up: int = 0
 
     @property
     def last_moment(self) -> int:

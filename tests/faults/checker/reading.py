@@ -93,7 +93,8 @@ def _read_nemesis(lines: Iterable[Json], histories: Histories) -> None:
                 )  # fmt: skip
             case "over":
                 fault = faults[line["number"]]
-                faults[line["number"]] = replace(fault, until=line["t"])
+                over = replace(fault, until=line["t"], held_up=line["held_up"])
+                faults[line["number"]] = over
             case _:
                 raise _unreadable(line)
     histories.faults.extend(faults.values())

@@ -1,4 +1,8 @@
-"""C14: a worker that is told to stop is gone within its grace and two seconds, stuck or not."""
+"""C14: a worker that is told to stop is gone within its grace and two seconds, stuck or not.
+
+Time during which the machine let nobody run is not the worker's: the nemesis, which does nothing
+but wait, notes by how much its own waits were too long.
+"""
 
 from __future__ import annotations
 
@@ -26,4 +30,4 @@ def check_shutdown(histories: Histories) -> Iterator[Violation]:
 
 def lateness(fault: Fault) -> int:
     """Return by how many nanoseconds a worker outstayed; below zero if it did not."""
-    return (fault.until or 0) - fault.t - fault.grace - _LAST_MOMENT
+    return (fault.until or 0) - fault.t - fault.held_up - fault.grace - _LAST_MOMENT

@@ -15,7 +15,7 @@ whoever completed a job ran it.
     outcome J by=b1                  what was stored instead; word: none
     slot k J                         a slot that is still taken
     session a in 7                   whose fences begin with a
-    fault stop 7 @10..40             kill, stop, pause, term (grace=20), crash
+    fault stop 7 @10..40             kill, stop, pause, term (grace=20 held_up=5), crash
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ class _Teller:
         kind, pid = words.names[1], int(words.names[2])
         until = None if words.ends is None else words.ends * _NS
         grace = words.number("grace") * _NS
-        fault = Fault("kill", words.begins * _NS, (pid,), "", until, grace)
+        held_up = words.number("held_up") * _NS
+        fault = Fault("kill", words.begins * _NS, (pid,), "", until, grace, held_up)
         self.told.faults.append(replace(fault, kind=kind))  # type: ignore[arg-type]
 
     # -- what nobody said ----------------------------------------------------------------------

@@ -239,6 +239,12 @@ STORIES: Final = (
         - fault term 7 @1000..3600 grace=500
         + fault term 7 @1000..3400 grace=500
         """),
+    Story("a worker outstays its grace by more than the machine stood still", C14, """
+          J created @0
+          J cancelled @1
+        - fault term 7 @1000..3900 grace=500 held_up=300
+        + fault term 7 @1000..3700 grace=500 held_up=300
+        """),
     Story("a worker that was told to stop stays for ever", C14, """
           J created @0
           J cancelled @1
