@@ -29,7 +29,7 @@ def export(database: Path, target: Path) -> None:
         connection.close()
 
 
-def _fence(row: sqlite3.Row | Line) -> str | None:
+def _fence(row: sqlite3.Row) -> str | None:
     return None if row["token"] is None else f"{row['session']:016x}{row['token']:016x}"
 
 
@@ -75,10 +75,11 @@ def _outcomes(connection: sqlite3.Connection) -> Iterator[Line]:
 
 
 def _slots(connection: sqlite3.Connection) -> Iterator[Line]:
-    query = "select s.*, j.id from trellis_key_slot s left join trellis_job j on j.seq = s.job"
-    names = ("number", "key_hash", "job", "session", "token", "linger_until", "linger_boot", "id")
-    for values in connection.execute(query):
-        row = dict(zip(names, values, strict=True))  # both tables have an `id`
+    query = (
+        "select s.key_hash, s.session, s.token, j.id "
+        "from trellis_key_slot s left join trellis_job j on j.seq = s.job"
+    )
+    for row in connection.execute(query):
         key = row["key_hash"]
         yield {"what": "slot", "key_hash": key, "job": row["id"], "fence": _fence(row)}
 
