@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import marks
+from bench import floor_sqlite, marks, sizes
+from bench.app import make_orders
 from bench.engine_sqlite import completed, new_jobs
 from bench.journal import Journal
 from bench.programs import running
+from trellis.client import storing
 from trellis.core.job import JobRecord
 from trellis.core.spans import SECOND
 from trellis.engines.sqlite import SqliteEngine
@@ -76,6 +78,14 @@ def test_a_program_sees_no_setting_of_ours(tmp_path: Path, monkeypatch: pytest.M
         running(["-c", show], tmp_path, signal.SIGTERM) as program,
     ):
         program.wait_until(lambda: False, "anything")
+
+
+def test_payloads_are_as_long_as_those_of_the_floor_and_pages_as_long_as_those_of_the_client() -> (
+    None
+):
+    (order,) = make_orders(1)
+    assert len(order.model_dump_json()) == len(floor_sqlite.PAYLOAD)
+    assert sizes.PAGE == storing._PAGE
 
 
 def test_marks_come_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
