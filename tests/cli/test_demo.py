@@ -1,7 +1,8 @@
-"""`trellis demo` keeps its promises, shows what it does and leaves nothing behind."""
+"""`trellis demo` keeps its promises, sees every broken one, and leaves nothing behind."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -14,10 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import environment, start
+from tests.cli.conftest import SOURCE, environment, start
+from tests.cli.demo_mutants import MUTANTS, VARIABLE, Mutant
+from trellis.cli.demo.programme import JOURNALS, SCENES
 
 HUNG_UP = pytest.param(
     signal.SIGHUP,
+    "1. A burst of jobs",
     marks=pytest.mark.skipif(
         signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="run under nohup"
     ),
@@ -25,7 +29,22 @@ HUNG_UP = pytest.param(
 
 
 def is_alive(pid: str) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    """Tell whether a process that is not ours to wait for still runs."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def processes(out: str) -> list[str]:
+    """Return every process the demo has named."""
+    return re.findall(r"(?:process|guardian) (\d+)", out)
+
+
+def rows(out: str, word: str) -> list[str]:
+    """Return the promises of the summary with this word."""
+    return re.findall(rf"^{word} +(.*)$", out, re.MULTILINE)
 
 
 @pytest.fixture
@@ -35,52 +54,74 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_the_demo_keeps_every_promise_and_says_what_goes_on_meanwhile(
-    tmp_path: Path, scratch: Path
-) -> None:
-    process = start(tmp_path, "demo", "--keep", TMPDIR=str(scratch))
-    out, err = process.communicate(timeout=100)
-    assert process.returncode == 0, out + err
-    assert out.count("held  ") == 7
-    assert "BROKEN" not in out
-    assert re.search(r"worker \d+ is killed; .*\n  \.\.\. 2 s\n", out)
-    assert re.search(r"worker \d+ is frozen, .*\n(  \.\.\. \d+ s\n)+  worker \d+ wakes up", out)
-    (database,) = re.findall(r"The database is (\S+)\.", out)
-    assert Path(database).exists()
-    for command in ("trellis doctor --url", "sqlite3", "trellis worker trellis.cli.demo.jobs:app"):
-        assert command in out
-    assert not any(is_alive(pid) for pid in re.findall(r"worker (\d+) works", out))
-    assert list(scratch.iterdir()) == [Path(database).parent]
+def promise(mutant: Mutant) -> str:
+    """Return the promise that a mutant breaks."""
+    if mutant.in_journals:
+        return JOURNALS
+    return next(scene.promised for scene in SCENES if scene.name == mutant.scene)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, HUNG_UP])
-def test_a_demo_interrupted_in_its_burst_leaves_no_process_and_no_file(
-    tmp_path: Path, scratch: Path, number: signal.Signals
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_promise_that_does_not_hold_is_seen(tmp_path: Path, scratch: Path, name: str) -> None:
+    mutant = MUTANTS[name]
+    (tmp_path / "sitecustomize.py").write_text(
+        "from tests.cli.demo_mutants import break_as_told\nbreak_as_told()\n"
+    )
+    places = os.pathsep.join(map(str, (tmp_path, SOURCE, SOURCE.parent)))
+    variables = {"TMPDIR": str(scratch), "PYTHONPATH": places, VARIABLE: name}
+    ran = subprocess.run(
+        [sys.executable, "-m", "trellis.cli", "demo", "--scene", mutant.scene],
+        cwd=tmp_path,
+        env={**environment(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (1, ""), ran.stdout + ran.stderr
+    assert rows(ran.stdout, "BROKEN") == [promise(mutant)], ran.stdout
+    assert len(rows(ran.stdout, "held")) == 1
+    assert "1 of 2 promises held." in ran.stdout
+
+
+def test_every_promise_has_been_broken_once() -> None:
+    promises = {*(scene.promised for scene in SCENES), JOURNALS}
+    assert {promise(mutant) for mutant in MUTANTS.values()} == promises
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [(signal.SIGINT, "is frozen (SIGSTOP)"), (signal.SIGTERM, "400 jobs created"), HUNG_UP],
+)
+def test_an_interrupted_demo_leaves_no_process_and_no_file(
+    tmp_path: Path, scratch: Path, number: signal.Signals, moment: str
 ) -> None:
-    process = start(tmp_path, "demo", TMPDIR=str(scratch))
+    scene = "zombie" if "SIGSTOP" in moment else "burst"
+    process = start(tmp_path, "demo", "--scene", scene, TMPDIR=str(scratch))
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if "400 jobs created" in line:
+        if moment in line:
             break
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    assert "400 results" not in out
+    out, err = process.communicate(timeout=60)
+    assert "promises held" not in out
     assert process.returncode == 130
     assert err.strip() == "Interrupted."
-    pids = re.findall(r"worker (\d+) works", "".join(lines))
-    assert len(pids) == 2
+    pids = processes("".join(lines))
+    assert pids
     assert not any(is_alive(pid) for pid in pids)
     assert not list(scratch.iterdir())
 
 
-def on_a_terminal(folder: Path, scratch: Path) -> tuple[int, str]:
+def on_a_terminal(folder: Path, scratch: Path, *arguments: str) -> tuple[int, str]:
     """Run the demo on a terminal of its own; return its exit code and all that it wrote."""
     ours, its = pty.openpty()
-    variables = {"TMPDIR": str(scratch), "TERM": "xterm-256color", "COLUMNS": "110"}
+    variables = {"TMPDIR": str(scratch), "TERM": "xterm-256color", "COLUMNS": "80"}
+    variables["TRELLIS_TYPES"] = "elsewhere"  # meant for other workers
     process = subprocess.Popen(
-        [sys.executable, "-m", "trellis.cli", "demo"],
+        [sys.executable, "-m", "trellis.cli", "demo", *arguments],
         cwd=folder,
         env={**environment(), **variables},
         stdin=its,
@@ -99,11 +140,18 @@ def on_a_terminal(folder: Path, scratch: Path) -> tuple[int, str]:
     return process.wait(timeout=30), written.decode()
 
 
-def test_on_a_terminal_titles_are_bold_and_waiting_is_seen(tmp_path: Path, scratch: Path) -> None:
-    code, written = on_a_terminal(tmp_path, scratch)
-    assert code == 0, written
-    assert "\x1b[1mA burst of jobs\x1b[0m" in written
-    assert re.search(r"400/400[^/]{0,40}400 results in", written)
-    assert re.search(r"is killed; .*[⠀-⣿]\S* 1 s", written, re.DOTALL)
-    assert "keep it with: trellis demo --keep (make demo ARGS=--keep)" in written
-    assert not list(scratch.iterdir())
+def test_the_demo_keeps_every_promise_and_shows_it(tmp_path: Path, scratch: Path) -> None:
+    code, written = on_a_terminal(tmp_path, scratch, "--keep")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
+    assert code == 0, plain
+    count = len(SCENES) + 1
+    assert f"{count} of {count} promises held." in plain
+    assert len(re.findall(r"^ +held ", plain, re.MULTILINE)) == count
+    assert "\x1b[1m1. A burst of jobs\x1b[0m" in written
+    assert re.search(r"thumbnails .*400/400", plain)
+    assert re.search(r"is frozen .*\n(.*\n)*.*[⠀-⣿] 1 s(.*\n)*.*has begun the report", plain)
+    assert max(len(line) for line in plain.splitlines()) <= 80
+    assert not any(is_alive(pid) for pid in processes(plain))
+    (folder,) = scratch.iterdir()
+    looked = start(folder, "doctor", "--json")
+    assert json.loads(looked.communicate()[0])["url"] == f"sqlite:///{folder}/demo.db"
