@@ -11,6 +11,7 @@ import pytest
 
 from tests.worker.faulty import eventually
 from trellis import ActiveJob, JobCancelled, JobRef, LockBusy, Retry, Service, State
+from trellis.core.job import JobId
 from trellis.engines.values import LockHolder
 from trellis.errors import CalledFromLoop, ConfigurationError
 
@@ -168,6 +169,51 @@ async def test_a_worker_that_stops_hands_back_who_waits(service: Service) -> Non
     async with service.worker():
         await waiter.wait("20s")
     assert attempts == [1, 1]
+
+
+async def test_the_lock_of_an_ended_attempt_stays_held_until_its_handler_has_stopped(
+    service: Service,
+) -> None:
+    inside, leave = threading.Event(), threading.Event()
+    room = Room()
+
+    @service.job
+    def stay(job: ActiveJob[None]) -> None:
+        lock = job.lock("ledger")
+        lock.__enter__()  # and never back: it ends with the handler
+        room.enter()
+        inside.set()
+        leave.wait()
+        room.leave()
+
+    @service.job
+    async def follow(job: ActiveJob[None]) -> int:
+        async with job.lock("ledger"):
+            return room.inside
+
+    async with service.worker(lease="30s"):
+        stays = await stay.create()
+        await asyncio.to_thread(inside.wait)
+        await stays.cancel(force=True)
+        with pytest.raises(JobCancelled):
+            await stays.wait("20s")
+        assert (await locks(service))["ledger"].job_id == stays.id
+        follows = await follow.create()
+        await until_asked(service, follows)
+        assert (await locks(service))["ledger"].job_id == stays.id
+        leave.set()
+        assert await follows.wait("20s") == 0
+
+
+async def until_asked(service: Service, waiter: JobRef[int]) -> None:
+    """Wait until the handler runs, which asks for its lock at once and then again and again."""
+    engine = await service.connection.engine()
+
+    async def has_begun() -> bool:
+        said = await engine.activity(JobId(waiter.id))
+        return said is not None and said.began_at is not None
+
+    await eventually(has_begun)
 
 
 async def test_a_handler_that_leaves_with_an_error_leaves_the_lock(service: Service) -> None:

@@ -73,6 +73,19 @@ async def test_a_slow_type_is_not_claimed_ahead() -> None:
     assert claim[1] == 10
 
 
+async def test_a_type_that_was_claimed_ahead_in_vain_must_prove_itself_anew() -> None:
+    plan = planner((quick, {}))
+    show_quick(plan, "quick")
+    plan.types["shop", "quick"].prove_anew()
+    claim = plan.next_claim()
+    assert claim is not None
+    assert claim[1] == 10
+    show_quick(plan, "quick")
+    claim = plan.next_claim()
+    assert claim is not None
+    assert claim[1] == 200
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -55,6 +55,11 @@ class LocalType:
         else:
             self.mean += (seconds - self.mean) * _WEIGHT
 
+    def prove_anew(self) -> None:
+        """Forget how quick it was: its jobs were claimed ahead and waited in vain."""
+        self._samples = 0
+        self.mean = 0.0
+
     @property
     def is_quick(self) -> bool:
         """Whether it has lately shown that its jobs end within a tenth of a second."""

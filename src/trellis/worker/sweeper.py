@@ -65,6 +65,9 @@ class Sweeper:
             self._keeper.wake()
         line = self._executor.line
         if line and now - line[0].arrived > _WAITED_IN_VAIN:
+            for attempt in line:
+                # Else it would be claimed ahead again at once, by us, who have no room for it.
+                attempt.type.prove_anew()
             self._executor.hand_back()
 
     def _note_begun(self, attempt: Attempt) -> None:

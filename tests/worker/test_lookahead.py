@@ -1,0 +1,166 @@
+"""Looking ahead strands nothing: no due job waits while a slot that could run it is free.
+
+Two workers on one file leave records: the engine's times in the journal, and the handlers' own.
+They are judged afterwards, by the promise: who waits beside a free slot is claimed within one poll
+and one claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.worker.waiting_times import Stall, Stranded, Work, Worker, stranded
+from trellis import ActiveJob, Service
+from trellis.contract.settings import WorkerSettings
+from trellis.core.events import EventKind
+from trellis.core.job import JobId, SessionId
+from trellis.core.spans import SECOND
+from trellis.engines.port import Engine
+from trellis.worker.local_type import LocalType
+from trellis.worker.planner import BATCH, Planner
+
+SLOTS: Final = 2
+QUICK: Final = ("quick", 0.0)
+#: What a claim may take on a machine that has other things to do.
+CLAIM: Final = SECOND // 4
+PATIENCE: Final = WorkerSettings().poll + CLAIM
+#: A loop that stood still for so long was not given the processor.
+_STANDSTILL: Final = SECOND // 5
+#: The records are about waiting for slots, not about waiting for a disk.
+_FAST: Final = Path("/dev/shm")  # noqa: S108 - a folder of our own is made inside
+
+
+class Effect(NamedTuple):
+    """What a handler left behind: which job it ran, where and when."""
+
+    job_id: JobId
+    worker: str
+    began: int
+    ended: int
+
+
+class Theatre:
+    """Two workers, each with its own connection, and what they leave behind."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._effects: list[Effect] = []
+        self._stalls: list[Stall] = []
+        self._services: dict[str, Service] = {}
+        self._types: frozenset[str] = frozenset()
+
+    @asynccontextmanager
+    async def open(self, *types: str) -> AsyncIterator[None]:
+        """Have two workers serve these types."""
+        self._types = frozenset(types)
+        self._services = {name: self._service(name) for name in ("one", "two")}
+        async with AsyncExitStack() as stack:
+            for service in self._services.values():
+                await stack.enter_async_context(service.worker(concurrency=SLOTS))
+            watch = asyncio.create_task(self._watch_the_clock())
+            stack.callback(watch.cancel)
+            yield
+
+    def _service(self, name: str) -> Service:
+        service = Service("shop", self._url)
+
+        async def run(job: ActiveJob[float]) -> None:
+            began = _now()
+            if job.payload:
+                await asyncio.sleep(job.payload)
+            self._effects.append(Effect(JobId(job.id), name, began, _now()))
+
+        for job_type in self._types:
+            service.job(name=job_type)(run)
+        return service
+
+    async def _watch_the_clock(self) -> None:
+        seen = _now()
+        while True:
+            await asyncio.sleep(0.02)
+            before, seen = seen, _now()
+            if seen - before > _STANDSTILL:
+                self._stalls.append((before, seen))
+
+    async def play(self, *bill: tuple[str, float]) -> None:
+        """Create these jobs, type and seconds each, in this order, and see them through."""
+        front = self._services["one"]
+        refs = [await front.find(name).create(seconds) for name, seconds in bill]
+        await asyncio.gather(*(ref.wait("60s") for ref in refs))
+
+    async def rehearse(self, name: str) -> None:
+        """Let both workers see that this type is quick."""
+        for _ in range(4):
+            await self.play(*[(name, 0.0)] * 15)
+
+    async def judge(self) -> list[Stranded]:
+        """Put the records together; return every job that waited beside a free slot."""
+        engine = await self._services["one"].connection.engine()
+        sessions = sorted(await engine.sessions(), key=lambda each: each.opened_at)
+        names = dict(zip((each.id for each in sessions), self._services, strict=True))
+        done = [await self._work(engine, effect, names) for effect in self._effects]
+        end = max(each.ended for each in done)
+        workers = [
+            Worker(names[each.id], SLOTS, self._types, each.opened_at, end) for each in sessions
+        ]
+        return stranded(workers, done, PATIENCE, self._stalls)
+
+    async def _work(self, engine: Engine, effect: Effect, names: dict[SessionId, str]) -> Work:
+        """Return one job's story; the engine's record and the handler's must tell the same."""
+        (record,) = (await engine.load([effect.job_id])).records
+        created, *events = await engine.journal(effect.job_id)
+        ended = events[-1]
+        started = [each for each in events if each.kind is EventKind.STARTED][-1]
+        assert record is not None
+        assert ended.fence is not None
+        assert (started.fence, names[ended.fence.session]) == (ended.fence, effect.worker)
+        # A settlement bears the engine's time as its worker knew it.
+        assert started.at <= effect.began <= effect.ended <= ended.at + CLAIM
+        return Work(effect.job_id, record.definition.type, created.at, *effect[1:])
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+@pytest.fixture
+def theatre(tmp_path: Path) -> Iterator[Theatre]:
+    with TemporaryDirectory(dir=_FAST if _FAST.is_dir() else tmp_path) as folder:
+        yield Theatre(f"sqlite:///{folder}/jobs.db")
+
+
+async def _a_small_backlog(theatre: Theatre) -> list[Stranded]:
+    """Play long jobs and quick ones, mixed, after both workers saw which ones are quick."""
+    async with theatre.open("slow", "quick"):
+        await theatre.rehearse("quick")
+        long_jobs = [("slow", 0.5 + place % 3 / 4) for place in range(10)]
+        await theatre.play(*chain.from_iterable((each, *[QUICK] * 2) for each in long_jobs))
+        return await theatre.judge()
+
+
+async def test_long_jobs_beside_quick_ones_never_wait_beside_a_free_slot(theatre: Theatre) -> None:
+    assert await _a_small_backlog(theatre) == []
+
+
+async def test_a_type_that_turns_slow_is_handed_back_and_not_taken_again(theatre: Theatre) -> None:
+    async with theatre.open("quick"):
+        await theatre.rehearse("quick")
+        await theatre.play(*[("quick", 2.0)] * 4)
+        assert await theatre.judge() == []
+
+
+async def test_a_worker_that_always_looks_ahead_is_found_out(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalType, "is_quick", property(lambda _: True))
+    monkeypatch.setattr(Planner, "_ahead", lambda *_: BATCH)
+    assert await _a_small_backlog(theatre)
