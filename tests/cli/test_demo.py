@@ -11,35 +11,33 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import SOURCE, environment, start
+from tests.cli.conftest import SOURCE, Run, environment, start
 from tests.cli.demo_mutants import MUTANTS, VARIABLE, Mutant
 from trellis.cli.demo.programme import JOURNALS, SCENES
 
 HUNG_UP = pytest.param(
     signal.SIGHUP,
-    "1. A burst of jobs",
+    "retry",
+    "Workers start",
     marks=pytest.mark.skipif(
         signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="run under nohup"
     ),
 )
 
 
-def is_alive(pid: str) -> bool:
-    """Tell whether a process that is not ours to wait for still runs."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def processes(out: str) -> list[str]:
-    """Return every process the demo has named."""
-    return re.findall(r"(?:process|guardian) (\d+)", out)
+def left_running(scratch: Path) -> list[str]:
+    """Return the processes whose working folder is or was in there."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or only waits to be waited for
+            if str((process / "cwd").readlink()).startswith(str(scratch)):
+                found.append((process / "cmdline").read_text())
+    return found
 
 
 def rows(out: str, word: str) -> list[str]:
@@ -90,29 +88,32 @@ def test_every_promise_has_been_broken_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"),
-    [(signal.SIGINT, "is frozen (SIGSTOP)"), (signal.SIGTERM, "400 jobs created"), HUNG_UP],
+    ("number", "scene", "moment"),
+    [
+        (signal.SIGINT, "zombie", "is frozen (SIGSTOP)"),
+        (signal.SIGTERM, "crash", "process of its own"),
+        HUNG_UP,
+    ],
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_file(
-    tmp_path: Path, scratch: Path, number: signal.Signals, moment: str
+    tmp_path: Path, scratch: Path, number: signal.Signals, scene: str, moment: str
 ) -> None:
-    scene = "zombie" if "SIGSTOP" in moment else "burst"
     process = start(tmp_path, "demo", "--scene", scene, TMPDIR=str(scratch))
     assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if moment in line:
-            break
+    assert any(moment in line for line in process.stdout)
     process.send_signal(number)
+    process.send_signal(number)  # impatience costs nothing
     out, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "Interrupted.")
     assert "promises held" not in out
-    assert process.returncode == 130
-    assert err.strip() == "Interrupted."
-    pids = processes("".join(lines))
-    assert pids
-    assert not any(is_alive(pid) for pid in pids)
+    assert left_running(scratch) == []
     assert not list(scratch.iterdir())
+
+
+def test_an_unknown_scene_is_refused(command: Run) -> None:
+    ran = command("demo", "--scene", "elopement")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("The demo has no scene 'elopement'. It has burst, retry, ")
 
 
 def on_a_terminal(folder: Path, scratch: Path, *arguments: str) -> tuple[int, str]:
@@ -151,7 +152,7 @@ def test_the_demo_keeps_every_promise_and_shows_it(tmp_path: Path, scratch: Path
     assert re.search(r"thumbnails .*400/400", plain)
     assert re.search(r"is frozen .*\n(.*\n)*.*[⠀-⣿] 1 s(.*\n)*.*has begun the report", plain)
     assert max(len(line) for line in plain.splitlines()) <= 80
-    assert not any(is_alive(pid) for pid in processes(plain))
+    assert left_running(scratch) == []
     (folder,) = scratch.iterdir()
     looked = start(folder, "doctor", "--json")
     assert json.loads(looked.communicate()[0])["url"] == f"sqlite:///{folder}/demo.db"

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import rich_click as click
 
 from trellis.cli.options import debug_option
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _LOOK_FURTHER = ("trellis jobs list", "trellis dlq list", "trellis workers list", "trellis doctor")
 
@@ -29,11 +23,12 @@ def command(*, keep: bool, scenes: tuple[str, ...]) -> None:
     import tempfile  # noqa: PLC0415 - as above
     from pathlib import Path  # noqa: PLC0415 - as above
 
+    from trellis.cli.demo.play import perform  # noqa: PLC0415 - as above
     from trellis.cli.exits import CommandFailed  # noqa: PLC0415 - as above
 
     folder = Path(tempfile.mkdtemp(prefix="trellis-demo-"))
     try:
-        kept_promises = _play(folder, scenes)
+        kept_promises = perform(folder, scenes)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -43,28 +38,8 @@ def command(*, keep: bool, scenes: tuple[str, ...]) -> None:
         for line in _LOOK_FURTHER:
             click.echo(f"  {line}")
     else:
-        click.echo("\nAll of it is deleted again; trellis demo --keep keeps it to look at.")
+        click.echo(
+            "\nDeleted again. To keep it and look: trellis demo --keep, or make demo ARGS=--keep"
+        )
     if not kept_promises:
         raise CommandFailed
-
-
-def _play(folder: Path, scenes: Sequence[str]) -> bool:
-    import asyncio  # noqa: PLC0415 - loaded when asked for
-    import signal  # noqa: PLC0415 - as above
-
-    from trellis.cli.demo.play import play  # noqa: PLC0415 - as above
-    from trellis.cli.demo.telling import Teller  # noqa: PLC0415 - as above
-
-    def interrupt(*_: object) -> None:
-        # As Ctrl-C: unwinds the stage, which ends the workers.
-        signal.raise_signal(signal.SIGINT)
-
-    # SIGHUP: the terminal was closed; under nohup it is ignored, and stays so.
-    heard = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    heard = [number for number in heard if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, interrupt) for number in heard}
-    try:
-        return asyncio.run(play(folder, Teller(), scenes))
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -36,21 +36,20 @@ async def crash(stage: Stage) -> Seen:
     """Create a job that takes its process down whenever it runs."""
     before = [await stage.process_of(worker) for worker in stage.workers]
     ref = await load_everything.create()
-    stage.tell.say("it runs in a process of its own, which the kernel kills")
+    stage.tell.say("it runs in a process of its own, which is killed every time")
     try:
         await ref.wait("30s")
     except JobDead:
         head = (await stage.record(ref)).head
     else:
         return Seen("the job survived its own death", holds=False)
-    for event in await stage.journal(ref):
-        if event.kind in {EventKind.RETRY, EventKind.DEAD}:
-            stage.tell.say(f"attempt {event.attempt}: {_error(event)[1].splitlines()[0]}")
+    for event in _retries(await stage.journal(ref)):
+        stage.tell.say(f"attempt {event.attempt}: {_error(event)[1].splitlines()[0]}")
+    stage.tell.say(f"attempt {head.attempt}: the same again; the job is kept as a dead letter")
     after = [await stage.process_of(worker) for worker in stage.workers]
     unhurt = before == after
-    words = f"a dead letter after {head.crashes} crashes; " + (
-        "no worker process was lost" if unhurt else "a worker process was lost"
-    )
+    lost = "no worker process lost" if unhurt else "a worker process LOST"
+    words = f"a dead letter after {head.crashes} crashes, {lost}"
     is_loop = head.error is not None and head.error.code == "crash_loop"
     return Seen(words, is_loop and unhurt and head.crashes == MOST_CRASHES)
 
@@ -65,7 +64,7 @@ async def process_killed(stage: Stage) -> Seen:
     await ref.wait("30s")
     handed_on = _retries(await stage.journal(ref))
     finisher = await stage.settler_of(ref)
-    words = f"handed on {_since(killed, handed_on)}; finished by {finisher}"
+    words = f"handed on {_since(killed, handed_on)}, finished by {finisher.worker}"
     codes = [_error(event)[0] for event in handed_on]
     return Seen(words, codes == ["crash"] and finisher.pid != victim.pid)
 
@@ -76,12 +75,13 @@ async def worker_killed(stage: Stage) -> Seen:
     victim = await _rendering(stage, ref)
     victim.worker.kill()
     killed = time.time()
-    stage.tell.say(f"{victim.worker} is killed with its guardian; its lease is {LEASE} s")
+    stage.tell.say(f"{victim.worker} and its guardian are killed: nobody is left to tell")
+    stage.tell.say(f"a worker that is silent for {LEASE} s (its lease) loses its jobs")
     stage.tell.say(f"{stage.start_worker()} is started in its place")
     await ref.wait("30s")
     handed_on = _retries(await stage.journal(ref))
     finisher = await stage.settler_of(ref)
-    words = f"taken over {_since(killed, handed_on)}; finished by {finisher}"
+    words = f"taken over {_since(killed, handed_on)}, finished by {finisher.worker}"
     codes = [_error(event)[0] for event in handed_on]
     return Seen(words, codes == ["lease_lost"] and finisher.worker is not victim.worker)
 
@@ -111,12 +111,14 @@ async def zombie(stage: Stage) -> Seen:
 
     await stage.until(answered, "an answer to the late report")
     refused = await _refused(stage, ref)
+    for event in refused:
+        stage.tell.say(f"the journal of the job notes: {event.kind}")
     (desk / "attempt-2").touch()
     result = await ref.wait("30s")
     finisher = await stage.settler_of(ref)
     is_right = [event.fence.session for event in refused if event.fence] == [frozen.session]
-    word = "refused and journalled" if is_right else "NOT refused"
-    words = f"the late report was {word}; {result} by {finisher.worker} stands"
+    word = "refused" if is_right else "NOT refused"
+    words = f"the late report was {word}, {result} stands"
     return Seen(words, is_right and finisher.session != frozen.session)
 
 
@@ -138,7 +140,7 @@ async def stuck(stage: Stage) -> Seen:
     printer.touch()
     await ref.wait("30s")
     finisher = await stage.settler_of(ref)
-    words = f"stopped after {took:.1f} s; the job was handed back, {finisher.worker} did it"
+    words = f"gone after {took:.1f} s, its job done by {finisher.worker}"
     in_time = took <= GRACE + _MORE and len(handed_back) == 1
     return Seen(words, in_time and finisher.worker is not told.worker)
 

@@ -41,9 +41,8 @@ async def burst(stage: Stage) -> Seen:
     took = time.monotonic() - began
     starts = Counter([await _starts(stage, ref) for ref in refs])
     right = sum(result == number for number, result in enumerate(results))
-    words = f"{right} right results after {took:.1f} s; {starts[1]} jobs ran once"
-    if starts[1] != _BURST:
-        words += f", {_BURST - starts[1]} did not"
+    ran = "each ran once" if starts[1] == _BURST else f"{_BURST - starts[1]} did NOT run once"
+    words = f"{right} results after {took:.1f} s, {ran}"
     return Seen(words, right == starts[1] == _BURST)
 
 
@@ -71,20 +70,18 @@ async def _starts(stage: Stage, ref: JobRef[int]) -> int:
 
 async def retry(stage: Stage) -> Seen:
     """Have a handler fail twice."""
-    ref = await call_shaky_service.create("the shaky service")
+    ref = await call_shaky_service.create("the bank")
     async for event in ref.events(follow=True):
         if event.kind is EventKind.RETRY:
-            wait = BACKOFF[event.attempt - 1]
-            stage.tell.say(
-                f"attempt {event.attempt} failed ({event.data['error'][1]}): again in {wait}"
-            )
-    result = await ref.wait("30s")
+            wait, why = BACKOFF[event.attempt - 1], event.data["error"][1]
+            stage.tell.say(f"attempt {event.attempt} failed ({why}), next in {wait}")
+    await ref.wait("30s")
     waits = _waits(await stage.journal(ref))
     in_words = " and ".join(f"{wait / SECOND:.2f} s" for wait in waits)
     enough = len(waits) == len(BACKOFF) and all(
         wait >= micros(promised) for wait, promised in zip(waits, BACKOFF, strict=True)
     )
-    return Seen(f"{result} on attempt 3, after waits of {in_words}", enough)
+    return Seen(f"worked on attempt {len(waits) + 1}, after waits of {in_words}", enough)
 
 
 def _waits(journal: Sequence[Event]) -> list[int]:
@@ -125,7 +122,8 @@ async def one_at_a_time(stage: Stage) -> Seen:
     overlaps = sum(later.began < earlier.ended for earlier, later in pairs)
     processes = len({entry.pid for entry in entries})
     by = "one process" if processes == 1 else f"{processes} processes"
-    words = f"{len(entries)} deposits by {by}: {overlaps} too early for their turn"
+    found = f"{overlaps} before their turn" if overlaps else "none before its turn"
+    words = f"{len(entries)} deposits by {by}, {found}"
     return Seen(words, len(entries) == _DEPOSITS and not overlaps)
 
 
@@ -145,10 +143,11 @@ async def dead_letter(stage: Stage) -> Seen:
         await ref.wait("30s")
     except JobDead:
         status = await ref.status()
-        stage.tell.say(f"attempt {status.attempt}, the last, failed ({status.error})")
+        stage.tell.say(f"attempt {status.attempt} failed ({status.error}), and was the last")
+        stage.tell.say("the job is kept as a dead letter, for somebody to look at")
     else:
         return Seen("the order was shipped without an address", holds=False)
-    stage.tell.say("the order is a dead letter; its address is found, and it is replayed")
+    stage.tell.say("the address is found, and the job replayed")
     address.write_text("1 Trellis Lane", encoding="utf-8")
     await ref.replay()
     result = await ref.wait("30s")

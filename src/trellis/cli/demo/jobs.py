@@ -76,6 +76,8 @@ async def deposit(job: ActiveJob[Deposit]) -> None:
 @app.job(retry=Retry.fixed("100ms", attempts=2))
 async def ship_order(order: Order) -> str:
     """Fail as long as the address is missing."""
+    if not order.address.exists():
+        raise LookupError(f"order {order.number} has no address")
     return f"order {order.number} shipped to {order.address.read_text(encoding='utf-8')}"
 
 

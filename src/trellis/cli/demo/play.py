@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import signal
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from trellis.cli.demo.programme import BURST, JOURNALS, SCENES, Scene
 from trellis.cli.demo.stage import Stage, StageFright
@@ -13,9 +16,37 @@ from trellis.errors import ConfigurationError, TrellisError
 from trellis.insight.doctor import diagnose
 
 
-async def play(folder: Path, tell: Teller, names: Sequence[str] = ()) -> bool:
-    """Play the scenes of these names, or all; return whether every promise was kept."""
+def perform(folder: Path, names: Sequence[str]) -> bool:
+    """Play the scenes of these names, or all; return whether every promise was kept.
+
+    Raises `KeyboardInterrupt` once nothing runs any more, however often it is asked to stop.
+    """
     scenes = _choose(names)
+    held = asyncio.run(_until_interrupted(_play_all(folder, Teller(), scenes)))
+    if held is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing but cleaning up is left to do
+        raise KeyboardInterrupt
+    return held
+
+
+async def _until_interrupted(work: Coroutine[Any, Any, bool]) -> bool | None:
+    """Work until a signal comes; then unwind once, undisturbed by those that follow."""
+    playing = asyncio.create_task(work)
+
+    def interrupt() -> None:
+        if not playing.cancelling():
+            playing.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: it stays so
+            asyncio.get_running_loop().add_signal_handler(number, interrupt)
+    try:
+        return await playing
+    except asyncio.CancelledError:
+        return None
+
+
+async def _play_all(folder: Path, tell: Teller, scenes: Sequence[Scene]) -> bool:
     needed = max(scene.workers for scene in scenes)
     findings = []
     async with Stage(folder, tell) as stage:
@@ -42,12 +73,14 @@ def _choose(names: Sequence[str]) -> list[Scene]:
 
 
 async def _introduce(stage: Stage, workers: int) -> None:
-    stage.tell.open(f"Real workers, real accidents, on a new database: {stage.database}")
+    stage.tell.open(f"Workers start on a new database, {stage.database}:")
     async with stage.tell.waiting():
         await stage.staff(workers)
     for worker in stage.workers:
         process = await stage.process_of(worker)
-        stage.tell.say(f"{worker} works: process {process}, watched by guardian {worker.guardian}")
+        stage.tell.say(
+            f"{worker} runs jobs in process {process}; guardian {worker.guardian} watches"
+        )
 
 
 async def _play(scene: Scene, stage: Stage, workers: int) -> Seen:

@@ -45,32 +45,32 @@ SCENES: Final = (
     Scene(
         "dead-letter",
         "An order that cannot be shipped",
-        "a job out of attempts is kept, and runs again when replayed",
+        "a job out of attempts is kept, and runs when replayed",
         everyday.dead_letter,
     ),
     Scene(
         "crash",
         "A job that crashes whenever it runs",
-        "a job that keeps crashing is set aside, and its worker lives on",
+        "a job that keeps crashing is set aside, its worker lives on",
         accidents.crash,
     ),
     Scene(
         "process-killed",
         "A worker process is killed in mid-job",
-        "the job of a killed process is handed on at once, by its guardian",
+        "a guardian hands on the job of a killed process at once",
         accidents.process_killed,
     ),
     Scene(
         "worker-killed",
         "A whole worker is killed in mid-job, as by a power cut",
-        "the job of a lost worker is taken over when its lease is over",
+        "others take over the job of a lost worker after its lease",
         accidents.worker_killed,
         workers=2,
     ),
     Scene(
         "zombie",
         "A worker freezes, and wakes up too late",
-        "a late result is refused, only one attempt settles a job",
+        "only one attempt settles a job, a late result is refused",
         accidents.zombie,
         workers=2,
     ),
@@ -82,4 +82,4 @@ SCENES: Final = (
         workers=2,
     ),
 )
-JOURNALS: Final = "the journal of a job tells everything that happened to it"
+JOURNALS: Final = "the journal of a job tells all that happened to it"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import sqlite3
 import tempfile
 import time
@@ -88,13 +87,8 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # An impatient second Ctrl-C must not leave a process behind.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            for worker in self.workers:
-                worker.kill()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for worker in self.workers:
+            worker.kill()
         await app.connection.close()
         tempfile.tempdir = self._scratch_before
         shutil.rmtree(self._scratch, ignore_errors=True)

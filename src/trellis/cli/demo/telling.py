@@ -69,13 +69,13 @@ class Teller:
 
     def sum_up(self, findings: Sequence[Finding]) -> None:
         """Show what was promised and what was seen."""
-        self._console.print()
         self._show(findings)
         held = sum(finding.seen.holds for finding in findings)
         self.open(f"{held} of {len(findings)} promises held.")
 
     def _show(self, findings: Sequence[Finding]) -> None:
         if not self._console.file.isatty():
+            self._console.print()
             for promised, seen in findings:
                 self._write(Text(f"{_word(seen).plain:<8}{promised}"))
                 self._write(Text(visible(seen.words)), indent=8)

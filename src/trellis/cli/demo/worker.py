@@ -15,6 +15,7 @@ from typing import Final
 
 _PREFIX: Final = "TRELLIS_"
 _LAST_WORDS: Final = 1000
+_FAREWELL: Final = 5.0
 
 
 class Worker:
@@ -30,7 +31,7 @@ class Worker:
                 cwd=folder,
                 env=_environment(scratch),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
             )
@@ -66,12 +67,15 @@ class Worker:
         os.killpg(self.guardian, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End all of it the hard way, stopped or not."""
+        """End all of it the hard way, stopped or not, and wait until nothing of it is left."""
         if not self.is_gone:
             # Not yet waited for, so the group is still its own.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.guardian, signal.SIGKILL)
-            self._process.wait()
+        # A handler in a process of its own is in no group of ours, and ends when it notices that
+        # its worker has gone. Nobody writes to stdout, but everybody has it until the end.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=_FAREWELL)
 
 
 def _environment(scratch: Path) -> dict[str, str]:
