@@ -77,10 +77,9 @@ class Campaign:
         options = {
             "lease": size.lease, "grace": size.grace, "poll": "300ms", "concurrency": "5",
         }  # fmt: skip
-        self._diary = Diary(folder / "nemesis.jsonl")
         scene = Scene(
-            folder, self._database, Effects(folder / "effects"), self._diary, options,
-            asyncio.Semaphore(size.workers - 1),
+            folder, self._database, Effects(folder / "effects"), Diary(folder / "nemesis.jsonl"),
+            options, asyncio.Semaphore(size.workers - 1),
         )  # fmt: skip
         self._workers = [Worker(number, scene) for number in range(size.workers)]
         self._feeding = Feeding(seed, folder, self._database, size.jobs)
@@ -89,14 +88,12 @@ class Campaign:
     async def run(self) -> Verdict:
         """Do it all; whatever happens, leave no process behind."""
         shortcomings: list[str] = []
-        measuring = asyncio.create_task(self._diary.measure())
         try:
             await self._rage()
             await self._come_to_rest()
         except* Impatience as group:
             shortcomings += map(str, _leaves(group))
         finally:
-            measuring.cancel()
             self._end_all()
         histories = self._read()
         self._say(describe(histories))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.faults.diary import Diary
 from tests.faults.plan import Deed
-from tests.faults.processes import Group, is_still
+from tests.faults.processes import Group, Queueing, is_still
 from tests.faults.recorder import boot_ns
 from tests.faults.sight import Database, Effects, writer_of
 from tests.faults.waiting import Impatience, until
@@ -131,8 +131,8 @@ class Worker:
         self._diary.over(number)
 
     async def _be_stopped(self, deed: Deed) -> None:
-        sessions = await self._freeze(deed)
-        group, number = self.group, self._diary.last
+        sessions, number = await self._freeze(deed)
+        group = self.group
         try:
             await until(
                 lambda: all(map(self._database.is_over, sessions)),
@@ -143,8 +143,8 @@ class Worker:
             group.send_all(signal.SIGCONT)
         await self._be_refused(sessions)
 
-    async def _freeze(self, deed: Deed) -> dict[int, int]:
-        """Stop it while a thread is busy; return its sessions.
+    async def _freeze(self, deed: Deed) -> tuple[dict[int, int], int]:
+        """Stop it while a thread is busy; return its sessions, and the number in the diary.
 
         One that stands still in the middle of writing keeps everybody from writing, so nobody
         could take over: it was paused for a moment only.
@@ -163,8 +163,7 @@ class Worker:
                 group.send(signal.SIGSTOP, pid)
             await until(lambda: all(map(is_still, workers)), "a worker to stand still", 5)  # noqa: B023 - awaited at once
             if writer_of(self._folder / "jobs.db") not in group.members():
-                self._diary.begin("stop", deed.target, workers, at=began)
-                return sessions
+                return sessions, self._diary.begin("stop", deed.target, workers, at=began)
             self._diary.over(self._diary.begin("pause", deed.target, workers, at=began))
             group.send_all(signal.SIGCONT)
 
@@ -189,9 +188,15 @@ class Worker:
         workers = list(self.sessions().values())
         target = "with a stuck handler" if stuck else "at the end"
         number = self._diary.begin("term", target, workers, grace=self._grace)
+        queueing = Queueing([group.leader, *workers])
         group.send(signal.SIGTERM, group.leader)
-        await until(lambda: group.is_gone, f"worker {self.number} to stop", self._grace + 20)
-        self._diary.over(number)
+
+        def is_gone() -> bool:
+            queueing.look()
+            return group.is_gone
+
+        await until(is_gone, f"worker {self.number} to stop", self._grace + 30)
+        self._diary.over(number, queueing.look())
 
     async def stop(self) -> None:
         """Stop it in order."""

@@ -126,7 +126,7 @@ class Fault:
     until: int | None = None
     #: term: how long handlers had, in nanoseconds.
     grace: int = 0
-    #: How long even the nemesis, which only waits, was not let run meanwhile.
+    #: term: how long those who had to act stood in line for a processor meanwhile.
     held_up: int = 0
 
     @property

@@ -1,7 +1,7 @@
 """C14: a worker that is told to stop is gone within its grace and two seconds, stuck or not.
 
-Time during which the machine let nobody run is not the worker's: the nemesis, which does nothing
-but wait, notes by how much its own waits were too long.
+Time for which the kernel let it stand in line for a processor is not the worker's; the nemesis
+notes how long that was.
 """
 
 from __future__ import annotations

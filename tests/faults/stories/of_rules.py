@@ -239,7 +239,7 @@ STORIES: Final = (
         - fault term 7 @1000..3600 grace=500
         + fault term 7 @1000..3400 grace=500
         """),
-    Story("a worker outstays its grace by more than the machine stood still", C14, """
+    Story("a worker outstays its grace by more than it had to wait for a processor", C14, """
           J created @0
           J cancelled @1
         - fault term 7 @1000..3900 grace=500 held_up=300
