@@ -34,7 +34,8 @@ _MORE: Final = 2.0
 
 async def crash(stage: Stage) -> Seen:
     """Create a job that takes its process down whenever it runs."""
-    before = [await stage.process_of(worker) for worker in stage.workers]
+    workers = stage.present
+    before = [await stage.process_of(worker) for worker in workers]
     ref = await load_everything.create()
     stage.tell.say("it runs in a process of its own, which is killed every time")
     try:
@@ -46,7 +47,7 @@ async def crash(stage: Stage) -> Seen:
     for event in _retries(await stage.journal(ref)):
         stage.tell.say(f"attempt {event.attempt}: {_error(event)[1].splitlines()[0]}")
     stage.tell.say(f"attempt {head.attempt}: the same again; the job is kept as a dead letter")
-    after = [await stage.process_of(worker) for worker in stage.workers]
+    after = [await stage.process_of(worker) for worker in workers]
     unhurt = before == after
     lost = "no worker process lost" if unhurt else "a worker process LOST"
     words = f"a dead letter after {head.crashes} crashes, {lost}"

@@ -31,6 +31,13 @@ _FRAME: Final = 0.1
 _LOOK_EVERY: Final = 0.02
 
 
+class Picture(BaseModel):
+    """A picture, and the album to which a line is added whenever it is made smaller."""
+
+    number: int
+    album: Path
+
+
 class Deposit(BaseModel):
     """Money for an account; deposits to one account must not overlap."""
 
@@ -48,10 +55,11 @@ class Order(BaseModel):
 
 
 @app.job
-async def thumbnail(number: int) -> int:
+async def thumbnail(picture: Picture) -> int:
     """Take a moment, as real work does."""
     await asyncio.sleep(0.1)
-    return number
+    _append(picture.album, str(picture.number))
+    return picture.number
 
 
 @app.job(retry=Retry.after(*BACKOFF))
@@ -68,9 +76,8 @@ async def deposit(job: ActiveJob[Deposit]) -> None:
     began = time.monotonic_ns()
     await asyncio.sleep(0.05)
     entry = job.payload
-    line = f"{entry.account} {entry.number} {began} {time.monotonic_ns()} {os.getpid()}\n"
-    with entry.ledger.open("a", encoding="utf-8") as ledger:
-        ledger.write(line)
+    ended = time.monotonic_ns()
+    _append(entry.ledger, f"{entry.account} {entry.number} {began} {ended} {os.getpid()}")
 
 
 @app.job(retry=Retry.fixed("100ms", attempts=2))
@@ -81,7 +88,7 @@ async def ship_order(order: Order) -> str:
     return f"order {order.number} shipped to {order.address.read_text(encoding='utf-8')}"
 
 
-@app.job(isolation="process", retry=Retry.fixed("50ms"), max_crashes=MOST_CRASHES)
+@app.job(isolation="process", retry=Retry.fixed("50ms", attempts=3), max_crashes=MOST_CRASHES)
 def load_everything() -> None:
     """Be killed without a word, as by a kernel that is out of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -105,6 +112,11 @@ def write_report(job: ActiveJob[Path]) -> str:
 def print_invoice(printer: Path) -> None:
     """Hang in a thread, which nothing can interrupt, until the printer works again."""
     _wait_for(printer)
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
 
 
 def _wait_for(path: Path) -> None:

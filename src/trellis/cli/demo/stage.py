@@ -95,6 +95,11 @@ class Stage:
 
     # -- workers -------------------------------------------------------------------------------
 
+    @property
+    def present(self) -> list[Worker]:
+        """The workers that are still there."""
+        return [worker for worker in self.workers if not worker.is_gone]
+
     def start_worker(self) -> Worker:
         """Start another worker."""
         worker = Worker(next(self._names), self.folder, self._scratch)
@@ -103,11 +108,10 @@ class Stage:
 
     async def staff(self, number: int) -> None:
         """See to it that so many workers work."""
-        while sum(not worker.is_gone for worker in self.workers) < number:
+        while len(self.present) < number:
             self.start_worker()
-        for worker in self.workers:
-            if not worker.is_gone:
-                await self.process_of(worker)
+        for worker in self.present:
+            await self.process_of(worker)
 
     async def dismiss(self) -> None:
         """Stop the workers in order."""
@@ -115,7 +119,7 @@ class Stage:
             worker.tell_to_stop()
 
         async def all_gone() -> bool:
-            return all(worker.is_gone for worker in self.workers)
+            return not self.present
 
         await self.until(all_gone, "the workers to stop")
 
@@ -126,7 +130,10 @@ class Stage:
         async def works() -> bool:
             nonlocal found
             if worker.is_gone:
-                raise StageFright(f"{worker} has ended by itself. It said: {worker.last_words}")
+                raise StageFright(
+                    f"The demo cannot go on: {worker} has ended by itself. Its log ends with:\n"
+                    f"{worker.last_words}"
+                )
             sessions = await self.engine.sessions()
             names = {one.info.name: one.info.pid for one in sessions if one.ended_at is None}
             found = names.get(worker.name, 0)
