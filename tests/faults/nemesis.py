@@ -112,7 +112,7 @@ class Worker:
                 raise ValueError(f"A {deed.kind} is not planned, it happens.")
 
     async def _be_killed(self, deed: Deed) -> None:
-        await until(self._has, f"work in flight in worker {self.number}", 30)
+        await until(self._has, f"work in flight in worker {self.number}", 60)
         sessions = self.sessions()
         group, workers = self.group, list(sessions.values())
         number = self._diary.begin("kill", deed.target, workers)
@@ -152,7 +152,7 @@ class Worker:
         while True:
             await until(
                 lambda: self._has("thread", "keyed_thread"),
-                f"a thread busy in worker {self.number}", 30,
+                f"a thread busy in worker {self.number}", 60,
             )  # fmt: skip
             sessions = self.sessions()
             group, workers = self.group, list(sessions.values())
@@ -183,7 +183,7 @@ class Worker:
 
     async def _be_told(self, *, stuck: bool) -> None:
         if stuck:
-            await until(self._is_stuck, "a handler to get stuck", 30)
+            await until(self._is_stuck, "a handler to get stuck", 60)
         group = self.group
         workers = list(self.sessions().values())
         target = "with a stuck handler" if stuck else "at the end"
