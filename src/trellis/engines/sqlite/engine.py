@@ -29,6 +29,7 @@ from trellis.engines.sqlite import (
 )
 from trellis.engines.sqlite.connection import connect
 from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.forking import Access, no_fork
 from trellis.engines.sqlite.health import describe
 from trellis.engines.sqlite.inspection import refuse_foreign
 from trellis.engines.sqlite.reading import Reader
@@ -84,10 +85,9 @@ class SqliteEngine:
         self._create = create
         self._pid = os.getpid()
         self._writer: Writer | None = None
-        self._reader: Reader | None = None
+        self._reader: Access[Reader] | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._watching = Watching(self._path)
-        self._read_connection: sqlite3.Connection | None = None
 
     # -- its own life --------------------------------------------------------------------------
 
@@ -101,6 +101,20 @@ class SqliteEngine:
         if self._writer is not None:
             return
         self._pid = os.getpid()
+        with no_fork():
+            connection = self._first_connection()
+            try:
+                self._reader = Access(self._open_reader(), self._open_reader)
+            except BaseException:
+                connection.close()
+                raise
+            self._reading = ThreadPoolExecutor(1, "trellis-sqlite-read")
+            self._watching.open(self._data_version)
+            self._writer = Writer(
+                self._path, connection, self._reconnect, self._clock, self._watching
+            )
+
+    def _first_connection(self) -> sqlite3.Connection:
         refuse_foreign(self._path, create=self._create)
         connection = connect(self._path, create=self._create)
         try:
@@ -108,14 +122,16 @@ class SqliteEngine:
                 schema.migrate(connection, self._path)
             else:
                 schema.check_version(connection, self._path)
-            self._read_connection = connect(self._path, create=False)
         except BaseException:
             connection.close()
             raise
-        self._reader = Reader(self._read_connection)
-        self._reading = ThreadPoolExecutor(1, "trellis-sqlite-read")
-        self._watching.open(self._data_version)
-        self._writer = Writer(self._path, connection, self._clock, self._watching)
+        return connection
+
+    def _reconnect(self) -> sqlite3.Connection:
+        return connect(self._path, create=False)
+
+    def _open_reader(self) -> Reader:
+        return Reader(self._reconnect())
 
     async def close(self) -> None:
         """Finish what waits and let go of the file."""
@@ -127,23 +143,24 @@ class SqliteEngine:
         if self._reading is not None:
             self._reading.shutdown()
             self._reading = None
-        if self._read_connection is not None:
-            self._read_connection.close()
-            self._read_connection = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     async def migrate(self) -> tuple[int, int]:
         """Bring the file's schema up to date; return the versions before and after."""
-        refuse_foreign(self._path, create=True)
-        connection = connect(self._path, create=self._create)
-        try:
-            return schema.migrate(connection, self._path)
-        finally:
-            connection.close()
+        with no_fork():
+            refuse_foreign(self._path, create=True)
+            connection = connect(self._path, create=self._create)
+            try:
+                return schema.migrate(connection, self._path)
+            finally:
+                connection.close()
 
     async def health(self) -> Health:
         """Say what this engine is, how durable, and what is wrong with it."""
         path, watched = self._path, self._watching.can_ring
-        return await self._read(lambda _: describe(self._connection(), path, rings=watched))
+        return await self._read(lambda reader: describe(reader.connection, path, rings=watched))
 
     async def now(self) -> Instant:
         """Return the engine's time: this machine's clock."""
@@ -326,13 +343,14 @@ class SqliteEngine:
 
     async def _read(self, query: Callable[[Reader], T]) -> T:
         self._check_open()
-        reader, pool = self._reader, self._reading
-        if reader is None or pool is None:
+        access, pool = self._reader, self._reading
+        if access is None or pool is None:
             raise EngineClosed("The engine is closed. Open it again before using it.")
 
         def run() -> T:
             try:
-                return query(reader)
+                with access.turn() as reader:
+                    return query(reader)
             except sqlite3.Error as error:
                 raise translate(error, self._path) from error
 
@@ -344,14 +362,9 @@ class SqliteEngine:
                 "This engine was opened before a fork. Open a new one in each process."
             )
 
-    def _connection(self) -> sqlite3.Connection:
-        if self._read_connection is None:
-            raise EngineClosed("The engine is closed. Open it again before using it.")
-        return self._read_connection
-
     async def _data_version(self) -> int:
-        def ask(_: Reader) -> int:
-            row = self._connection().execute("pragma data_version").fetchone()
+        def ask(reader: Reader) -> int:
+            row = reader.connection.execute("pragma data_version").fetchone()
             return int(row[0])
 
         return await self._read(ask)

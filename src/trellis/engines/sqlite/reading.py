@@ -42,6 +42,15 @@ class Reader:
         self._connection = connection
         connection.create_function("trellis_mentions", 2, _mentions, deterministic=True)
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, for questions about itself."""
+        return self._connection
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
     def _rows(self, name: str, *values: object) -> list[Row]:
         return self._connection.execute(STATEMENTS[name], values).fetchall()
 

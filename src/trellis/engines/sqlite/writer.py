@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from trellis import failpoints
 from trellis.engines.clock import Clock
@@ -22,10 +22,11 @@ from trellis.engines.sqlite.books import Books
 from trellis.engines.sqlite.checkpoint import Checkpointer
 from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
 from trellis.engines.sqlite.faults import translate, typed
+from trellis.engines.sqlite.forking import Access
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlite.watching import RING_SECONDS, Watching
 from trellis.engines.values import Topic
-from trellis.errors import EngineClosed
+from trellis.errors import EngineClosed, EngineError
 
 T = TypeVar("T")
 _MOST_PER_TICK: Final = 500
@@ -49,6 +50,18 @@ class Call(Generic[T]):
         self.error: BaseException | None = None
 
 
+class Pen(NamedTuple):
+    """What the writer has open."""
+
+    connection: sqlite3.Connection
+    checkpointer: Checkpointer
+
+    def close(self) -> None:
+        """Put it down."""
+        self.checkpointer.close()
+        self.connection.close()
+
+
 class Writer:
     """The writer thread and its queue."""
 
@@ -56,15 +69,15 @@ class Writer:
         self,
         path: Path,
         connection: sqlite3.Connection,
+        reopen: Callable[[], sqlite3.Connection],
         clock: Clock,
         watching: Watching,
     ) -> None:
         self._path = path
-        self._connection = connection
         self._clock = clock
         self._watching = watching
         self._books = Books()
-        self._checkpointer = Checkpointer(path, connection)
+        self._access = Access(self._take_up(connection), lambda: self._take_up(reopen()))
         self._waiting: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -91,6 +104,11 @@ class Writer:
                 self._closed = True
                 self._waiting.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _take_up(self, connection: sqlite3.Connection) -> Pen:
+        self._connection = connection
+        self._checkpointer = Checkpointer(self._path, connection)
+        return Pen(connection, self._checkpointer)
 
     # -- on the writer thread ------------------------------------------------------------------
 
@@ -120,22 +138,22 @@ class Writer:
                 calls = [self._waiting.get(timeout=pause)]
             except queue.Empty:
                 self._watching.ring()
-                self._checkpointer.when_idle()
+                self._checkpoint(Checkpointer.when_idle)
                 continue
             while len(calls) < _MOST_PER_TICK and not self._waiting.empty():
                 calls.append(self._waiting.get())
             running = None not in calls
             self._tick([call for call in calls if call is not None])
         self._watching.ring()
-        self._checkpointer.run()
-        self._checkpointer.close()
-        self._connection.close()
+        self._checkpoint(Checkpointer.run)
+        self._access.close()
 
     def _tick(self, calls: Sequence[Call[Any]]) -> None:
         if not calls:
             return
         try:
-            topics = self._work(calls)
+            with self._access.turn():
+                topics = self._work(calls)
         except Exception as error:  # noqa: BLE001 - every waiting call must be answered
             reason = typed(error, self._path)
             for call in calls:
@@ -144,7 +162,11 @@ class Writer:
         _answer(calls)
         if topics:
             self._watching.tell(topics)
-        self._checkpointer.after_commit()
+        self._checkpoint(Checkpointer.after_commit)
+
+    def _checkpoint(self, act: Callable[[Checkpointer], object]) -> None:
+        with suppress(EngineError), self._access.turn() as pen:
+            act(pen.checkpointer)
 
     def _work(self, calls: Sequence[Call[Any]]) -> set[Topic]:
         if all(self._finds_nothing(call) for call in calls):
