@@ -24,7 +24,8 @@ class LocalType:
     """One job type that this process can run."""
 
     __slots__ = ("_samples", "busy", "decode", "encode", "found_as", "function", "in_process",
-                 "is_async", "job_type", "may_go_ahead", "mean", "takes")  # fmt: skip
+                 "is_async", "job_type", "may_go_ahead", "may_return_nothing", "mean",
+                 "takes")  # fmt: skip
 
     def __init__(self, job_type: JobType) -> None:
         handler = job_type.handler
@@ -36,6 +37,8 @@ class LocalType:
         self.is_async = handler.is_async
         self.decode = job_type.payload.decode
         self.encode = job_type.result.encode
+        #: Whether None is a result of its type; most handlers return it, so it is asked once.
+        self.may_return_nothing = _fits_none(job_type)
         self.may_go_ahead = job_type.may_be_claimed_ahead
         #: Whether its handler runs in a process of its own.
         self.in_process = job_type.isolation == "process"
@@ -69,6 +72,14 @@ class LocalType:
         """Return how many more attempts of this type may be claimed, its own limit considered."""
         limit = self.job_type.concurrency
         return slots if limit is None else max(0, min(limit, slots) - self.busy)
+
+
+def _fits_none(job_type: JobType) -> bool:
+    try:
+        job_type.result.encode(None, "result")
+    except Exception:  # noqa: BLE001 - a validator of the program's own may raise anything
+        return False
+    return True
 
 
 def _name_of(job_type: JobType) -> HandlerName | None:

@@ -23,10 +23,11 @@ def returned(attempt: Attempt, result: object) -> FencedCommand:
     """Settle an attempt whose handler returned."""
     text: str | None = None
     try:
-        if result is not None:
+        if result is not None or not attempt.type.may_return_nothing:
             text = attempt.type.encode(result, "result")
     except PayloadInvalid as error:
-        return failed_for_good(attempt, "result_invalid", str(error))
+        missing = "" if result is not None else " The handler returned None: is a `return` missing?"
+        return failed_for_good(attempt, "result_invalid", f"{error}{missing}")
     errors = len(attempt.item_errors) if attempt.item_errors else 0
     return commands.Complete(attempt.fence, text, errors, attempt.started_at)
 
