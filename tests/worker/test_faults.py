@@ -132,6 +132,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
         (Scene.full, DiskFull, "is full. Nothing of this call was stored; free some space and try"),
         (Scene.unwritable, ReadOnlyDatabase, "cannot be written. Give this user write permission"),
     ],
+    ids=["locked", "full", "unwritable"],
 )
 async def test_settlements_wait_until_the_database_takes_them(
     scene: Scene,
