@@ -51,7 +51,15 @@ class Worker:
 
     def says(self, words: str) -> str:
         """Wait until the log has these words; return the line."""
-        return wait_until(lambda: next((x for x in self.log.splitlines() if words in x), None))
+
+        def look() -> str | None:
+            is_over = self.process.poll() is not None
+            found = next((line for line in self.log.splitlines() if words in line), None)
+            if is_over and found is None:
+                pytest.fail(f"The worker ended without saying {words!r}:\n{self.log}")
+            return found
+
+        return wait_until(look)
 
     def signal(self, number: int = signal.SIGTERM) -> float:
         """Send a signal; return the moment by the engine's kind of clock."""
@@ -81,6 +89,15 @@ class Shop:
             job = service.declare(name, payload=of, result=object, **options)
             ref = await (job.create() if payload is None else job.create(payload))
             return ref.id
+
+        return self._asked(ask)
+
+    def create_later(self, name: str, payload: str, delay: str) -> str:
+        """Create a job that is due after this span."""
+
+        async def ask(service: Service) -> str:
+            job = service.declare(name, payload=str, result=object)
+            return (await job.create(payload, delay=delay)).id
 
         return self._asked(ask)
 
@@ -141,6 +158,11 @@ class Shop:
         worker = self.worker("program:app", "--grace=1s", *arguments, **variables)
         worker.says("Working on")
         return worker
+
+    def unread(self, *arguments: str) -> None:
+        """Start a worker whose stderr is a pipe that nobody reads."""
+        process = start(self.folder, "worker", *arguments)
+        self._workers.append(Worker(process, self.folder / "none.log"))
 
     def close(self) -> None:
         for worker in self._workers:

@@ -8,10 +8,11 @@ import logging
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
-from trellis import ActiveJob, Retry, Service
+from trellis import ActiveJob, PerKey, Retry, Service
 
 app = Service("shop", "sqlite:///trellis.db")
 soon = Retry.after("100ms", "100ms", "100ms", "100ms")
@@ -55,6 +56,41 @@ async def block_too_long(job: ActiveJob[None]) -> None:
     begin(job)
     if job.attempt == 1:
         time.sleep(600)
+
+
+@app.job(retry=soon)
+async def leave_slowly(job: ActiveJob[None]) -> None:
+    """Take longer to be cancelled than a stopping worker waits."""
+    begin(job)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.8)
+
+
+@app.job(retry=soon, timeout="500ms")
+async def wait_a_little(job: ActiveJob[None]) -> None:
+    begin(job)
+    if job.attempt == 1:
+        await asyncio.sleep(0.2)
+
+
+@app.job(retry=soon, per_key=PerKey.in_turn("one"))
+def sleep_keyed(job: ActiveJob[str]) -> None:
+    begin(job)
+    if job.attempt == 1:
+        time.sleep(600)
+
+
+@app.job(retry=soon)
+def chatter(job: ActiveJob[str]) -> None:
+    """Write more than a pipe holds to stderr, until a file is there."""
+    begin(job)
+    for _ in range(3000):
+        print("x" * 100, file=sys.stderr)
+    while not Path(job.payload).exists():
+        print("still here", file=sys.stderr, flush=True)
+        time.sleep(0.02)
 
 
 @app.job(retry=soon)

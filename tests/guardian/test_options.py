@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 
 import pytest
 
@@ -88,6 +90,18 @@ def test_several_processes_share_the_work(shop: Shop) -> None:
     worker.signal()
     assert worker.ends() == 0
     assert [shop.kinds(job_id)[-1] for job_id in jobs] == ["retry", "retry"]
+
+
+def test_the_end_of_each_of_many_processes_is_seen(shop: Shop) -> None:
+    """More than a pool of threads has for waiting."""
+    jobs = [shop.create("wait_for", "go", retry=Retry.after("100ms")) for _ in range(8)]
+    shop.working("--processes=8", "--concurrency=1", "--lease=600s")
+    begun = [shop.begun(job_id) for job_id in jobs]
+    for one in begun:
+        os.kill(one.pid, signal.SIGKILL)
+    for job_id in jobs:
+        shop.begun(job_id, 2)
+    (shop.folder / "go").touch()
 
 
 def test_types_and_queues_choose_and_a_wrong_name_is_refused(shop: Shop) -> None:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.guardian.conftest import Shop, children, is_alive, wait_until
+from trellis import PerKey, Retry
 
 GRACE = 1.0
 #: What the guardian promises on top of the grace.
@@ -36,6 +37,46 @@ def test_a_stuck_handler_is_handed_back_and_its_process_gone(
     assert shop.record(job_id).head.attempt == 0
     assert handed_back.at / 1e6 - told <= GRACE + MORE + SLACK
     assert gone - told <= GRACE + MORE + SLACK
+
+
+def test_a_handler_that_is_slow_to_be_cancelled_is_handed_back_uncounted(shop: Shop) -> None:
+    job_id = shop.create("leave_slowly", retry=Retry.never())
+    worker = shop.working()
+    shop.begun(job_id)
+    worker.signal()
+    assert worker.ends() == 0
+    assert shop.kinds(job_id) == ["created", "started", "retry"]
+    assert shop.record(job_id).head.attempt == 0
+
+
+def test_the_key_of_a_stuck_handler_is_free_once_its_process_is_gone(shop: Shop) -> None:
+    job_id = shop.create("sleep_keyed", "k", per_key=PerKey.in_turn("one"))
+    worker = shop.working("--lease=600s")
+    shop.begun(job_id)
+    worker.signal()
+    assert worker.ends() == 0
+    shop.working("--lease=600s")  # a lease that no test outlives
+    shop.state(job_id, "completed")
+
+
+def test_a_handler_may_write_to_stderr_after_the_guardian_is_gone(shop: Shop) -> None:
+    job_id = shop.create("chatter", "go")
+    worker = shop.worker("program:app", "--grace=30s")
+    shop.begun(job_id)
+    worker.signal(signal.SIGKILL)
+    wait_until(lambda: worker.log.endswith("still here\n"))  # past the guardian, by now
+    (shop.folder / "go").touch()
+    assert shop.state(job_id, "completed").head.attempt == 1
+
+
+def test_closing_the_terminal_stops_in_order(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "never")
+    worker = shop.working()
+    begun = shop.begun(job_id)
+    worker.signal(signal.SIGHUP)
+    os.kill(begun.pid, signal.SIGHUP)
+    assert worker.ends() == 0
+    assert shop.kinds(job_id) == ["created", "started", "retry"]
 
 
 def test_a_handler_that_ends_within_the_grace_completes(shop: Shop) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
 from tests.guardian.conftest import Shop, is_alive, stop_process, wait_until
-from trellis import Retry
+from trellis import Retry, Service
+from trellis.engines.values import LockRecord
 
 SOON = Retry.after("100ms", "100ms", "100ms", "100ms")
 LEASE = "--lease=600ms"
@@ -54,8 +56,47 @@ def test_a_timeout_is_enforced_from_outside(shop: Shop) -> None:
     assert not is_alive(first.pid)
     code, message = shop.failure(job_id)
     assert code == "timeout"
-    assert "blocked its process" in message
+    assert "in a process that did not answer" in message
     worker.says("An attempt blocked it past its timeout.")
+
+
+def test_who_blocked_a_process_past_a_neighbour_s_timeout_is_a_suspect(shop: Shop) -> None:
+    late = shop.create("wait_a_little", retry=SOON, timeout="500ms")
+    shop.working()
+    guilty = shop.create("block_loop", 600.0, retry=SOON)
+    handed_back = wait_until(
+        lambda: next((x for x in shop.journal(guilty) if x.kind == "retry"), None)
+    )
+    assert (handed_back.data or {})["suspect"] is True
+    shop.state(late, "completed")
+
+
+def test_a_leader_whose_loop_is_blocked_leaves_the_upkeep_to_another(shop: Shop) -> None:
+    first = shop.working(LEASE, "--types=block_loop")
+    wait_until(lambda: leader(shop))
+    blocking = shop.create("block_loop", 600.0)
+    shop.begun(blocking)
+    delayed = shop.create_later("greet", "you", "100ms")
+    shop.working(LEASE, "--types=greet")
+    shop.state(delayed, "completed")
+    assert first.process.poll() is None
+    assert shop.kinds(blocking) == ["created", "started"]
+
+
+def test_a_process_whose_lines_nobody_reads_is_not_held_up(shop: Shop) -> None:
+    job_id = shop.create("chatter", "go")
+    shop.unread("program:app", "--grace=1s")
+    shop.begun(job_id)
+    (shop.folder / "go").touch()
+    shop.state(job_id, "completed")
+
+
+def leader(shop: Shop) -> list[LockRecord]:
+    async def ask() -> list[LockRecord]:
+        async with Service("shop", shop.url) as service:
+            return await (await service.connection.engine()).locks()
+
+    return asyncio.run(ask())
 
 
 def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: Shop) -> None:

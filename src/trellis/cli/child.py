@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import logging
+import os
 import signal
 import socket
 import sys
@@ -57,7 +58,7 @@ def _leave_signals_to_guardian() -> None:
 
     A handler of our own instead of ignoring: programs a job starts do not inherit it.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
 
 
@@ -73,10 +74,11 @@ async def _work(services: Sequence[Service], orders: Orders, files: dict[str, in
     _check_reach(services[0])
     link = await Link.over(socket.socket(fileno=files["link"]))
     board = Board(orders.settings.concurrency, files["board"])
+    await link.send("opening", url=services[0].url)
     told = asyncio.Event()
     async with work(services, orders.settings, board=board) as supervisor:
-        listening = asyncio.create_task(_listen(link, told, supervisor))
-        await link.send("hello", url=services[0].url, types=list(supervisor.type_names))
+        listening = asyncio.create_task(_listen(link, told, supervisor, files["errors"]))
+        await link.send("hello", types=list(supervisor.type_names))
         reason = await _until_over(told, supervisor)
     await link.send(
         "bye", reason=reason, settled=supervisor.settled, last_state=supervisor.last_state
@@ -85,13 +87,17 @@ async def _work(services: Sequence[Service], orders: Orders, files: dict[str, in
     return OK
 
 
-async def _listen(link: Link, told: asyncio.Event, supervisor: Supervisor) -> None:
-    """Hear the guardian: the first word asks to stop, the second to stop at once."""
+async def _listen(link: Link, told: asyncio.Event, supervisor: Supervisor, errors: int) -> None:
+    """Hear the guardian: the first word asks to stop, the second to stop at once.
+
+    When it is gone, nobody else will end us, and nobody reads what it has read so far.
+    """
     async for _ in link.words():
         if told.is_set():
             supervisor.stop_at_once()
         told.set()
-    told.set()  # the guardian is gone, and nobody else will end us
+    os.dup2(errors, sys.stderr.fileno())
+    told.set()
 
 
 async def _until_over(told: asyncio.Event, supervisor: Supervisor) -> Parting:

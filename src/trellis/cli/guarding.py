@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from trellis.cli.orders import Orders
 from trellis.contract.settings import WorkerSettings, worker_settings
 from trellis.contract.settings_file import environment
 from trellis.worker.guardian.guardian import Guardian
+from trellis.worker.guardian.relay import Relay
 
 
 def run_guardian(
@@ -31,8 +33,14 @@ def run_guardian(
         log_level=log_lines.level(options["log_level"] or said.get("TRELLIS_LOG_LEVEL")),
         debug=click.get_current_context().params.get("debug", False),
     )  # fmt: skip
-    log_lines.set_up(orders.log_format, orders.log_level)
-    return asyncio.run(_guard(orders, once=once))
+    # Whoever started us may ignore the end of children; we live by it.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    relay = Relay(sys.stderr.buffer)
+    log_lines.set_up(orders.log_format, orders.log_level, stream=relay)
+    try:
+        return asyncio.run(_guard(orders, relay, once=once))
+    finally:
+        relay.close()
 
 
 def _settings(said: Mapping[str, str], options: Mapping[str, Any]) -> WorkerSettings:
@@ -49,9 +57,10 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-async def _guard(orders: Orders, *, once: bool) -> int:
-    guardian = Guardian(orders.command, orders.settings, once=once)
+async def _guard(orders: Orders, relay: Relay, *, once: bool) -> int:
+    guardian = Guardian(orders.command, orders.settings, relay, once=once)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, guardian.stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            loop.add_signal_handler(number, guardian.stop)
     return await guardian.run()

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Protocol, get_args
 
 from trellis.errors import ConfigurationError
 
@@ -19,6 +19,16 @@ LogFormat = Literal["text", "json"]
 #: Everything that could pass for a new line or move the cursor; a line break itself is indented.
 _ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 del _ESCAPED[ord("\n")]
+
+
+class SupportsWrite(Protocol):
+    """As much of a stream as a log needs."""
+
+    def write(self, text: str, /) -> object:
+        """Take text."""
+
+    def flush(self) -> object:
+        """Send it on."""
 
 
 #: Says what is known about the job a record was made in.
@@ -43,9 +53,11 @@ def level(text: str | None) -> str:
     return name
 
 
-def set_up(form: LogFormat, level: str, about: About = dict) -> None:
-    """Send the log of this process to stderr in this form."""
-    handler = logging.StreamHandler()
+def set_up(
+    form: LogFormat, level: str, about: About = dict, stream: SupportsWrite | None = None
+) -> None:
+    """Send the log of this process to stderr, or to what stands for it, in this form."""
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json(about) if form == "json" else _Text(about))
     root = logging.getLogger()
     root.addHandler(handler)

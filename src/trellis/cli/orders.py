@@ -27,9 +27,9 @@ class Orders:
     log_level: str
     debug: bool
 
-    def command(self, *, link: int, board: int, stacks: int) -> Sequence[str]:
+    def command(self, *, link: int, board: int, stacks: int, errors: int) -> Sequence[str]:
         """Return the command that carries them out."""
-        files = {"link": link, "board": board, "stacks": stacks}
+        files = {"link": link, "board": board, "stacks": stacks, "errors": errors}
         text = json.dumps({**asdict(self), "files": files})
         return [sys.executable, "-m", "trellis.cli.child", text]
 

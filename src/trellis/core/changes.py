@@ -173,8 +173,9 @@ def _failure(case: AnyCase, state: State, error: Failure, crashes: int | None = 
 
 
 def snoozed(case: Case[Snooze]) -> Change:
-    """Wait as long as the handler asked, uncounted."""
-    return _wait(case, case.now + case.command.delay, None, give_back=True)
+    """Wait as long as the handler asked, uncounted; the job stays as suspect as it was."""
+    run_at = case.now + case.command.delay
+    return _wait(case, run_at, None, give_back=True, suspect=case.head.suspect)
 
 
 def released(case: AnyCase) -> Change:

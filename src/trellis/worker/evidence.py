@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 from trellis.worker.texts import storable
 
 _MEGABYTE: Final = 1_000_000
+#: No exit code is as high.
+UNKNOWN: Final = 1 << 8
 #: ru_maxrss counts kilobytes, on macOS bytes.
 _MEMORY_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
@@ -39,12 +41,17 @@ class Ended(NamedTuple):
 
 def wait_for(pid: int) -> tuple[int, int]:
     """Wait until the process ends; return its code and its peak memory in bytes."""
-    _, status, usage = os.wait4(pid, 0)
+    try:
+        _, status, usage = os.wait4(pid, 0)
+    except ChildProcessError:  # somebody else in this program waits for all its children
+        return UNKNOWN, 0
     return os.waitstatus_to_exitcode(status), usage.ru_maxrss * _MEMORY_UNIT
 
 
 def in_words(code: int) -> str:
     """Say how a process ended."""
+    if code == UNKNOWN:
+        return "ended, nobody saw how"
     if code >= 0:
         return f"exited with code {code}"
     try:

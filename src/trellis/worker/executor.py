@@ -55,6 +55,8 @@ class Executor:
         self.slots = slots
         #: How many handlers were called so far.
         self.begun = 0
+        #: Whether a guardian ends what cannot be stopped here.
+        self.guarded = False
         #: Called when a slot is free or the line is getting short.
         self.on_hungry: Callable[[], None] = lambda: None
         #: The line must be at least this long, or more is asked for.
@@ -307,6 +309,8 @@ class Executor:
                     raise
                 if attempt.stop_reason is None:
                     continue  # a leftover of another handler; this one runs on
+                if self.guarded and attempt.stop_reason is Stop.SHUTDOWN:
+                    continue  # the guardian hands it back once it has really stopped
                 command = verdict.stopped(attempt, attempt.stop_reason, ended=future.done())
                 if command is not None and not attempt.closed:
                     attempt.closed = True

@@ -21,6 +21,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
 from trellis.worker.board import Board
+from trellis.worker.leader import LEADER
 from trellis.worker.pulse import Pulse
 from trellis.worker.roster import Roster
 from trellis.worker.sessions import SessionHolder
@@ -46,6 +47,7 @@ class LeaseKeeper:
         pulse: Pulse,
         heartbeat: Micros,
         stall_limit: Micros,
+        sweep: Micros,
         hear: Hear,
         board: Board,
     ) -> None:
@@ -59,6 +61,8 @@ class LeaseKeeper:
         self._home = asyncio.get_running_loop()
         self._home_moved = time.monotonic()
         self._home_may_stall = stall_limit / SECOND
+        self._look_every = sweep / SECOND / 2
+        self._has_yielded = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._stopping = False
@@ -101,17 +105,20 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         engine = self._make_engine()
         is_own = engine.capabilities.processes
-        pause = 0.0 if is_own else self._heartbeat
+        due = time.monotonic() + (0.0 if is_own else self._heartbeat)
         try:
             while not self._stopping:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(min(due - time.monotonic(), self._look_every)):
                         await wake.wait()
-                wake.clear()
                 if not self._knock():
                     return
+                await self._yield_lead(engine)
+                if not wake.is_set() and time.monotonic() < due:
+                    continue
+                wake.clear()
                 if not self.is_home_stalled and (not self._stopping or self._roster.stopped):
-                    pause = await self._try(engine)
+                    due = time.monotonic() + await self._try(engine)
         finally:
             if is_own:
                 await engine.close()
@@ -127,6 +134,16 @@ class LeaseKeeper:
             _logger.error("The worker's loop has stood still for too long: it loses its jobs.")
         self.is_home_stalled = stalled
         return True
+
+    async def _yield_lead(self, engine: Engine) -> None:
+        """Let another worker keep everything up while our own loop cannot."""
+        still = time.monotonic() - self._board.loop_moved
+        if still < self._look_every * 2:
+            self._has_yielded = False
+        elif not self._has_yielded:
+            with suppress(EngineError):
+                await engine.free_lock(LEADER, self._session.id)
+                self._has_yielded = True
 
     def _note_home_moved(self) -> None:
         self._home_moved = time.monotonic()

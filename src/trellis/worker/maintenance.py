@@ -25,11 +25,10 @@ from trellis.core.spans import SECOND, Instant, Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineUnavailable
+from trellis.worker.leader import LEADER
 from trellis.worker.pulse import Pulse
 from trellis.worker.sessions import SessionHolder
 
-#: The lock that the worker holds which keeps everything up.
-LEADER: Final = "trellis/leader"
 _LIMIT: Final = 500
 _PRUNE_EVERY: Final = 60.0
 _MOST_PAGES: Final = 20

@@ -54,11 +54,12 @@ class Renewals:
         self._on_drain = on_drain
         self._strays: dict[Fence, float] = {}
         self._reopening: asyncio.Task[None] | None = None
+        self._closed = False
 
     def hear(self, session: SessionId, sent: Micros, answer: Renewed | SessionLost) -> None:
         """Act on an answer about this session."""
         self._time.learn(answer.now, sent)
-        if session != self._session.id:  # a late word about a session that is over
+        if self._closed or session != self._session.id:  # a late word about a session that is over
             return
         if isinstance(answer, SessionLost):
             self._lose_everything()
@@ -72,6 +73,7 @@ class Renewals:
 
     def close(self) -> None:
         """Open no further session."""
+        self._closed = True
         if self._reopening is not None:
             self._reopening.cancel()
 

@@ -91,6 +91,7 @@ class Supervisor:
             settings.concurrency, roster=self._roster, surroundings=self._surroundings,
             engine_time=self._time, settle=self._settler.put, board=self._board, homes=homes,
         )  # fmt: skip
+        self._executor.guarded = guarded
         self._planner = Planner(job_types, self._executor, settings.max_jobs)
         self._fetcher = Fetcher(
             engine, session=self._session, executor=self._executor, planner=self._planner,
@@ -112,7 +113,7 @@ class Supervisor:
         self._pulse = Pulse(settings.lease, settings.heartbeat)
         self._keeper = LeaseKeeper(
             make_engine, session=self._session, roster=self._roster, pulse=self._pulse,
-            heartbeat=settings.heartbeat, stall_limit=settings.stall_limit,
+            heartbeat=settings.heartbeat, stall_limit=settings.stall_limit, sweep=settings.sweep,
             hear=self._renewals.hear, board=self._board,
         )  # fmt: skip
         self._maintenance = Maintenance(
@@ -166,6 +167,7 @@ class Supervisor:
         session = await self._session.open()
         self._time.learn(session.now, sent)
         log_capture.install()
+        self._board.moved(time.monotonic())
         self._executor.start()
         self._keeper.start()
         self._fetching = asyncio.create_task(self._fetcher.run(), name="trellis-fetch")
@@ -208,8 +210,8 @@ class Supervisor:
     async def _end_session(self) -> None:
         with suppress(EngineError):
             await self._notes.flush()
-        if self._guarded and self._roster.held:
-            return  # the guardian settles these and then ends the session
+        if self._guarded and (self._roster.held or self._roster.running):
+            return  # the guardian settles these, frees their keys, and then ends the session
         with suppress(EngineError):
             await self._engine.close_session(self._session.id)
 

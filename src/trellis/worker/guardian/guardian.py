@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from trellis.contract.settings import WorkerSettings
@@ -18,11 +19,11 @@ from trellis.core.spans import SECOND, in_words
 from trellis.core.states import State
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
-from trellis.errors import EngineError
+from trellis.errors import ConflictPersists, EngineError
 from trellis.worker.evidence import Ended
 from trellis.worker.guardian import aftermath
 from trellis.worker.guardian.aftermath import Judge
-from trellis.worker.guardian.link import Hello
+from trellis.worker.guardian.relay import Relay
 from trellis.worker.guardian.ward import Recipe, Ward
 from trellis.worker.guardian.watch import Watch
 
@@ -44,13 +45,15 @@ _logger = logging.getLogger("trellis.guardian")
 class Guardian:
     """Runs `settings.processes` worker processes."""
 
-    def __init__(self, recipe: Recipe, settings: WorkerSettings, *, once: bool = False) -> None:
+    def __init__(
+        self, recipe: Recipe, settings: WorkerSettings, relay: Relay, *, once: bool = False
+    ) -> None:
         self._recipe = recipe
+        self._relay = relay
         self._settings = settings
         self._once = once
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
-        self._url = ""
         self._shared: Engine | None = None
         self._opening = asyncio.Lock()
         self._exit_code = OK
@@ -87,57 +90,52 @@ class Guardian:
         young = 0
         has_worked = False
         while not self._stop.is_set():
-            ward = Ward(self._recipe, self._settings.concurrency)
-            await ward.start()
-            goes_on = await self._care_for(ward, has_worked=has_worked)
-            has_worked = has_worked or ward.hello.done()
-            if not goes_on:
+            ward = Ward(self._recipe, self._settings.concurrency, self._relay, self._greet)
+            try:
+                await ward.start()
+                await self._care_for(ward)
+            except OSError as error:
+                young += 1
+                _logger.error("A worker process could not be started: %s.", error)  # noqa: TRY400
+                await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
+                continue
+            finally:
+                if ward.ended is None:
+                    ward.kill()  # something went wrong here; its jobs must not go unwatched
+            has_worked = has_worked or ward.hello is not None
+            if not self._is_another_wanted(ward, has_worked=has_worked):
                 return
             in_order = ward.bye is not None
             young = 0 if in_order or time.monotonic() - ward.started > _YOUNG else young + 1
             await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
 
-    async def _care_for(self, ward: Ward, *, has_worked: bool) -> bool:
-        """Watch over a process to its end; tell whether another should follow."""
+    async def _care_for(self, ward: Ward) -> None:
+        """Watch over a process to its end, and settle what it leaves."""
         ended = asyncio.create_task(ward.until_ended())
         stop = asyncio.create_task(self._stop.wait())
+        opening = asyncio.create_task(ward.opening.wait())
         try:
-            await asyncio.wait((ended, stop, ward.hello), return_when=asyncio.FIRST_COMPLETED)
-            if ward.hello.done() and not ward.hello.cancelled():
-                self._greet(ward.hello.result(), ward)
+            await asyncio.wait((ended, stop, opening), return_when=asyncio.FIRST_COMPLETED)
+            if ward.opening.is_set():
                 await self._watch_over(ward, ended, stop)
-                return self._is_another_wanted(ward)
-            return await self._never_began(ward, ended, has_worked=has_worked)
+            else:
+                ward.kill()  # it has no session yet, so nothing to hand back
+                await ended
         finally:
             stop.cancel()
+            opening.cancel()
 
-    def _greet(self, hello: Hello, ward: Ward) -> None:
-        self._url = hello.url
+    def _greet(self, ward: Ward) -> None:
+        types = ", ".join(ward.hello.types) if ward.hello else ""
         _logger.info(
             "Working on %s at %s in %d slots of process %d. Ctrl-C stops.",
-            ", ".join(hello.types), hello.url, self._settings.concurrency, ward.pid,
+            types, ward.url, self._settings.concurrency, ward.pid,
         )  # fmt: skip
-
-    async def _never_began(
-        self, ward: Ward, ended: asyncio.Task[Ended], *, has_worked: bool
-    ) -> bool:
-        """Deal with a process that ended before it worked: it has said why on stderr."""
-        if self._stop.is_set():
-            ward.kill()
-        code = (await ended).code
-        if self._stop.is_set():
-            return False
-        if has_worked:
-            _logger.error("The worker process %s before it could work.", (await ended).how)
-            return True
-        self._exit_code = code if code > 0 else FAILED
-        self._stop.set()
-        return False
 
     async def _watch_over(
         self, ward: Ward, ended: asyncio.Task[Ended], stop: asyncio.Task[bool]
     ) -> None:
-        watch = Watch(ward, self._settings, self._engine)
+        watch = Watch(ward, self._settings, partial(self._engine, ward.url))
         watching = asyncio.create_task(watch.run())
         replace = asyncio.create_task(watch.replace.wait())
         parted = asyncio.create_task(ward.parted.wait())
@@ -186,6 +184,8 @@ class Guardian:
             raise RuntimeError("A process that lives has nothing to clean up.")
         if ward.bye is not None:
             self._settled += ward.bye.settled
+        if not ward.board.session:
+            return  # it never got so far as to hold anything
         is_crash = not (asked or ward.bye or watch.ended_why)
         limit = _FAREWELL if self._stop.is_set() else self._settings.lease / SECOND
         judge = _judge(ward, ended, watch, asked=asked)
@@ -206,9 +206,9 @@ class Guardian:
             async with asyncio.timeout(limit):
                 while True:
                     try:
-                        engine = await self._engine()
+                        engine = await self._engine(ward.url)
                         return await aftermath.settle_what_is_left(engine, ward.board, judge)
-                    except EngineError as error:
+                    except (EngineError, ConflictPersists) as error:
                         _logger.info("Jobs of process %d wait: %s", ward.pid, error)
                         await asyncio.sleep(_AGAIN)
         _logger.warning(
@@ -217,17 +217,25 @@ class Guardian:
         )
         return Counter()
 
-    def _is_another_wanted(self, ward: Ward) -> bool:
+    def _is_another_wanted(self, ward: Ward, *, has_worked: bool) -> bool:
+        if self._stop.is_set():
+            return False
         if self._once:
             is_good = ward.bye is not None and ward.bye.last_state in _GOOD
-            self._exit_code = self._exit_code or (OK if is_good else FAILED)
+            self._exit_code = self._exit_code or (OK if is_good else _failure(ward))
             return False
+        if not has_worked:  # it has said on stderr why it cannot
+            self._exit_code = _failure(ward)
+            self._stop.set()
+            return False
+        if ward.hello is None and ward.ended is not None:
+            _logger.error("Worker process %d %s before it worked.", ward.pid, ward.ended.how)
         return ward.bye is None or ward.bye.reason != "drained"
 
-    async def _engine(self) -> Engine:
+    async def _engine(self, url: str) -> Engine:
         async with self._opening:
             if self._shared is None:
-                engine = make_engine(self._url, create=False)
+                engine = make_engine(url, create=False)
                 await engine.open()
                 self._shared = engine
             return self._shared
@@ -238,11 +246,19 @@ class Guardian:
                 await self._stop.wait()
 
 
+def _failure(ward: Ward) -> int:
+    """Return the exit code for a process that failed: its own, if it ended by itself."""
+    code = ward.ended.code if ward.ended is not None else FAILED
+    return code if code > 0 else FAILED
+
+
 def _judge(ward: Ward, ended: Ended, watch: Watch, *, asked: bool) -> Judge:
     """Say how the attempts that ran in a process that is gone are to be judged."""
     if watch.ended_for:
         return aftermath.timed_out(watch.ended_for)
-    if watch.ended_why or not (asked or ward.bye):
+    # Also a process that was asked to end may die of something else before it does.
+    by_us = asked and (ward.was_killed or ended.code == 0)
+    if watch.ended_why or not (by_us or ward.bye):
         evidence = ended.evidence(more=watch.ended_why)
         return aftermath.crashed(evidence, ward.board)
     return aftermath.stopped

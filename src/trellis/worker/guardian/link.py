@@ -1,7 +1,8 @@
 """The line between a guardian and its worker process: one JSON object per line, both ways.
 
-Down: `stop` (finish within the grace), `stop_now`. Up: `hello` once work begins, `bye` with the
-reason when it ends. The end of the line means that the other side is gone.
+Down: `stop` (finish within the grace), `stop_now`. Up: `opening` with the engine's URL before a
+session is opened there, `hello` once work begins, `bye` with the reason when it ends. The end of
+the line means that the other side is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ _LONGEST: Final = 1 << 20
 class Hello(NamedTuple):
     """The worker process works."""
 
-    url: str
     types: list[str]
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Final, Protocol
 
 from trellis.worker.board import Board, board_size
-from trellis.worker.evidence import Ended, wait_for
+from trellis.worker.evidence import Ended
 from trellis.worker.guardian.link import Bye, Hello, Link
+from trellis.worker.guardian.relay import Relay
 from trellis.worker.guardian.stacks import ASK, Frame, blocking_frame
+from trellis.worker.life import Life
 
 _LAST_LINES: Final = 20
 _STACK_PATIENCE: Final = 1.0
@@ -32,19 +34,24 @@ _TAIL_PATIENCE: Final = 0.5
 class Recipe(Protocol):
     """How to start a worker process that finds these open files."""
 
-    def __call__(self, *, link: int, board: int, stacks: int) -> Sequence[str]:
+    def __call__(self, *, link: int, board: int, stacks: int, errors: int) -> Sequence[str]:
         """Return the command."""
 
 
 class Ward:
     """A worker process."""
 
-    def __init__(self, recipe: Recipe, slots: int) -> None:
+    def __init__(
+        self, recipe: Recipe, slots: int, relay: Relay, on_hello: Callable[[Ward], None]
+    ) -> None:
         self._recipe = recipe
+        self._relay = relay
+        self.on_hello = on_hello
         self._slots = slots
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we do
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._process: subprocess.Popen[bytes] | None = None
+        self._life: Life | None = None
         self._link: Link | None = None
         self._tasks: list[asyncio.Task[None]] = []
         with tempfile.TemporaryFile() as memory:
@@ -52,11 +59,17 @@ class Ward:
             self.board = Board(slots, memory.fileno())
             self._board_file = os.dup(memory.fileno())
         self.started = 0.0
-        self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        #: Where the process keeps its jobs, said before it opens a session there; "" before.
+        self.url = ""
+        self.opening = asyncio.Event()
+        #: What it works on, said once it does.
+        self.hello: Hello | None = None
         self.bye: Bye | None = None
         #: Set when the process has said bye and should end soon.
         self.parted = asyncio.Event()
         self.ended: Ended | None = None
+        #: Whether we have ended it by force.
+        self.was_killed = False
 
     @property
     def pid(self) -> int:
@@ -68,33 +81,49 @@ class Ward:
     async def start(self) -> None:
         """Start the process."""
         ours, theirs = socket.socketpair()
-        files = (theirs.fileno(), self._board_file, self._stacks.fileno())
-        command = self._recipe(link=files[0], board=files[1], stacks=files[2])
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own command, at once
-                command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=files
-            )
-        os.close(self._board_file)
+        # Its way to the terminal when we are gone: a pipe to nobody would break its handlers.
+        errors = os.dup(sys.stderr.fileno())
+        files = (theirs.fileno(), self._board_file, self._stacks.fileno(), errors)
+        command = self._recipe(link=files[0], board=files[1], stacks=files[2], errors=errors)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own, at once
+                    command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=files
+                )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            os.close(self._board_file)
+            os.close(errors)
+        self._life = Life(self._process.pid, leads_group=False)
+        self._end: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        threading.Thread(target=self._see_end, args=(self._life,), daemon=True).start()
         self.started = time.monotonic()
         self._link = await Link.over(ours)
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._pass_on())]
 
+    def _see_end(self, life: Life) -> None:
+        """Wait for the end in a thread of its own: a pool's may all be taken by the living."""
+        end = life.wait()
+        with suppress(RuntimeError):  # the guardian itself has ended
+            self._end.get_loop().call_soon_threadsafe(self._end.set_result, end)
+
     async def until_ended(self) -> Ended:
         """Wait for the end of the process and for its last words."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             raise RuntimeError("The worker process was not started.")
-        code, peak = await asyncio.to_thread(wait_for, process.pid)
-        process.returncode = code
+        code, peak = await self._end
+        self._process.returncode = code
         # Whatever the process started may keep its stderr open: the last lines are not worth more.
         await asyncio.wait(self._tasks, timeout=_TAIL_PATIENCE)
         for task in self._tasks:
             task.cancel()
         self.ended = Ended(code, peak, tuple(self._lines))
-        if not self.hello.done():
-            self.hello.cancel()
         if self._link is not None:
             self._link.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
         self._stacks.close()
         return self.ended
 
@@ -105,15 +134,15 @@ class Ward:
 
     def kill(self) -> None:
         """End the process at once."""
-        if self.ended is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        if self._life is not None:
+            self.was_killed = True
+            self._life.kill()
 
     async def stack(self) -> Frame | None:
         """Ask where the process is stuck."""
         start = os.fstat(self._stacks.fileno()).st_size
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, ASK)
+        if self._life is not None:
+            self._life.signal(ASK)
         ends = time.monotonic() + _STACK_PATIENCE
         size = start
         while time.monotonic() < ends:
@@ -128,9 +157,12 @@ class Ward:
             return
         async for said in self._link.words():
             match said:
-                case {"word": "hello", "url": url, "types": types}:
-                    if not self.hello.done():
-                        self.hello.set_result(Hello(url, types))
+                case {"word": "opening", "url": url}:
+                    self.url = url
+                    self.opening.set()
+                case {"word": "hello", "types": types}:
+                    self.hello = Hello(types)
+                    self.on_hello(self)
                 case {"word": "bye", "reason": reason, "settled": settled, "last_state": state}:
                     self.bye = Bye(reason, settled, state)
                     self.parted.set()
@@ -144,11 +176,13 @@ class Ward:
         reader = asyncio.StreamReader(limit=1 << 20)
         loop = asyncio.get_running_loop()
         protocol = asyncio.StreamReaderProtocol(reader)
-        await loop.connect_read_pipe(lambda: protocol, self._process.stderr)
-        while line := await _line(reader):
-            sys.stderr.buffer.write(line)
-            sys.stderr.flush()
-            self._lines.append(line.decode(errors="replace").rstrip("\n"))
+        transport, _ = await loop.connect_read_pipe(lambda: protocol, self._process.stderr)
+        try:
+            while line := await _line(reader):
+                self._relay.put(line)
+                self._lines.append(line.decode(errors="replace").rstrip("\n"))
+        finally:
+            transport.close()
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

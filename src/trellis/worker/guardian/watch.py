@@ -19,6 +19,7 @@ from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.worker.guardian.process import is_stopped, resident_memory
 from trellis.worker.guardian.ward import Ward
+from trellis.worker.leader import LEADER
 
 _TICK: Final = 0.25
 #: A loop moves ten times a second; after this long it is worth asking why not.
@@ -61,7 +62,10 @@ class Watch:
         try:
             while True:
                 await asyncio.sleep(_TICK)
-                await self.look(time.monotonic())
+                try:
+                    await self.look(time.monotonic())
+                except Exception:
+                    _logger.exception("Looking at worker process %d failed", self._ward.pid)
         finally:
             if self._renewing is not None:
                 self._renewing.cancel()
@@ -69,6 +73,8 @@ class Watch:
     async def look(self, now: float) -> None:
         """Look once."""
         board = self._ward.board
+        if not board.loop_moved:
+            return  # it is still starting
         if now - self._looked > _STALLED:
             self._fair_from = now  # we were held up ourselves, and it most likely with us
         self._looked = now
@@ -144,5 +150,7 @@ class Watch:
             running = board.running()
             held = [each.fence for each in running]
             await engine.renew(board.session, held, busy=len(running))
+            # A process that cannot renew cannot keep everything up either: another should.
+            await engine.free_lock(LEADER, board.session)
         except EngineError as error:
             _logger.info("Cannot keep the lease of process %d now: %s", self._ward.pid, error)

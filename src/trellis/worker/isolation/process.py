@@ -24,9 +24,10 @@ from typing import IO, Any, Final
 from trellis.contract.importable import HandlerName
 from trellis.worker.isolation import frames, records
 from trellis.worker.isolation.asking import refuse
-from trellis.worker.isolation.death import Death, Life
+from trellis.worker.isolation.death import Death
 from trellis.worker.isolation.frames import BadMessage, Message
 from trellis.worker.isolation.line import LINE_CLOSED
+from trellis.worker.life import Life
 
 #: Run before anything else: only then can our own modules be found wherever the worker found them.
 _PROGRAM: Final = (
@@ -63,7 +64,7 @@ class HandlerProcess:
         self._remark = ""
         self._writer: asyncio.StreamWriter | None = None
         self._process, line = _spawn()
-        self._life = Life(self._process.pid)
+        self._life = Life(self._process.pid, leads_group=True)
         self._tasks = [
             loop.create_task(self._listen(line), name="trellis-handler-line"),
             loop.create_task(self._pass_on(self._process.stderr), name="trellis-handler-errors"),

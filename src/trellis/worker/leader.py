@@ -1,0 +1,7 @@
+"""The lock that the worker holds which does the upkeep for all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LEADER: Final = "trellis/leader"
