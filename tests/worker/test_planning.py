@@ -14,7 +14,7 @@ from trellis.worker.active import Surroundings
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.executor import Executor
 from trellis.worker.notes import NoteWriter
-from trellis.worker.planner import Planner
+from trellis.worker.planner import BATCH, Planner
 from trellis.worker.roster import Roster
 
 
@@ -54,7 +54,7 @@ async def test_a_quick_type_is_claimed_ahead() -> None:
     show_quick(plan, "quick")
     claim = plan.next_claim()
     assert claim is not None
-    assert claim[1] == 200
+    assert claim[1] == BATCH
 
 
 async def test_no_more_is_claimed_ahead_than_a_tenth_of_a_seconds_work() -> None:
@@ -83,7 +83,7 @@ async def test_a_type_that_was_claimed_ahead_in_vain_must_prove_itself_anew() ->
     show_quick(plan, "quick")
     claim = plan.next_claim()
     assert claim is not None
-    assert claim[1] == 200
+    assert claim[1] == BATCH
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_beside_a_quick_type_others_are_claimed_only_into_free_slots() -> 
     claim = plan.next_claim()
     assert claim is not None
     limits = {demand.types: demand.limit for demand in claim[0]}
-    assert limits == {("other",): 3, ("quick",): 200}
+    assert limits == {("other",): 3, ("quick",): BATCH}
     occupy(plan, 4)
     claim = plan.next_claim()
     assert claim is not None

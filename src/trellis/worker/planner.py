@@ -19,7 +19,7 @@ from trellis.engines.values import Demand
 from trellis.worker.executor import Executor
 from trellis.worker.local_type import QUICK, LocalType
 
-BATCH: Final = 200
+BATCH: Final = 500
 _MOST_AHEAD: Final = 2 * BATCH
 _LEAST_MEAN: Final = 1e-6
 
