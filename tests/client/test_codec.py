@@ -114,6 +114,14 @@ def test_a_secret_is_stored_whole() -> None:
         (Any, {"x": object()}, "cannot be written as JSON"),
         (bytes, b"\xff", "cannot be written as JSON"),
         (None, 5, "must be None"),
+        (str, {"a": 1}, "Input should be a valid string. Expected str, got dict."),
+        (list[int], "x", "Expected list[int], got str."),
+        (
+            list[int],
+            [10**4300],
+            "a whole number of more than 4,300 digits, which cannot be read again.",
+        ),
+        (Any, {"x": [-(10**4300)]}, "more than 4,300 digits"),
         (Order, ORDER.model_copy(update={"number": "three"}), "cannot be written as JSON"),
     ],
 )
@@ -164,3 +172,9 @@ def test_a_msgspec_struct_comes_back_as_it_was() -> None:
         codec_for(struct, "a payload").encode(struct("three", 0.5))
     with pytest.raises(PayloadInvalid):
         codec_for(struct, "a payload").encode(struct(3, math.nan))
+
+
+@pytest.mark.parametrize("value", [[10**4300 - 1], ["7" * 5000]])
+def test_as_many_digits_as_can_be_read_again_are_stored(value: object) -> None:
+    codec = codec_for(Any, "a payload")
+    assert codec.decode(codec.encode(value)) == value

@@ -249,3 +249,25 @@ async def test_a_job_continues_the_active_span(service: Service) -> None:
         ref = await sync(service).create(Sync("eu"))
     context = (await definition(service, ref.id)).context
     assert context.traceparent == f"00-{0xABC:032x}-{0xDEF:016x}-01"
+
+
+async def test_a_refused_payload_is_told_by_its_type_and_its_place(service: Service) -> None:
+    greet = service.declare("greet", payload=str, result=str)
+    wrong: Any = greet
+    misfit = "The payload does not fit its type: payload: Input should be a valid string."
+    with pytest.raises(PayloadInvalid) as refusal:
+        await wrong.create(7)
+    assert str(refusal.value) == f"{service.name}/greet: {misfit} Expected str, got int."
+    with pytest.raises(PayloadInvalid) as refusal:
+        await wrong.create_many(["a", 7, "b"])
+    assert str(refusal.value).startswith(f"{service.name}/greet, item 2 of 3: {misfit}")
+
+
+async def test_a_missing_payload_is_told_as_such(service: Service) -> None:
+    wrong: Any = service.declare("greet", payload=str, result=str)
+    with pytest.raises(PayloadInvalid) as refusal:
+        await wrong.create()
+    assert str(refusal.value) == (
+        f"{service.name}/greet takes a payload, but no payload was given. "
+        "Write it first: greet.create(payload)."
+    )

@@ -127,11 +127,11 @@ def _value(job_type: JobType, text: str, *, is_given: bool) -> object:
     try:
         value: object = job_type.payload.decode(text)
     except PayloadInvalid as error:
+        name = f"{job_type.service}/{job_type.name}"
         if is_given:
-            raise
+            raise type(error)(f"{name}: {error}") from error.__cause__
         raise PayloadInvalid(
-            f"{job_type.service}/{job_type.name} takes a payload. Give it as JSON after the type, "
-            "as @file, or as - for stdin."
+            f"{name} takes a payload. Give it as JSON after the type, as @file, or as - for stdin."
         ) from error
     return value
 

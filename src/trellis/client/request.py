@@ -23,7 +23,7 @@ from trellis.core.job import JobId, NewJob
 from trellis.core.jsontext import dump_json
 from trellis.core.keys import derive_key
 from trellis.core.spans import Instant, Micros, Span
-from trellis.errors import ConfigurationError
+from trellis.errors import ConfigurationError, PayloadInvalid
 
 #: What differs between the requests of a call stands before this place of a `NewJob`.
 _VARIES: Final = NewJob._fields.index("context") + 1
@@ -45,11 +45,14 @@ def new_jobs(
     encode = job_type.payload.encode
     service, name, queue, policy = pattern.service, pattern.type, pattern.queue, pattern.policy
     rest: tuple[Any, ...] = pattern[_VARIES:]
-    jobs = []
-    for payload in payloads:
-        text, job_id = encode(payload), new_job_id()
-        context = origin.context(job_id)
-        jobs.append(NewJob(job_id, service, name, queue, text, policy, context, *rest))
+    jobs: list[NewJob] = []
+    try:
+        for payload in payloads:
+            text, job_id = encode(payload), new_job_id()
+            context = origin.context(job_id)
+            jobs.append(NewJob(job_id, service, name, queue, text, policy, context, *rest))
+    except PayloadInvalid as error:
+        raise _located(error, job_type, payloads, len(jobs)) from error.__cause__
     if policy.key is None:
         return jobs
     return [check_new_job(each._replace(key=_key(job_type, each.payload))) for each in jobs]
@@ -89,6 +92,21 @@ def _meant(job_type: JobType, payloads: Sequence[object]) -> str:
         f"The payload comes first and without a name: write {job_type.name}.create(payload), "
         "then the options by name."
     )
+
+
+def _located(
+    error: PayloadInvalid, job_type: JobType, payloads: Sequence[object], place: int
+) -> PayloadInvalid:
+    """Say whose payload it is, and which of several."""
+    name = f"{job_type.service}/{job_type.name}"
+    if len(payloads) > 1:
+        return type(error)(f"{name}, item {place + 1:,} of {len(payloads):,}: {error}")
+    if payloads[place] is None:
+        return type(error)(
+            f"{name} takes a payload, but no payload was given. "
+            f"Write it first: {job_type.name}.create(payload)."
+        )
+    return type(error)(f"{name}: {error}")
 
 
 def _key(job_type: JobType, payload: str) -> str | None:

@@ -6,6 +6,8 @@ engine could not keep: `decode(encode(value))` gives an equal value, or `encode`
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from typing import Any, Final, Literal, Protocol
 
@@ -19,6 +21,9 @@ from trellis.core.jsontext import MAX_DEPTH, check_json_text, dump_json, parse_j
 from trellis.errors import ConfigurationError, PayloadInvalid
 
 _SHOWN_PROBLEMS: Final = 3
+#: Neither Python nor pydantic reads longer numbers: each digit would cost more than the last.
+_MOST_DIGITS: Final = 4300
+_MANY_DIGITS: Final = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 
 
 class Codec(Protocol):
@@ -87,7 +92,8 @@ class PydanticCodec:
         self._validator = self._adapter.validator
         self._serializer = self._adapter.serializer
         self._is_class = isinstance(annotation, type)
-        self._class_name: str | None = annotation.__name__ if self._is_class else None
+        self._has_fields = self._is_class and annotation.__module__ != "builtins"
+        self._type_name: str = annotation.__name__ if self._is_class else str(annotation)
         # Pydantic would mask such fields, but they must be stored whole.
         self._secrets = secret_steps(self._schema("validation"))
 
@@ -130,10 +136,11 @@ class PydanticCodec:
         return PayloadInvalid(explain(error, what, open_fields) + instead)
 
     def _instead(self, value: object) -> str:
-        """Say what to pass for a dictionary that does not make the model."""
-        if self._class_name is None or not isinstance(value, dict):
-            return ""
-        return f" Pass {self._class_name}(...), or a dictionary that has its fields."
+        """Say what was expected, without repeating what came."""
+        if self._has_fields and isinstance(value, dict):
+            return f" Pass {self._type_name}(...), or a dictionary that has its fields."
+        given = type(value).__name__
+        return "" if given == self._type_name else f" Expected {self._type_name}, got {given}."
 
     def _open_fields(self) -> frozenset[str]:
         """Return the fields that certainly have no secret inside."""
@@ -221,7 +228,23 @@ def _check(text: str, what: str) -> str:
     # Only a text with this many openings can be nested too deep, so most need no second look.
     if text.count("[") + text.count("{") > MAX_DEPTH:
         parse_json_text(text, what)
+    if len(text) > _MOST_DIGITS and _MANY_DIGITS.search(text):
+        _check_numbers(text, what)
     return check_json_text(text, what)
+
+
+def _check_numbers(text: str, what: str) -> None:
+    """Refuse a whole number that nobody could read again; digits within a text are fine."""
+
+    def check(digits: str) -> int:
+        if len(digits.lstrip("-")) > _MOST_DIGITS:
+            raise PayloadInvalid(
+                f"The {what} contains a whole number of more than {_MOST_DIGITS:,} digits, which "
+                "cannot be read again. Send it as text."
+            )
+        return 0
+
+    json.loads(text, parse_int=check)
 
 
 def explain(error: ValidationError, what: str, open_fields: frozenset[str] | None = None) -> str:
