@@ -45,7 +45,7 @@ def test_a_named_job_is_steered_without_asking(steer: Run, ids: dict[str, str]) 
     assert (ran.code, ran.out, ran.err) == (0, "", "1 job waiting to run again.\n")
     again = steer("jobs", "retry", ids["failed"])
     assert again.code == 4
-    assert "Retry is not possible for a job that is pending" in again.err
+    assert "Retry is not possible for a job that is pending. It waits to run anyway" in again.err
     nobody = steer("jobs", "cancel", "01JCZZZZZZZZZZZZZZZZZZZZZZ")
     assert (nobody.code, "was never created here" in nobody.err) == (3, True)
 

@@ -71,6 +71,25 @@ async def test_what_the_lifecycle_does_not_allow_is_refused(jobs: Operator, engi
         await jobs.delete(record.definition.id)
 
 
+async def test_a_refusal_names_the_command_that_fits(jobs: Operator, engine: Engine) -> None:
+    (dead,) = await ended(engine, State.DEAD)
+    (failed,) = await ended(engine, State.FAILED)
+    running = (await start(engine, await a_session(engine), a_job())).definition.id
+    stopped = (await accept_one(engine, a_job())).definition.id
+    await jobs.cancel(stopped)
+    for verb, job_id, words in (
+        (jobs.retry, dead, f"trellis dlq replay {dead}"),
+        (jobs.retry, running, f"trellis jobs wait {running}, or stop it with: trellis jobs cancel"),
+        (jobs.retry, stopped, f"trellis jobs clone {stopped}"),
+        (jobs.replay, failed, f"trellis jobs retry {failed}"),
+        (jobs.cancel, dead, f"trellis dlq dismiss {dead}"),
+        (jobs.cancel, stopped, "has ended already, so there is nothing to stop"),
+        (jobs.dismiss, running, f"trellis jobs cancel {running}"),
+    ):
+        with pytest.raises(CommandRejected, match=words):
+            await verb(job_id)
+
+
 async def test_asking_a_running_job_to_stop_twice_is_fine(jobs: Operator, engine: Engine) -> None:
     record = await start(engine, await a_session(engine), a_job())
     assert (await jobs.cancel(record.definition.id)).cancel_asked
@@ -109,7 +128,13 @@ async def test_a_bulk_verb_counts_what_was_refused_and_why(jobs: Operator, engin
     (dead,) = await ended(engine, State.DEAD)
     tally = await jobs.find(state=["failed", "dead"]).retry()
     assert (tally.done, tally.refused, tally.total) == (1, 1, 2)
-    assert tally.refusals == [(dead, "Retry is not possible for a job that is dead.")]
+    assert tally.refusals == [
+        (
+            dead,
+            "Retry is not possible for a job that is dead. "
+            f"Bring it back with: trellis dlq replay {dead}",
+        )
+    ]
     assert (await jobs.get(failed)).state is State.PENDING
 
 

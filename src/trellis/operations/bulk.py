@@ -10,11 +10,12 @@ from trellis import control
 from trellis.cloning import clone
 from trellis.contract.ids import new_job_id
 from trellis.core.commands import Cancel, Command
-from trellis.core.job import JobRecord
+from trellis.core.job import Head, JobRecord
 from trellis.core.lifecycle import Refused, Stale
 from trellis.engines.port import Engine
 from trellis.engines.values import KeyRefused, Removal
 from trellis.errors import AdmissionError, JobNotFound
+from trellis.operations.advice import instead
 from trellis.operations.choosing import Source
 
 _KEPT_REFUSALS: Final = 20
@@ -82,17 +83,22 @@ def _meaning(
             return "done", ""
         case control.Missing():
             return "missing", ""
-        case Refused(_, reason):
+        case Refused(head, reason):
             asked_before = record is not None and record.head.asked_at is not None
             if isinstance(command, Cancel) and asked_before:
                 return "done", ""  # asking twice is fine
-            return "refused", reason
+            return "refused", _advised(reason, command, record, head)
         case KeyRefused(reason, existing):
             return "refused", f"Its key is taken ({reason}): job {existing} has it."
         case control.Contended():
             return "refused", "It kept changing; try again."
         case Stale(head):
             return "refused", f"It is {head.state}."
+
+
+def _advised(reason: str, command: Command, record: JobRecord | None, head: Head) -> str:
+    said = "" if record is None else instead(command, head.state, record.definition.id)
+    return f"{reason} {said}".rstrip()
 
 
 async def clone_each(engine: Engine, source: Source, progress: Progress) -> Tally:

@@ -47,6 +47,7 @@ from trellis.insight.views import (
     WorkerView,
 )
 from trellis.insight.why import START_WORKER, Why, explain
+from trellis.operations.advice import instead
 from trellis.operations.choosing import Matching, Named
 from trellis.operations.following import follow_logs, until_ended
 from trellis.operations.keys import blocking_job, list_keys
@@ -304,8 +305,12 @@ class Operator:
         return await resolve_job(self.engine, job_id)
 
     async def _apply(self, job_id: str, command: Command) -> JobView:
-        record = await self._record(job_id)
-        return job_view(await control.apply(self.engine, record.definition.id, command))
+        whole = (await self._record(job_id)).definition.id
+        try:
+            return job_view(await control.apply(self.engine, whole, command))
+        except CommandRejected as error:
+            said = instead(command, (await self._record(whole)).head.state, whole)
+            raise CommandRejected(f"{error} {said}".rstrip(), job_id=whole) from error
 
     # -- for code without an event loop -----------------------------------------------------------
 
