@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, start
-from trellis import Service, State
-from trellis.core.job import JobId
+from trellis import Service
 
 PROGRAM = """
 import asyncio, sys
@@ -93,35 +90,6 @@ def test_the_example_of_the_readme_works_with_a_worker_of_its_own(tmp_path: Path
     with worker(tmp_path, "hello:app") as process:
         wait_for_line(process, "Working on hello/greet")
         assert asyncio.run(ask()) == "Hello, reader!"
-
-
-def test_a_second_signal_stops_at_once_and_hands_the_job_back(folder: Path, shop: Service) -> None:
-    endless = shop.declare("endless", payload=str, result=str)
-    begun = folder / "begun"
-
-    async def create() -> str:
-        return (await endless.create(str(begun))).id
-
-    async def look(job_id: str) -> tuple[State, int]:
-        engine = await shop.connection.engine()
-        record = (await engine.load([JobId(job_id)])).records[0]
-        assert record is not None
-        return record.head.state, record.head.attempt
-
-    async def until_begun() -> None:
-        async with asyncio.timeout(20):
-            while not begun.exists():  # noqa: ASYNC110 - another process makes it
-                await asyncio.sleep(0.01)
-
-    with worker(folder, "shop:app", "--grace", "60s") as process:
-        job_id = asyncio.run(create())
-        asyncio.run(until_begun())
-        os.kill(process.pid, signal.SIGINT)
-        wait_for_line(process, "Stopping")
-        os.kill(process.pid, signal.SIGTERM)
-        process.wait(timeout=20)
-    assert process.returncode == 130
-    assert asyncio.run(look(job_id)) == (State.RETRY, 0)
 
 
 @pytest.mark.parametrize(

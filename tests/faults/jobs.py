@@ -52,7 +52,7 @@ def _log() -> Log:
 
 def fence_of(job: ActiveJob[Task]) -> str:
     """Return the attempt this handler is."""
-    return job._attempt.fence.attempt_id
+    return job.attempt_id
 
 
 @contextmanager

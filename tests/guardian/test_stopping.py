@@ -96,9 +96,22 @@ def test_a_second_signal_stops_at_once(shop: Shop) -> None:
     shop.begun(job_id)
     worker.signal(signal.SIGINT)
     worker.says("Stopping")
-    worker.signal(signal.SIGINT)
+    wait_until(lambda: worker.signal(signal.SIGINT) and "Stopping at once" in worker.log)
     assert worker.ends() == 130
     assert shop.kinds(job_id) == ["created", "started", "retry"]
+
+
+def test_one_wish_sent_twice_is_one_wish(shop: Shop) -> None:
+    """As launchers do that signal their child and then its group."""
+    job_id = shop.create("wait_for", "go")
+    worker = shop.worker("program:app", "--grace=20s")
+    shop.begun(job_id)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        worker.signal(number)
+    worker.says("Stopping")
+    (shop.folder / "go").touch()
+    assert worker.ends() == 0
+    assert shop.kinds(job_id) == ["created", "started", "completed"]
 
 
 def test_a_worker_whose_guardian_was_killed_hands_back_and_ends(shop: Shop) -> None:

@@ -281,3 +281,28 @@ async def test_jobs_of_one_key_never_run_at_the_same_time(per_key: PerKey) -> No
 
         await eventually(all_done)
     assert most == 1
+
+
+async def test_a_keyed_job_is_not_begun_while_the_lease_may_be_over() -> None:
+    """As in a process that was stopped for long: another may hold the key by now."""
+    begun = 0
+
+    async def work() -> str:
+        nonlocal begun
+        begun += 1
+        return "done"
+
+    service = service_of(work, retry=SOON, per_key=PerKey.in_turn("one"))
+    engine = FaultyEngine()
+    async with worker(engine, service) as supervisor:
+        supervisor._executor.is_out_of_reach = lambda: True
+        job_id = await create(engine, service.find("work"))
+        await eventually(lambda: _was(engine, job_id, EventKind.RETRY))
+        assert begun == 0
+        supervisor._executor.is_out_of_reach = lambda: False
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+    assert (await record(engine, job_id)).head.attempt == 1
+
+
+async def _was(engine: Engine, job_id: JobId, kind: EventKind) -> bool:
+    return kind in await kinds(engine, job_id)

@@ -77,7 +77,7 @@ async def _work(services: Sequence[Service], orders: Orders, files: dict[str, in
     await link.send("opening", url=services[0].url)
     told = asyncio.Event()
     async with work(services, orders.settings, board=board) as supervisor:
-        listening = asyncio.create_task(_listen(link, told, supervisor, files["errors"]))
+        listening = asyncio.create_task(_listen(link, told, supervisor, files))
         await link.send("hello", types=list(supervisor.type_names))
         reason = await _until_over(told, supervisor)
     await link.send(
@@ -87,7 +87,9 @@ async def _work(services: Sequence[Service], orders: Orders, files: dict[str, in
     return OK
 
 
-async def _listen(link: Link, told: asyncio.Event, supervisor: Supervisor, errors: int) -> None:
+async def _listen(
+    link: Link, told: asyncio.Event, supervisor: Supervisor, files: dict[str, int]
+) -> None:
     """Hear the guardian: the first word asks to stop, the second to stop at once.
 
     When it is gone, nobody else will end us, and nobody reads what it has read so far.
@@ -96,8 +98,17 @@ async def _listen(link: Link, told: asyncio.Event, supervisor: Supervisor, error
         if told.is_set():
             supervisor.stop_at_once()
         told.set()
-    os.dup2(errors, sys.stderr.fileno())
+    _speak_for_ourselves(files)
     told.set()
+
+
+def _speak_for_ourselves(files: dict[str, int]) -> None:
+    """Write to stderr past the guardian, beginning with what it has left unread."""
+    os.dup2(files["errors"], sys.stderr.fileno())
+    os.set_blocking(files["pipe"], False)
+    with suppress(BlockingIOError, OSError):
+        while unread := os.read(files["pipe"], 1 << 16):
+            os.write(files["errors"], unread)
 
 
 async def _until_over(told: asyncio.Event, supervisor: Supervisor) -> Parting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,10 +27,9 @@ class Orders:
     log_level: str
     debug: bool
 
-    def command(self, *, link: int, board: int, stacks: int, errors: int) -> Sequence[str]:
-        """Return the command that carries them out."""
-        files = {"link": link, "board": board, "stacks": stacks, "errors": errors}
-        text = json.dumps({**asdict(self), "files": files})
+    def command(self, files: Mapping[str, int]) -> Sequence[str]:
+        """Return the command that carries them out with these open files."""
+        text = json.dumps({**asdict(self), "files": dict(files)})
         return [sys.executable, "-m", "trellis.cli.child", text]
 
     @classmethod

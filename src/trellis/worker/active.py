@@ -94,6 +94,11 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         return self._attempt.record.definition.id
 
     @property
+    def attempt_id(self) -> str:
+        """The fence of this attempt: what a receiver of effects can tell attempts apart by."""
+        return self._attempt.fence.attempt_id
+
+    @property
     def attempt(self) -> int:
         """Which attempt this is; 1 is the first."""
         return self._attempt.record.head.attempt

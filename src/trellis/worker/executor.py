@@ -57,6 +57,8 @@ class Executor:
         self.begun = 0
         #: Whether a guardian ends what cannot be stopped here.
         self.guarded = False
+        #: Whether the lease that protects keys may be over.
+        self.is_out_of_reach: Callable[[], bool] = lambda: False
         #: Called when a slot is free or the line is getting short.
         self.on_hungry: Callable[[], None] = lambda: None
         #: The line must be at least this long, or more is asked for.
@@ -118,12 +120,14 @@ class Executor:
     def hand_back(self, keep: int = 0) -> None:
         """Release the attempts in line that have not begun, except the first `keep`."""
         while len(self.line) > keep:
-            attempt = self.line.pop()
-            attempt.type.busy -= 1
-            if not attempt.closed:
-                attempt.closed = True
-                self._settle(attempt, Release(attempt.fence, begun=False))
+            self._give_back(self.line.pop())
         self._note_quiet()
+
+    def _give_back(self, attempt: Attempt) -> None:
+        attempt.type.busy -= 1
+        if not attempt.closed:
+            attempt.closed = True
+            self._settle(attempt, Release(attempt.fence, begun=False))
 
     def drop(self, attempt: Attempt) -> None:
         """Forget an attempt that is no longer ours before it began."""
@@ -187,6 +191,10 @@ class Executor:
             attempt = line.popleft()
             if len(line) == self.low_water:
                 self.on_hungry()
+            if attempt.record.definition.key is not None and self.is_out_of_reach():
+                # As after a long stop: somebody else may have the key by now.
+                self._give_back(attempt)
+                continue
             await self._execute(attempt, task, number)
             if time.monotonic() > self._turn_ends:
                 await asyncio.sleep(0)

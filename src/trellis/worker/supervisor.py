@@ -110,7 +110,8 @@ class Supervisor:
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,
             engine_time=self._time, on_drain=self.drain_asked.set,
         )  # fmt: skip
-        self._pulse = Pulse(settings.lease, settings.heartbeat)
+        self._pulse = pulse = Pulse(settings.lease, settings.heartbeat)
+        self._executor.is_out_of_reach = lambda: pulse.is_out_of_reach
         self._keeper = LeaseKeeper(
             make_engine, session=self._session, roster=self._roster, pulse=self._pulse,
             heartbeat=settings.heartbeat, stall_limit=settings.stall_limit, sweep=settings.sweep,

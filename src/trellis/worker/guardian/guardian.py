@@ -1,7 +1,8 @@
 """Keeps worker processes running until it is told to stop, and settles what dead ones leave.
 
 Stopping takes the grace and at most two seconds more, whatever the handlers do: a process that has
-not ended a second after the grace is killed, and its jobs are handed back from here.
+not ended three quarters of a second after the grace is killed, and its jobs are handed back from
+here.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ OK: Final = 0
 FAILED: Final = 1
 CUT_SHORT: Final = 130
 #: How long a process may take to end after the grace, and how long its jobs may then take.
-_FAREWELL: Final = 1.0
+_FAREWELL: Final = 0.75
+#: Launchers may send one wish twice (to us and to our group); this soon it is not a second one.
+_SAME_WISH: Final = 0.5
 #: How long a process that has finished may take to exit.
 _SEE_OFF: Final = 5.0
 #: The waits before a process that keeps dying young is started again.
@@ -54,6 +57,7 @@ class Guardian:
         self._once = once
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
+        self._told = 0.0
         self._shared: Engine | None = None
         self._opening = asyncio.Lock()
         self._exit_code = OK
@@ -61,13 +65,15 @@ class Guardian:
 
     def stop(self) -> None:
         """Stop in order; asked a second time, stop at once."""
+        now = time.monotonic()
         if not self._stop.is_set():
             self._stop.set()
+            self._told = now
             _logger.info(
                 "Stopping: handlers have %s to finish; a second signal stops at once.",
                 in_words(self._settings.grace),
             )
-        elif not self._at_once.is_set():
+        elif not self._at_once.is_set() and now - self._told > _SAME_WISH:
             self._at_once.set()
             self._exit_code = CUT_SHORT
             _logger.info("Stopping at once.")
@@ -105,7 +111,8 @@ class Guardian:
             has_worked = has_worked or ward.hello is not None
             if not self._is_another_wanted(ward, has_worked=has_worked):
                 return
-            in_order = ward.bye is not None
+            # One that is replaced for its memory as soon as it has started helps nobody either.
+            in_order = ward.bye is not None and ward.bye.reason == "spent"
             young = 0 if in_order or time.monotonic() - ward.started > _YOUNG else young + 1
             await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
 

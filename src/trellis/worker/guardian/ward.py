@@ -15,9 +15,9 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
 from trellis.worker.board import Board, board_size
 from trellis.worker.evidence import Ended
@@ -28,14 +28,11 @@ from trellis.worker.life import Life
 
 _LAST_LINES: Final = 20
 _STACK_PATIENCE: Final = 1.0
-_TAIL_PATIENCE: Final = 0.5
+_TAIL_PATIENCE: Final = 0.2
 
 
-class Recipe(Protocol):
-    """How to start a worker process that finds these open files."""
-
-    def __call__(self, *, link: int, board: int, stacks: int, errors: int) -> Sequence[str]:
-        """Return the command."""
+#: Returns the command that starts a worker process which finds these open files.
+Recipe = Callable[[Mapping[str, int]], Sequence[str]]
 
 
 class Ward:
@@ -81,21 +78,25 @@ class Ward:
     async def start(self) -> None:
         """Start the process."""
         ours, theirs = socket.socketpair()
-        # Its way to the terminal when we are gone: a pipe to nobody would break its handlers.
-        errors = os.dup(sys.stderr.fileno())
-        files = (theirs.fileno(), self._board_file, self._stacks.fileno(), errors)
-        command = self._recipe(link=files[0], board=files[1], stacks=files[2], errors=errors)
+        # Its way to the terminal when we are gone, and our end of its pipe, so that no write of a
+        # handler fails before it has noticed.
+        errors, (pipe, writing) = os.dup(sys.stderr.fileno()), os.pipe()
+        named = {"link": theirs.fileno(), "board": self._board_file,
+                 "stacks": self._stacks.fileno(), "errors": errors, "pipe": pipe}  # fmt: skip
+        self._errors = os.fdopen(pipe, "rb", 0)
         try:
             with theirs:
                 self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own, at once
-                    command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=files
-                )
+                    self._recipe(named),
+                    stdin=subprocess.DEVNULL, stderr=writing, pass_fds=tuple(named.values()),
+                )  # fmt: skip
         except OSError:
             ours.close()
+            self._errors.close()
             raise
         finally:
-            os.close(self._board_file)
-            os.close(errors)
+            for file in (self._board_file, errors, writing):
+                os.close(file)
         self._life = Life(self._process.pid, leads_group=False)
         self._end: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         threading.Thread(target=self._see_end, args=(self._life,), daemon=True).start()
@@ -122,8 +123,7 @@ class Ward:
         self.ended = Ended(code, peak, tuple(self._lines))
         if self._link is not None:
             self._link.close()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
+        self._errors.close()
         self._stacks.close()
         return self.ended
 
@@ -171,12 +171,10 @@ class Ward:
 
     async def _pass_on(self) -> None:
         """Copy the process's stderr to ours and remember the last lines."""
-        if self._process is None or self._process.stderr is None:
-            return
         reader = asyncio.StreamReader(limit=1 << 20)
         loop = asyncio.get_running_loop()
         protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await loop.connect_read_pipe(lambda: protocol, self._process.stderr)
+        transport, _ = await loop.connect_read_pipe(lambda: protocol, self._errors)
         try:
             while line := await _line(reader):
                 self._relay.put(line)
