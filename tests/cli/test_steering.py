@@ -112,7 +112,7 @@ def test_dead_letters_are_replayed_and_dismissed(steer: Run, ids: dict[str, str]
         (("jobs", "lst"), "Did you mean 'list'?"),
         (("wrokers",), "Did you mean 'workers'?"),
         (("keys", "--type", "sync"), "Write --type service/type"),
-        (("queues", "pause", "invoices"), "Write service/queue"),
+        (("queues", "pause", "nothing"), "Write service/queue"),
         (("jobs", "top", "--interval", "0s"), "leaves no time at all"),
     ],
 )

@@ -128,11 +128,11 @@ async def test_a_bulk_verb_counts_what_was_refused_and_why(jobs: Operator, engin
     (dead,) = await ended(engine, State.DEAD)
     tally = await jobs.find(state=["failed", "dead"]).retry()
     assert (tally.done, tally.refused, tally.total) == (1, 1, 2)
+    back = f"Bring it back with: trellis dlq replay {dead}"
     assert tally.refusals == [
         (
             dead,
-            "Retry is not possible for a job that is dead. "
-            f"Bring it back with: trellis dlq replay {dead}",
+            f"Retry is not possible for a job that is dead. {back}",
         )
     ]
     assert (await jobs.get(failed)).state is State.PENDING
@@ -218,8 +218,25 @@ async def test_queues_are_paused_resumed_and_drained(jobs: Operator, engine: Eng
     open_again = await jobs.resume("shop/invoices")
     assert (open_again.paused, open_again.draining) == (False, False)
     assert (await jobs.pause("shop/letters")).waiting == 0
-    with pytest.raises(ConfigurationError, match="Write service/queue"):
-        await jobs.pause("invoices")
+    with pytest.raises(ConfigurationError, match="There is no queue 'invoice' here"):
+        await jobs.pause("invoice")
+
+
+async def test_a_queue_goes_by_its_short_name_while_one_service_has_it(
+    jobs: Operator, engine: Engine
+) -> None:
+    await accept_one(engine, a_job())
+    assert (await jobs.pause("invoices")).service == "shop"
+    await accept_one(engine, a_job(service="depot"))
+    with pytest.raises(AmbiguousId, match="depot/invoices, shop/invoices"):
+        await jobs.resume("invoices")
+
+
+async def test_a_queue_whose_jobs_have_all_ended_is_listed(jobs: Operator, engine: Engine) -> None:
+    record = await accept_one(engine, a_job())
+    await jobs.cancel(record.definition.id)
+    (idle,) = await jobs.queues()
+    assert (idle.queue, idle.waiting, idle.active) == ("invoices", 0, 0)
 
 
 async def test_workers_are_listed_and_asked_to_go(jobs: Operator, engine: Engine) -> None:

@@ -271,7 +271,10 @@ class Operator:
         return await list_queues(self.engine)
 
     async def pause(self, queue: str) -> QueueView:
-        """Let no more jobs of this queue start; write it as service/queue."""
+        """Let no more jobs of this queue start; write it as service/queue.
+
+        The queue alone will do while only one service has it.
+        """
         return await change_queue(self.engine, queue, paused=True)
 
     async def resume(self, queue: str) -> QueueView:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trellis.core.names import check_queue, check_service
-from trellis.core.states import LIVE, WAITING
+from trellis.core.states import WAITING, State
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, QueueSettings
-from trellis.errors import ConfigurationError
+from trellis.errors import AmbiguousId, ConfigurationError
 from trellis.insight.viewing import queue_view
 from trellis.insight.views import QueueView
 
@@ -16,30 +16,45 @@ _Counts = dict[tuple[str, str], int]
 
 
 async def list_queues(engine: Engine) -> list[QueueView]:
-    """Return every queue that has live jobs or settings, by name."""
+    """Return every queue that has jobs, ended ones too, or settings; by name."""
     settings = {each[:2]: each for each in await engine.queue_settings()}
-    live = JobFilter(states=tuple(sorted(LIVE)))
-    counts = await engine.count_by(live, ("service", "queue", "state"))
+    counts = await engine.count_by(JobFilter(), ("service", "queue", "state"))
     waiting: _Counts = defaultdict(int)
     active: _Counts = defaultdict(int)
     for (service, queue, state), number in counts.groups.items():
-        (waiting if state in WAITING else active)[service, queue] += number
-    names = sorted({*settings, *waiting, *active})
+        waiting[service, queue] += number if state in WAITING else 0
+        active[service, queue] += number if state == State.ACTIVE else 0
+    names = sorted({*settings, *waiting})
     return [
         queue_view(settings.get(name, QueueSettings(*name)), waiting[name], active[name])
         for name in names
     ]
 
 
+async def _whole_name(engine: Engine, written: str) -> str:
+    """Return service/queue; a queue alone will do while only one service has it."""
+    if "/" in written:
+        return written
+    known = [each for each in await list_queues(engine) if each.queue == written]
+    fitting = [f"{each.service}/{each.queue}" for each in known]
+    if not fitting:
+        raise ConfigurationError(
+            f"There is no queue {written!r} here. Write service/queue; see them with: "
+            "trellis queues"
+        )
+    if len(fitting) > 1:
+        raise AmbiguousId(
+            f"Several services have a queue {written!r}: {', '.join(fitting)}. Say which.",
+            candidates=tuple(fitting),
+        )
+    return fitting[0]
+
+
 async def change_queue(
     engine: Engine, name: str, *, paused: bool | None = None, draining: bool | None = None
 ) -> QueueView:
     """Change what is given and keep the rest."""
-    service, slash, queue = name.partition("/")
-    if not slash:
-        raise ConfigurationError(
-            f"{name!r} names no queue. Write service/queue; see them with: trellis queues"
-        )
+    service, _, queue = (await _whole_name(engine, name)).partition("/")
     check_service(service)
     check_queue(queue)
     found = [each for each in await engine.queue_settings() if each[:2] == (service, queue)]

@@ -33,7 +33,7 @@ def command(*, form: Form, url: str | None) -> None:
         table=_table,
     )
     if form is Form.TABLE and not found:
-        complain("No queue has a waiting or running job.")
+        complain("No queue is known: no job was created here, or none is kept.")
 
 
 def _table(found: list[QueueView]) -> None:
