@@ -140,7 +140,9 @@ def test_a_flag_overrules_all_and_leaves_alone_what_was_set_by_hand() -> None:
         ({"TRELLIS_PROCESSES": "0"}, "processes must be at least 1"),
         ({"TRELLIS_MAX_JOBS": "0"}, "max_jobs must be at least 1"),
         ({"TRELLIS_STALL_LIMIT": "1s"}, "is shorter than the lease of 30s"),
-        ({"TRELLIS_MAX_MEMORY": "0"}, "max_memory=0 is too small"),
+        ({"TRELLIS_MAX_MEMORY": "0"}, "max_memory=0B is less than a process needs to start"),
+        ({"TRELLIS_MAX_MEMORY": "512"}, "max_memory=512B is .* Write at least 16MB, with the unit"),
+        ({"TRELLIS_LEASE": "99ms"}, "A lease of 99ms would lapse .* Write at least 100ms"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, str], words: str) -> None:
@@ -155,3 +157,8 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, str], words: s
 def test_memory_is_written_with_a_unit(text: str, count: int) -> None:
     assert to_bytes("max_memory", text) == count
     assert to_bytes("max_memory", size_in_words(count)) == count
+
+
+def test_the_least_memory_and_the_shortest_lease_will_do() -> None:
+    settings = WorkerSettings().with_options(max_memory="16MB", lease="100ms")
+    assert (settings.max_memory, settings.lease) == (16_000_000, 100_000)

@@ -17,7 +17,7 @@ from trellis.contract.settings import WorkerSettings
 from trellis.errors import EngineError, ReadOnlyDatabase
 from trellis.worker.supervisor import Supervisor
 
-BRIEFLY = WorkerSettings().with_options(lease="30ms", poll="20ms", grace="1s")
+BRIEFLY = WorkerSettings().with_options(lease="100ms", poll="20ms", grace="1s")
 
 
 def a_service() -> Service:

@@ -17,6 +17,10 @@ from trellis.errors import ConfigurationError
 
 DEFAULT_URL: Final = "sqlite:///trellis.db"
 _STALLED_LEASES: Final = 10
+#: Three renewals, each with a commit to disk, must fit into it.
+_SHORTEST_LEASE: Final = SECOND // 10
+#: Less than any Python process has when it has just started.
+_LEAST_MEMORY: Final = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,12 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         for one in ("concurrency", "processes", "max_jobs"):
             _check_count(one, getattr(self, one))
-        if self.max_memory is not None:
-            given.whole_number("max_memory", self.max_memory, least=1)
+        _check_memory(self.max_memory)
+        if self.lease < _SHORTEST_LEASE:
+            raise ConfigurationError(
+                f"A lease of {in_words(self.lease)} would lapse while the worker is busy, and its "
+                f"jobs would run twice. Write at least {in_words(_SHORTEST_LEASE)}."
+            )
         if not 0 < self.heartbeat * 3 <= self.lease:
             raise ConfigurationError(
                 f"A heartbeat every {in_words(self.heartbeat)} is too rare for a lease of "
@@ -165,6 +173,15 @@ def _check_count(name: str, count: int | None) -> None:
             "max_jobs": "a process that may run none is of no use",
         }
         raise ConfigurationError(f"{name} must be at least 1, not {count}: {why[name]}.")
+
+
+def _check_memory(limit: int | None) -> None:
+    if limit is not None and given.whole_number("max_memory", limit) < _LEAST_MEMORY:
+        raise ConfigurationError(
+            f"max_memory={size_in_words(limit)} is less than a process needs to start, so it would "
+            f"be replaced for ever. Write at least {size_in_words(_LEAST_MEMORY)}, with the unit: "
+            "'512MB'."
+        )
 
 
 def _count(variable: str, text: str) -> int:
