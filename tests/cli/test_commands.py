@@ -94,6 +94,24 @@ def test_migrate_creates_a_database_and_then_has_nothing_to_do(
     assert (second.code, "is up to date" in second.out) == (0, True)
 
 
+def test_what_migrate_would_do_is_told_and_nothing_is_done(command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    url = f"sqlite:///{path}"
+    behind = command("migrate", "--check", "--url", url)
+    assert (behind.code, "is behind: migrations 1" in behind.out) == (1, True)
+    script = command("migrate", "--sql", "--url", url)
+    assert (script.code, "-- migration 1\n" in script.out) == (0, True)
+    assert not list(tmp_path.iterdir())
+    # What is printed is what would be run.
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script.out)
+    assert "is up to date" in command("migrate", "--url", url).out
+    current = command("migrate", "--check", "--url", url)
+    assert (current.code, "is up to date" in current.out) == (0, True)
+    assert command("migrate", "--sql", "--url", url).out == ""
+    assert command("doctor", "--url", url).code == 0
+
+
 def test_the_url_comes_from_the_environment_too(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ READING = (
     ("dlq", "replay", "--all", "--yes"),
     ("dlq", "dismiss", "--all", "--yes"),
     ("keys",),
+    ("keys", "show", "eu"),
     ("keys", "release", "eu"),
     ("workers",),
     ("workers", "drain", "x"),
@@ -223,6 +224,19 @@ def test_the_rest_is_listed_too(look: Run, ids: dict[str, str]) -> None:
     assert look("keys", "--quiet").out == "eu\n"
     assert json.loads(look("queues", "--json").out)[0]["waiting"] == 3
     assert json.loads(look("workers", "--jsonl").out)["types"] == ["shop/sync", "shop/bill"]
+
+
+def test_a_key_is_shown_with_who_holds_it_and_who_waits(look: Run, ids: dict[str, str]) -> None:
+    first, _, *rows = look("keys", "show", "eu").out.splitlines()
+    assert first == "Key 'eu' of shop/sync: held by 1 job, 1 waiting."
+    shown = {row.split()[0]: row.split()[1] for row in rows}
+    assert (len(rows), shown[ids["active"]]) == (2, "active")
+    (key,) = json.loads(look("keys", "show", "eu", "--json").out)
+    assert key["holders"] == [ids["active"]]
+    assert {job["id"] for job in key["jobs"]} == set(shown)
+    unknown = look("keys", "show", "mars")
+    assert (unknown.code, unknown.out) == (3, "")
+    assert "No job holds or waits for the key 'mars'" in unknown.err
 
 
 def test_top_is_one_picture_where_there_is_no_terminal(look: Run, ids: dict[str, str]) -> None:

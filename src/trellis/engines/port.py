@@ -78,6 +78,9 @@ class Engine(Protocol):
     async def migrate(self) -> tuple[int, int]:
         """Bring the schema up to date; return the versions before and after."""
 
+    async def missing_migrations(self) -> Sequence[tuple[int, str]]:
+        """Return what `migrate` would run, numbers and scripts, in order; change nothing."""
+
     async def health(self) -> Health:
         """Say what this engine is, how durable, and what is wrong with it."""
 

@@ -27,6 +27,14 @@ async def _groups(engine: Engine, where: JobFilter, by: GroupBy) -> list[str]:
     return sorted((await engine.count(live, by)).groups)
 
 
+async def find_key(engine: Engine, key: str) -> list[KeyView]:
+    """Return the key of every type that has it; raise `KeyNotFound` if nobody uses it."""
+    found = [each for each in await list_keys(engine, None, None) if each.key == key]
+    if not found:
+        raise KeyNotFound(f"No job holds or waits for the key {key!r}. See them with: trellis keys")
+    return found
+
+
 async def blocking_job(engine: Engine, held: str) -> JobId:
     """Return the job that blocks a key, named by the key or by the job's id."""
     matching = [key for key in await list_keys(engine, None, None) if key.key == held]

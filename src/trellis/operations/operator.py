@@ -50,7 +50,7 @@ from trellis.insight.why import START_WORKER, Why, explain
 from trellis.operations.advice import instead
 from trellis.operations.choosing import Matching, Named
 from trellis.operations.following import follow_logs, until_ended
-from trellis.operations.keys import blocking_job, list_keys
+from trellis.operations.keys import blocking_job, find_key, list_keys
 from trellis.operations.queues import change_queue, list_queues
 from trellis.operations.resolving import ID_LENGTH, resolve_job, resolve_worker
 from trellis.operations.selection import Found, Selection
@@ -261,6 +261,10 @@ class Operator:
         """Return every key that is held or waited for."""
         return await list_keys(self.engine, service, type)
 
+    async def key(self, key: str) -> list[KeyView]:
+        """Return one key, of each type whose jobs hold it or wait for it; raise `KeyNotFound`."""
+        return await find_key(self.engine, key)
+
     async def release_key(self, held: str, then: Literal["retry", "fail"] = "retry") -> JobView:
         """Free a key that a lost attempt still blocks; name the key, or the job that holds it."""
         job_id = await blocking_job(self.engine, held)
@@ -333,6 +337,7 @@ class Operator:
     clone_sync = synced(clone)
     delete_sync = synced(delete)
     keys_sync = synced(keys)
+    key_sync = synced(key)
     release_key_sync = synced(release_key)
     queues_sync = synced(queues)
     pause_sync = synced(pause)

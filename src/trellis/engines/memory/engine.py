@@ -80,6 +80,10 @@ class MemoryEngine(Admitting, Locking, Noting, Reading):
         """There is no schema."""
         return 0, 0
 
+    async def missing_migrations(self) -> Sequence[tuple[int, str]]:
+        """There is no schema."""
+        return ()
+
     async def health(self) -> Health:
         """Say what this engine is."""
         return Health("memory", "nothing survives this process", {"jobs": len(self._tables.rows)})

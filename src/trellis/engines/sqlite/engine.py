@@ -31,7 +31,7 @@ from trellis.engines.sqlite.connection import connect
 from trellis.engines.sqlite.faults import translate
 from trellis.engines.sqlite.forking import Access, no_fork
 from trellis.engines.sqlite.health import describe
-from trellis.engines.sqlite.inspection import refuse_foreign
+from trellis.engines.sqlite.inspection import peek_version, refuse_foreign
 from trellis.engines.sqlite.reading import Reader
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlite.watching import Watching
@@ -156,6 +156,11 @@ class SqliteEngine:
                 return schema.migrate(connection, self._path)
             finally:
                 connection.close()
+
+    async def missing_migrations(self) -> Sequence[tuple[int, str]]:
+        """Return what `migrate` would run; a file that is not there is not made."""
+        with no_fork():
+            return schema.missing(self._path, peek_version(self._path))
 
     async def health(self) -> Health:
         """Say what this engine is, how durable, and what is wrong with it."""

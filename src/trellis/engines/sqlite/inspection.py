@@ -45,6 +45,18 @@ def refuse_foreign(path: Path, *, create: bool) -> None:
         )
 
 
+def peek_version(path: Path) -> int:
+    """Return the schema version of a file, 0 for none, without changing anything."""
+    refuse_foreign(path, create=True)
+    if not _is_there(path):
+        return 0
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            return patiently(lambda: schema.stored_version(connection, path))
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+
+
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file()

@@ -18,6 +18,7 @@ from trellis.engines.sqlkit.statements import load_migrations
 from trellis.errors import NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
 _PACKAGE = "trellis.engines.sqlite"
+_RECORD = "insert or replace into trellis_meta (name, value) values ('schema', ?)"
 
 
 def latest_version() -> int:
@@ -55,6 +56,16 @@ def migrate(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
     return before, latest_version()
 
 
+def missing(path: Path, version: int) -> tuple[tuple[int, str], ...]:
+    """Return the migrations that a file of this version has not seen, as they would be run."""
+    _refuse_newer(version, path)
+    return tuple(
+        (number, f"{script.rstrip()}\n{_RECORD.replace('?', str(number))};\n")
+        for number, script in load_migrations(_PACKAGE)
+        if number > version
+    )
+
+
 def _run_missing(connection: sqlite3.Connection, path: Path) -> None:
     # Read again under the lock: another process may have migrated while we waited for it.
     version = stored_version(connection, path)
@@ -64,9 +75,7 @@ def _run_missing(connection: sqlite3.Connection, path: Path) -> None:
             for statement in split(script):
                 failpoints.reach("sqlite.migrate")
                 connection.execute(statement)
-            connection.execute(
-                "insert or replace into trellis_meta (name, value) values ('schema', ?)", (number,)
-            )
+            connection.execute(_RECORD, (number,))
 
 
 def split(script: str) -> Iterator[str]:
