@@ -66,7 +66,10 @@ def test_a_handler_in_a_process_of_its_own_is_not_to_blame_for_the_worker_s_deat
     shop.working()
     shop.begun(apart)
     guilty = shop.create("kill_itself", retry=SOON)
-    assert shop.state(guilty, "completed").head.crashes == 1  # nobody else was in that process
+    assert shop.state(guilty, "completed").head.crashes == 1
+    assert shop.kinds(guilty).count("started") == 2
+    # Nobody else was in that process, so there was nothing to find out by running it alone.
+    assert not any((event.data or {}).get("suspect") for event in shop.journal(guilty))
     (shop.folder / "go").touch()
     assert shop.state(apart, "completed").head.crashes == 0
 
