@@ -7,6 +7,7 @@ that line. What then became of the job is read from its journal, whose times are
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +24,9 @@ import pytest
 from tests.cli.conftest import start
 from trellis import Service
 from trellis.core.events import Event
-from trellis.core.job import JobRecord
+from trellis.core.job import JobRecord, SessionId
+from trellis.core.spans import Micros
+from trellis.engines.values import SessionRecord, WorkerInfo
 
 PROGRAM = Path(__file__).with_name("program.py")
 PATIENCE = 40.0
@@ -144,6 +147,29 @@ class Shop:
             return next((x for x in found if (x.job_id, x.attempt) == (job_id, attempt)), None)
 
         return wait_until(look)
+
+    def sessions(self) -> list[SessionRecord]:
+        async def ask(service: Service) -> list[SessionRecord]:
+            return await (await service.connection.engine()).sessions()
+
+        return self._asked(ask)
+
+    def see_silence_judged(self, lease: Micros) -> None:
+        """Open a session that nobody renews, and wait until a worker has ended it."""
+
+        async def fall_silent(service: Service) -> SessionId:
+            engine = await service.connection.engine()
+            return (await engine.open_session(WorkerInfo("silent", "nowhere", 1, "0"), lease)).id
+
+        silent = self._asked(fall_silent)
+        wait_until(lambda: silent not in [x.id for x in self.sessions() if x.ended_at is None])
+
+    @contextmanager
+    def gate(self, name: str) -> Iterator[None]:
+        """Keep a file's lock for as long as handlers shall wait for it."""
+        with (self.folder / name).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def worker(self, *arguments: str, **variables: str) -> Worker:
         """Start a worker."""

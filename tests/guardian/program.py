@@ -1,8 +1,9 @@
-# ruff: noqa: ASYNC110, ASYNC240, ASYNC251 - handlers that misbehave are what is tested
+# ruff: noqa: ASYNC110, ASYNC230, ASYNC240, ASYNC251 - handlers that misbehave are what is tested
 """What the workers of these tests run: handlers that misbehave in every way."""
 
 import asyncio
 import ctypes
+import fcntl
 import json
 import logging
 import os
@@ -43,6 +44,14 @@ async def wait_for(job: ActiveJob[str]) -> None:
     begin(job)
     while not Path(job.payload).exists():
         await asyncio.sleep(0.02)
+
+
+@app.job(retry=soon)
+def wait_in_thread(job: ActiveJob[str]) -> None:
+    """Wait until a file is there, where nothing can interrupt it."""
+    begin(job)
+    while not Path(job.payload).exists():
+        time.sleep(0.02)
 
 
 @app.job(retry=soon)
@@ -110,13 +119,20 @@ def keep_lock(job: ActiveJob[None]) -> None:
 
 
 @app.job(retry=soon)
-def keep_lock_a_while(job: ActiveJob[None]) -> None:
-    """Keep the interpreter lock for a few leases: some 2 s, whatever the machine."""
-    begin(job)
-    long, ends = 22, time.monotonic() + 2
-    while time.monotonic() < ends:
-        re.match(r"(a+)+$", "a" * long + "b")
-        long += 1
+async def hold_loop(job: ActiveJob[str]) -> None:
+    """Block the loop until the file's lock is free."""
+    with Path(job.payload).open() as file:
+        begin(job)
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+@app.job(retry=soon)
+def hold_interpreter(job: ActiveJob[str]) -> None:
+    """Keep the interpreter lock until the file's lock is free."""
+    flock = ctypes.PyDLL(None).flock
+    with Path(job.payload).open() as file:
+        begin(job)
+        flock(file.fileno(), fcntl.LOCK_EX)
 
 
 @app.job(retry=soon)

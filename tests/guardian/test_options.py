@@ -14,14 +14,6 @@ from trellis import Retry, Service
 from trellis.engines.values import SessionRecord
 
 
-def sessions(shop: Shop) -> list[SessionRecord]:
-    async def ask() -> list[SessionRecord]:
-        async with Service("shop", shop.url) as service:
-            return await (await service.connection.engine()).sessions()
-
-    return asyncio.run(ask())
-
-
 def drain(shop: Shop, session: SessionRecord) -> None:
     async def ask() -> bool:
         async with Service("shop", shop.url) as service:
@@ -58,7 +50,7 @@ def test_worker_rows_say_who_and_how_busy_and_a_drained_worker_ends(shop: Shop) 
     job_id = shop.create("wait_for", "go")
     worker = shop.working("--lease=900ms", "--name=left", "--concurrency=3")
     begun = shop.begun(job_id)
-    session = wait_until(lambda: next((x for x in sessions(shop) if x.busy == 1), None))
+    session = wait_until(lambda: next((x for x in shop.sessions() if x.busy == 1), None))
     assert (session.info.name, session.info.pid) == ("left", begun.pid)
     assert session.info.version
     assert json.loads(session.info.details)["slots"] == 3
@@ -80,7 +72,7 @@ def test_two_workers_of_one_name_both_work(shop: Shop) -> None:
     (shop.folder / "go").touch()
     for job_id in jobs:
         shop.state(job_id, "completed")
-    assert [x.info.name for x in sessions(shop)] == ["twin", "twin"]
+    assert [x.info.name for x in shop.sessions()] == ["twin", "twin"]
 
 
 def test_several_processes_share_the_work(shop: Shop) -> None:

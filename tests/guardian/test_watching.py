@@ -4,47 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 
 from tests.guardian.conftest import Shop, is_alive, stop_process, wait_until
 from trellis import Retry, Service
+from trellis.core.spans import SECOND
 from trellis.engines.values import LockRecord
 
 SOON = Retry.after("100ms", "100ms", "100ms", "100ms")
 LEASE = "--lease=600ms"
-#: Long enough for the interpreter to fall silent for several leases.
-BLOCKED = 2.5
 
 
-def started_once(shop: Shop, job_id: str) -> bool:
-    return shop.kinds(job_id).count("started") == 1
-
-
-def test_a_blocked_loop_costs_no_lease_and_is_named_with_the_frame(shop: Shop) -> None:
-    job_id = shop.create("block_loop", BLOCKED)
-    worker = shop.working(LEASE, "--types=block_loop")
-    begun = shop.begun(job_id)
-    other = shop.working(LEASE)
-    shop.state(job_id, "completed")
-    assert started_once(shop, job_id)
-    line = worker.says("has stood still")
-    assert "program.py:" in line
-    assert "in block_loop" in line
-    assert job_id in line
-    assert "belongs in a plain function" in line
-    worker.says("moves again")
-    assert is_alive(begun.pid)
-    assert "has stood still" not in other.log
-
-
-def test_a_held_interpreter_lock_costs_no_lease(shop: Shop) -> None:
-    job_id = shop.create("keep_lock_a_while")
-    worker = shop.working(LEASE, "--types=keep_lock_a_while", "--poll=200ms")
-    shop.begun(job_id)
-    shop.working(LEASE)
-    shop.state(job_id, "completed")
-    assert started_once(shop, job_id)
-    assert "Session" not in worker.log
+def test_a_blocked_loop_and_a_held_interpreter_lock_cost_no_lease_and_are_named(
+    shop: Shop,
+) -> None:
+    """A judge is there the whole time: it ends a session silent for less long than they are."""
+    judge = shop.working(LEASE, "--types=greet")
+    with shop.gate("gate"):
+        jobs = [shop.create(name, "gate") for name in ("hold_loop", "hold_interpreter")]
+        loop, lock = (
+            shop.worker("program:app", "--lease=2s", f"--types={name}")
+            for name in ("hold_loop", "hold_interpreter")
+        )
+        begun = [shop.begun(job_id) for job_id in jobs]
+        shop.see_silence_judged(3 * SECOND)
+        line = loop.says("has stood still")
+        assert re.search(r"at .*program\.py:\d+ in hold_loop. Jobs in it: " + jobs[0], line)
+        assert "belongs in a plain function" in line
+        line = lock.says("has stood still")
+        assert re.search(r"at .*program\.py:\d+ in hold_interpreter. Jobs in it: " + jobs[1], line)
+        assert "isolation='process'" in line
+    for job_id in jobs:
+        shop.state(job_id, "completed")
+        assert shop.kinds(job_id) == ["created", "started", "completed"]
+    loop.says("moves again")
+    lock.says("moves again")
+    assert all(is_alive(each.pid) for each in begun)
+    assert "has stood still" not in judge.log
 
 
 def test_a_timeout_is_enforced_from_outside(shop: Shop) -> None:
@@ -100,7 +97,7 @@ def leader(shop: Shop) -> list[LockRecord]:
 
 
 def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: Shop) -> None:
-    job_id = shop.create("wait_for", "go", retry=SOON)
+    job_id = shop.create("wait_in_thread", "go", retry=SOON)
     zombie = shop.working(LEASE)
     begun = shop.begun(job_id)
     stop_process(begun.pid, shop.folder / "trellis.db")  # alone; its guardian goes on
@@ -110,8 +107,15 @@ def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: S
     (shop.folder / "go").touch()
     shop.state(job_id, "completed")
     os.kill(begun.pid, signal.SIGCONT)
-    wait_until(lambda: "staleCompletionIgnored" in shop.kinds(job_id) or _is_over(zombie.log))
+    zombie.says("its jobs are lost to them")
+    refused = wait_until(
+        lambda: [x for x in shop.journal(job_id) if x.kind == "staleCompletionIgnored"]
+    )
+    first, last = (event for event in shop.journal(job_id) if event.kind == "started")
+    assert [event.fence for event in refused] == [first.fence]
     assert shop.kinds(job_id).count("completed") == 1
+    assert shop.record(job_id).head.state == "completed"
+    assert first.fence != last.fence
     assert "ended" not in other.log
 
 
@@ -123,7 +127,3 @@ def test_a_process_that_stands_still_past_the_stall_limit_is_ended(shop: Shop) -
     assert not is_alive(begun.pid)
     assert dead.head.error is not None
     assert "Its loop had stood still" in worker.log
-
-
-def _is_over(log: str) -> bool:
-    return "its jobs are lost to them" in log
