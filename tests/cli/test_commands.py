@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import Run, environment
 from trellis import Service
+from trellis.contract.settings_file import KEYS
 
 
 def database(folder: Path, jobs: int = 3) -> str:
@@ -148,9 +149,27 @@ def test_doctor_writes_json(command: Run, tmp_path: Path) -> None:
     assert ran.code == 0
     assert (found["sound"], found["engine"], found["journals_checked"]) == (True, "sqlite", 3)
     assert found["jobs"] == {"pending": 3}
-    assert found["settings"]["grace"] == "25s"
+    settings = found["settings"]
+    assert (settings["grace"], settings["concurrency"], settings["max_memory"]) == ("25s", 10, None)
+    assert (settings["types"], settings["app"], settings["log_level"]) == (None, None, "info")
+    assert set(found["origins"]) == set(KEYS)
     assert found["facts"]["synchronous"] == "full"
     assert found["durability"].startswith("K2")
+
+
+def test_doctor_tells_of_a_variable_that_nobody_reads(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TRELLIS_CONCURENCY", "TRELLIS_DEBUG", "TRELLIS_TEST_IT", "TRELLIS_LOG_FORMAT"):
+        monkeypatch.setenv(name, "json")
+    url = database(tmp_path)
+    said = "TRELLIS_CONCURENCY is set, but there is no such setting. Did you mean "
+    ran = command("doctor", "--url", url)
+    assert f"Warning     {said}TRELLIS_CONCURRENCY?\n" in ran.out
+    assert re.search(r"log_format +json +TRELLIS_LOG_FORMAT\n", ran.out)
+    warnings = json.loads(command("doctor", "--json", "--url", url).out)["warnings"]
+    (warning,) = (each for each in warnings if each.startswith("TRELLIS_"))
+    assert warning.startswith(said)
 
 
 def test_doctor_finds_a_head_that_its_journal_contradicts(command: Run, tmp_path: Path) -> None:

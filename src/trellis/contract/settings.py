@@ -115,6 +115,10 @@ class WorkerSettings:
         """Return every setting the way people write it."""
         return {field.name: _words(field.name, getattr(self, field.name)) for field in _FIELDS}
 
+    def as_json(self) -> dict[str, Any]:
+        """Return every setting for a program: numbers, spans as people write them, or None."""
+        return {field.name: _plain(field.name, getattr(self, field.name)) for field in _FIELDS}
+
     def _around_lease(self, lease: Micros) -> dict[str, Micros]:
         """Return a lease with what goes with it, as far as nobody has set that otherwise."""
         before, after = _follow(self.lease), _follow(lease)
@@ -212,6 +216,12 @@ _UNSET: Final = {
     "queues": "all",
     "name": "host and process",
 }
+
+
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field's value
+    if not value and name in _UNSET:
+        return None
+    return in_words(value) if _READ[name] is given.span else value
 
 
 def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value

@@ -29,6 +29,10 @@ KEYS: Final = (
 )
 
 
+#: Variables that are no settings of a project.
+_OTHERS: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT")
+
+
 class Setting(NamedTuple):
     """What somebody has set, and where."""
 
@@ -57,6 +61,21 @@ def sources(
         if name.startswith(_PREFIX) and text
     }
     return {**found, **said}
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Return the variables that look like ours and say nothing to us, each with what was meant.
+
+    They are no error: other programs may have variables that begin so.
+    """
+    known = [variable_of(key) for key in KEYS]
+    strange = [
+        name
+        for name in sorted(os.environ if environ is None else environ)
+        if name.startswith(_PREFIX) and name not in {*known, *_OTHERS}
+        if not name.startswith(f"{_PREFIX}TEST_")
+    ]
+    return {name: next(iter(get_close_matches(name, known, 1)), None) for name in strange}
 
 
 def settings_file(cwd: Path | None = None) -> Path | None:

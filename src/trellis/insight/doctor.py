@@ -37,8 +37,8 @@ class Diagnosis(NamedTuple):
     #: How many journals were folded.
     checked: int
     mismatches: tuple[Mismatch, ...]
-    #: The worker settings in force here, in words.
-    settings: Mapping[str, str]
+    #: The worker settings in force here.
+    settings: WorkerSettings
 
     @property
     def is_sound(self) -> bool:
@@ -66,7 +66,7 @@ async def diagnose(
         progress(checked, max(total, checked))
         after = page.next_after
         if after is None:
-            return Diagnosis(health, states, checked, tuple(mismatches), settings.in_words())
+            return Diagnosis(health, states, checked, tuple(mismatches), settings)
 
 
 async def _examine(engine: Engine, record: JobRecord) -> str | None:

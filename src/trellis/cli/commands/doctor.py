@@ -26,10 +26,11 @@ def command(*, url: str | None, as_json: bool) -> None:
 
     from trellis.cli.escaping import visible  # noqa: PLC0415 - as above
     from trellis.cli.exits import CommandFailed  # noqa: PLC0415 - as above
+    from trellis.cli.settings_view import origin_of  # noqa: PLC0415 - as above
     from trellis.cli.writing import write_json, write_line  # noqa: PLC0415 - as above
 
     place = resolve_url(url)
-    origin = _origin("url") if url is None else "--url"
+    origin = origin_of("url") if url is None else "--url"
     diagnosis = asyncio.run(_examine(place))
     if as_json:
         write_json(_as_json(place, origin, diagnosis))
@@ -57,19 +58,22 @@ async def _examine(url: str) -> Diagnosis:
 
 
 def _as_json(url: str, origin: str, diagnosis: Diagnosis) -> dict[str, Any]:
+    from trellis.cli.settings_view import settings_in_force  # noqa: PLC0415 - loaded when asked for
+
     health = diagnosis.health
+    settings = settings_in_force(diagnosis.settings)
     return {
         "url": url,
         "sound": diagnosis.is_sound,
         "engine": health.engine,
         "durability": health.durability,
         "facts": dict(health.facts),
-        "warnings": list(health.warnings),
+        "warnings": _warnings(diagnosis),
         "jobs": dict(diagnosis.states),
         "journals_checked": diagnosis.checked,
         "mismatches": [mismatch._asdict() for mismatch in diagnosis.mismatches],
-        "settings": dict(diagnosis.settings),
-        "origins": {"url": origin, **{name: _origin(name) for name in diagnosis.settings}},
+        "settings": {each.name: each.value for each in settings},
+        "origins": {"url": origin, **{each.name: each.origin for each in settings}},
     }
 
 
@@ -82,7 +86,7 @@ def _as_lines(url: str, origin: str, diagnosis: Diagnosis) -> list[str]:
         *(f"            {name}: {value}" for name, value in health.facts.items()),
         f"Jobs        {jobs or 'none'}",
         *_settings_lines(diagnosis),
-        *(f"Warning     {warning}" for warning in health.warnings),
+        *(f"Warning     {warning}" for warning in _warnings(diagnosis)),
     ]
     if diagnosis.is_sound:
         return [*lines, f"Journals    {diagnosis.checked:,} folded, all agree with their jobs"]
@@ -93,17 +97,17 @@ def _as_lines(url: str, origin: str, diagnosis: Diagnosis) -> list[str]:
 
 def _settings_lines(diagnosis: Diagnosis) -> list[str]:
     """Return every setting in force and where it comes from."""
-    longest = max(len(text) for text in diagnosis.settings.values())
+    from trellis.cli.settings_view import settings_in_force  # noqa: PLC0415 - loaded when asked for
+
+    settings = settings_in_force(diagnosis.settings)
+    longest = max(len(each.words) for each in settings)
     return [
-        f"{'' if number else 'Settings':<12}{name:<13}{text:<{longest}}  {_origin(name)}"
-        for number, (name, text) in enumerate(diagnosis.settings.items())
+        f"{'' if number else 'Settings':<12}{each.name:<13}{each.words:<{longest}}  {each.origin}"
+        for number, each in enumerate(settings)
     ]
 
 
-def _origin(name: str) -> str:
-    """Say where a setting comes from."""
-    from trellis.contract.settings import variable_of  # noqa: PLC0415 - loaded when asked for
-    from trellis.contract.settings_file import sources  # noqa: PLC0415 - as above
+def _warnings(diagnosis: Diagnosis) -> list[str]:
+    from trellis.cli.settings_view import strange_variables  # noqa: PLC0415 - loaded when asked for
 
-    found = sources().get(variable_of(name))
-    return "default" if found is None else found.origin
+    return [*diagnosis.health.warnings, *strange_variables()]
