@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from trellis.client.connection import Connection
 from trellis.client.job import Job
+from trellis.contract.async_block import async_block
 from trellis.contract.declaration import JobType, declare_handler
 from trellis.contract.home import Home, Lifespan, told_url
 from trellis.contract.including import check_included, import_included
@@ -230,7 +231,10 @@ class Service:
     ) -> None:
         self.close_sync()
 
-    @asynccontextmanager
+    @async_block(
+        "A worker is a block of asynchronous code: write async with app.worker(): ... To run it as "
+        "a process of its own, start it with: trellis worker your_module:app"
+    )
     async def worker(
         self,
         *,

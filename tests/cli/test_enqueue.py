@@ -62,6 +62,15 @@ def test_a_job_is_created_and_its_id_written(enqueue: Run, command: Run) -> None
     assert job["deadline_at"] > job["run_at"] > job["created_at"]
 
 
+def test_quietly_only_the_id_is_written(enqueue: Run, command: Run) -> None:
+    ran = enqueue("greet", '"a"', "--quiet")
+    assert (ran.code, ran.err) == (0, "")
+    assert command("jobs", "list", "--quiet").out == ran.out
+    waited = enqueue("greet", '"b"', "-q", "--wait", "1ms")
+    assert (waited.code, len(waited.out.split())) == (6, 1)
+    assert enqueue("greet", '"c"', "--quiet", "--json").code == 2
+
+
 def test_the_payload_comes_from_a_file_or_stdin_too(
     enqueue: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,9 @@ def test_logs_are_lines_of_text_or_json(look: Run, ids: dict[str, str]) -> None:
     assert first.endswith("info    starting user=ada")
     assert "warning boom \\x1b[2J" in second
     line = json.loads(look("jobs", "logs", "--jsonl", ids["active"]).out.splitlines()[0])
+    assert json.loads(look("jobs", "logs", "--json", ids["active"]).out)[0] == line
+    assert look("jobs", "logs", "--json", "--jsonl", ids["active"]).code == 2
+    assert json.loads(look("jobs", "logs", "--json", ids["dead"]).out) == []
     assert (line["level"], line["fields"]) == ("info", {"user": "ada"})
     assert look("jobs", "logs", "-f", ids["dead"]).err.splitlines() == [
         "The job has logged nothing.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable
+from copy import copy
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -236,3 +238,24 @@ async def test_run_inline_runs_the_handler_as_a_function() -> None:
 async def test_run_inline_needs_a_handler() -> None:
     with pytest.raises(ConfigurationError, match="has no handler in this program"):
         await app().declare("report", payload=int, result=int).run_inline(1)
+
+
+@pytest.mark.parametrize("name", ["delay", "apply_async", "defer", "send", "enqueue"])
+def test_the_word_of_another_library_is_answered_with_ours(name: str) -> None:
+    greet = Service("shop", "memory://").declare("greet", payload=str, result=str)
+    with pytest.raises(AttributeError, match=rf"no {name}\(\)\. Write await greet\.create"):
+        getattr(greet, name)
+    assert not hasattr(greet, name)
+
+
+def test_any_other_word_is_an_ordinary_missing_attribute() -> None:
+    greet = Service("shop", "memory://").declare("greet", payload=str, result=str)
+    with pytest.raises(AttributeError, match="object has no attribute 'colour'"):
+        attrgetter("colour")(greet)
+    assert copy(greet).name == "greet"
+
+
+def test_a_worker_opened_without_async_says_what_to_write() -> None:
+    worker: Any = Service("shop", "memory://").worker()
+    with pytest.raises(ConfigurationError, match=r"write async with app\.worker"), worker:
+        pass

@@ -20,7 +20,7 @@ from trellis.cli.exits import OK, complain
 from trellis.cli.loading import load_services
 from trellis.cli.options import engine_at, resolve_url
 from trellis.cli.place import operator_at
-from trellis.cli.writing import write_json, write_line
+from trellis.cli.writing import Form, write_json, write_line
 from trellis.client.answers import Answer, Coalesced, Rejected
 from trellis.client.connection import Connection
 from trellis.client.job import Job
@@ -45,6 +45,7 @@ def enqueue(
     url: str | None,
     wait: str | None,
     as_json: bool,
+    quiet: bool,
     **options: Any,  # noqa: ANN401 - the options of `create_options`
 ) -> int:
     """Create a job; return the exit code."""
@@ -55,7 +56,8 @@ def enqueue(
         job, place = await _find_job(type_name, app, url)
         value = _value(job.job_type, text, is_given=payload is not None)
         answer = await job.submit(value, **given)
-        return await _tell(_accepted(answer), place, wait, machine=as_json)
+        form = Form.QUIET if quiet else Form.JSON if as_json else Form.TABLE
+        return await _tell(_accepted(answer), place, wait, form)
 
     return asyncio.run(work())
 
@@ -230,19 +232,21 @@ def _accepted(answer: Answer[Any]) -> str:
     return answer.ref.id
 
 
-async def _tell(job_id: str, url: str, wait: str | None, *, machine: bool) -> int:
-    if wait is None and not machine:
+async def _tell(job_id: str, url: str, wait: str | None, form: Form) -> int:
+    if form is Form.QUIET or (form is Form.TABLE and wait is None):
         write_line(job_id)
-        return OK
+        if wait is None:
+            return OK
     async with operator_at(url) as jobs:
         if wait is None:
             write_json(await document(jobs, await jobs.get(job_id)))
             return OK
-        complain(f"Job {job_id} was created; waiting for it.")
+        if form is not Form.QUIET:
+            complain(f"Job {job_id} was created; waiting for it.")
         ended = await wait_for_each(jobs, [job_id], wait or None)
         found = await document(jobs, ended[0] if ended else await jobs.get(job_id))
-    if machine:
+    if form is Form.JSON:
         write_json(found)
-    elif found["state"] in SUCCEEDED:
+    elif form is Form.TABLE and found["state"] in SUCCEEDED:
         write_line(safe_json(found["result"], indent=2))
     return exit_code(ended, 1)

@@ -11,7 +11,7 @@ from trellis.cli.escaping import safe_json, visible
 from trellis.cli.exits import complain
 from trellis.cli.place import operate
 from trellis.cli.terminal import output
-from trellis.cli.writing import write_line
+from trellis.cli.writing import Form, write_json, write_line
 from trellis.insight.views import LogView, as_json
 from trellis.operations.operator import Operator
 
@@ -23,20 +23,26 @@ _STYLES: Final = {
 }
 
 
-def write_logs(url: str | None, job_id: str, *, follow: bool, jsonl: bool) -> None:
+def write_logs(url: str | None, job_id: str, form: Form, *, follow: bool) -> None:
     """Write the log of a job; with `follow`, until the job has ended."""
     console = output()
 
     async def work(jobs: Operator) -> None:
-        number = 0
+        lines = []
+        is_empty = True
         async for line in jobs.logs(job_id, follow=follow):
-            number += 1
-            if jsonl:
-                write_line(safe_json(as_json(line)))
-            else:
-                console.print(_shown(line))
+            is_empty = False
+            match form:
+                case Form.JSON:
+                    lines.append(as_json(line))  # one document is whole or nothing
+                case Form.JSONL:
+                    write_line(safe_json(as_json(line)))
+                case _:
+                    console.print(_shown(line))
             sys.stdout.flush()
-        if not number:
+        if form is Form.JSON:
+            write_json(lines)
+        if is_empty:
             complain("The job has logged nothing.")
         if follow:
             complain(f"The job is {(await jobs.get(job_id)).state}.")

@@ -8,7 +8,7 @@ in how they reach the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, Unpack, overload
 
 from trellis.client.answers import Answer, Rejected, answer
 from trellis.client.connection import Connection
@@ -26,6 +26,23 @@ from trellis.portal import portal, synced
 P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+
+#: What creates a job in Celery, Dramatiq, Procrastinate, RQ, Huey, arq.
+_ELSEWHERE: Final = frozenset(
+    {
+        "apply_async",
+        "configure",
+        "defer",
+        "defer_async",
+        "delay",
+        "enqueue",
+        "enqueue_job",
+        "kiq",
+        "schedule",
+        "send",
+        "send_with_options",
+    }
+)
 
 RunInline = Callable[[JobType, object], Coroutine[Any, Any, Any]]
 
@@ -64,6 +81,20 @@ class Job(Generic[P_contra, R_co]):
                 f"{self.name} is a job: calling it creates nothing. "
                 f"Use await {self.name}.create(...) to have a worker run it, "
                 f"or await {self.name}.run_inline(...) to run it here."
+            )
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what people who come from other libraries would write here."""
+            if name not in _ELSEWHERE:
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+                )
+            raise AttributeError(
+                f"A job has no {name}(). Write await {self.name}.create(payload), or "
+                f"{self.name}.create_sync(payload) in code without an event loop; options follow "
+                "by name, like delay='10m'.",
+                name=name,
+                obj=self,
             )
 
     @overload

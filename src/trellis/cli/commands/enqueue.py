@@ -29,6 +29,7 @@ from trellis.cli.options import debug_option, json_option, url_option
     flag_value="",
     help="Wait for the result (at most so long); exit by the job's outcome.",
 )
+@click.option("-q", "--quiet", is_flag=True, help="Write only the id.")
 @json_option
 @url_option
 @debug_option
@@ -42,4 +43,6 @@ def command(**given: Any) -> int:  # noqa: ANN401 - click's options
     """
     from trellis.cli.enqueueing import enqueue  # noqa: PLC0415 - loaded when asked for
 
+    if given["quiet"] and given["as_json"]:
+        raise click.UsageError("Say only one of --json and --quiet.")
     return enqueue(**given)
