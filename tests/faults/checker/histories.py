@@ -193,10 +193,11 @@ class Histories:
             first[session] = min(run.began, first.get(session, run.began))
         return first
 
-    def faults_on(self, fence: str | None) -> list[Fault]:
+    def faults_on(self, fence: str | None, *, pauses: bool = False) -> list[Fault]:
         """Return what was done to the processes of an attempt since its session began to work.
 
-        Its handler may have run in a process of its own beside that of its session.
+        Its handler may have run in a process of its own beside that of its session. A pause is too
+        short to excuse anything but a coincidence, so it is left out unless asked for.
         """
         if fence is None:
             return []
@@ -204,7 +205,11 @@ class Histories:
         since = self.first_runs.get(fence[:16], 0)
         faults = [fault for pid in pids if pid for fault in self.faults_by_pid.get(pid, [])]
         return sorted(
-            (each for each in faults if each.kind != "pause" and each.last_moment >= since),
+            (
+                each
+                for each in faults
+                if (pauses or each.kind != "pause") and each.last_moment >= since
+            ),
             key=lambda fault: fault.t,
         )
 

@@ -2,8 +2,9 @@
 
 In the engine: between `started` and the end of an attempt its key has one slot less. On the
 machine: handlers of one key that overlap are a breach, unless the earlier one's attempt had ended
-in the engine before the later one started; then the first was a zombie, and it is counted by what
-had been done to its process.
+in the engine before the later one started, and something had been done to its process by then; so
+the first was a zombie, and is counted by what had been done. Nothing frees the key of a handler
+that runs on in a process nobody has touched.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def check_keys(histories: Histories) -> Iterator[Violation]:
         yield from _over_limit(histories, key, held)
     for overlap in overlaps(histories):
         if not overlap.had_ended:
-            yield _breach(histories, overlap)
+            yield _breach(histories, overlap, "whose attempt had not ended")
+        elif not _done_before(histories, overlap):
+            yield _breach(histories, overlap, "to whose process nothing had been done")
     for slot in histories.slots:
         text = f"a slot of key {slot.key_hash} is still taken at the end, by {slot.job}"
         yield about(histories, _RULE, text, *([slot.job] if slot.job else []))
@@ -118,21 +121,28 @@ def _overlap(one: Run, other: Run, tenures: dict[str, Tenure]) -> Overlap:
     return Overlap(one, other, first.ended is not None and first.ended < second.began)
 
 
-def _breach(histories: Histories, overlap: Overlap) -> Violation:
+def _breach(histories: Histories, overlap: Overlap, why: str) -> Violation:
     earlier, later, _ = overlap
     text = (
-        f"handlers of key {earlier.key} ran at once: {earlier.job} in {earlier.pid}, whose attempt "
-        f"had not ended, and {later.job} in {later.pid}"
+        f"handlers of key {earlier.key} ran at once: {earlier.job} in {earlier.pid}, {why}, and "
+        f"{later.job} in {later.pid}"
     )
     return about(histories, _RULE, text, *dict.fromkeys((earlier.job, later.job)))
+
+
+def _done_before(histories: Histories, overlap: Overlap) -> list[str]:
+    """Return what had been done to the process of the earlier handler when they met."""
+    met = max(overlap.earlier.began, overlap.later.began)
+    faults = histories.faults_on(overlap.earlier.fence, pauses=True)
+    return [fault.kind for fault in faults if fault.t < met]
 
 
 def overlap_causes(histories: Histories) -> Counter[str]:
     """Count the overlaps by what had been done to the process of the earlier handler."""
     causes: Counter[str] = Counter()
-    for earlier, later, _ in overlaps(histories):
-        begun = max(earlier.began, later.began)
-        before = [f.kind for f in histories.faults_on(earlier.fence) if f.t < begun]
-        what = "ran on" if earlier.began < later.began else "began what it had lost"
-        causes[f"{what} after {before[-1]}" if before else f"{what}, no fault"] += 1
+    for overlap in overlaps(histories):
+        done = _done_before(histories, overlap)
+        ran_on = overlap.earlier.began < overlap.later.began
+        what = "ran on" if ran_on else "began what it had lost"
+        causes[f"{what} after {done[-1]}" if done else f"{what}, no fault"] += 1
     return causes

@@ -66,6 +66,65 @@ STORIES: Final = (
           J cancelled @60
           run J a1 2..40 in 7
           run K b1 32..49 in 8
+          fault stop 7 @5..39
+        """),
+    Story("a handler of an attempt nobody knows runs beside one of its key", C6, """
+          job J key=k
+          job K key=k
+          J created @0
+          K created @0
+          J started a1 @1
+          J retry a1 @30 error=lease_lost
+          K started b1 @31
+          K completed b1 @50
+          J cancelled @60
+        - run J a9 2..40 in 7
+        + run J a1 2..40 in 7
+          run K b1 32..49 in 8
+          fault stop 7 @5..39
+        """),
+    Story("a key is freed under a handler that runs on in a healthy process", C6, """
+          job J key=k
+          job K key=k
+          J created @0
+          K created @0
+          J started a1 @1
+          J retry a1 @30 error=lease_lost
+          K started b1 @31
+          K completed b1 @50
+          J cancelled @60
+          run J a1 2..40 in 7
+          run K b1 32..49 in 8
+        - fault stop 8 @5..29
+        + fault stop 7 @5..39
+        """),
+    Story("a job of a key is completed before its handler has returned", C6, """
+          job J key=k
+          job K key=k
+          J created @0
+          K created @0
+          J started a1 @1
+          J completed a1 @30
+          K started b1 @31
+          K completed b1 @50
+        - run J a1 2..40 in 7
+        + run J a1 2..29 in 7
+          run K b1 32..49 in 8
+        """),
+    Story("what is done to a process afterwards excuses nothing", C6, """
+          job J key=k
+          job K key=k
+          J created @0
+          K created @0
+          J started a1 @1
+          J retry a1 @30 error=exception
+          K started b1 @31
+          K completed b1 @50
+          J cancelled @60
+        - run J a1 2..40 in 7
+        + run J a1 2..29 in 7 raised
+          run K b1 32..49 in 8
+          fault kill 7 @33
         """),
     Story("a slot is never given back", C6, """
           job J key=k
