@@ -132,14 +132,3 @@ def test_signals_to_the_worker_process_alone_are_left_to_the_guardian(shop: Shop
     (shop.folder / "go").touch()
     shop.state(job_id, "completed")
     assert children(worker.process.pid) == [begun.pid]
-
-
-@pytest.mark.parametrize("moment", [0.0, 0.2, 0.4])
-def test_a_signal_while_the_worker_starts_ends_it_in_order(shop: Shop, moment: float) -> None:
-    """At every moment between the first instruction and the first job."""
-    worker = shop.worker("program:app", "--grace=1s")
-    wait_until(lambda: worker.process.poll() is not None or children(worker.process.pid))
-    time.sleep(moment)  # the moment is what is tested
-    worker.signal()
-    assert worker.ends() == 0
-    assert "Traceback" not in worker.log
