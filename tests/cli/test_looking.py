@@ -177,6 +177,8 @@ def test_a_short_id_will_do_and_an_unclear_one_lists_the_candidates(
     assert "is the beginning or the end of several ids" in ran.err
     ran = look("jobs", "show", "XYZ")
     assert (ran.code, ran.err) == (3, "No job has an id that begins or ends with 'XYZ'.\n")
+    ran = look("jobs", "show", "")
+    assert (ran.code, "An empty text names no job. Write its id" in ran.err) == (3, True)
 
 
 def test_why_says_what_holds_a_job_back(look: Run, ids: dict[str, str]) -> None:
@@ -221,7 +223,10 @@ def test_jobs_are_counted_by_what_is_asked(look: Run) -> None:
 def test_the_rest_is_listed_too(look: Run, ids: dict[str, str]) -> None:
     assert look("dlq").out.split()[6] == ids["dead"]
     assert look("keys").out.splitlines()[1].split() == ["eu", "shop/sync", "1", ids["active"]]
-    assert "berlin  4242  live    1/3" in look("workers").out
+    header, worker = look("workers").out.splitlines()
+    assert header.split()[1:5] == ["NAME", "HOST", "PID", "STATE"]
+    assert "berlin  host-1  4242  live    1/3" in worker
+    assert "  0.1.0    shop/sync, shop/bill" in worker
     assert "shop/invoices        3       1" in look("queues").out
     assert look("locks").out.splitlines()[1].split()[:3] == ["nightly", "berlin", "-"]
     assert look("keys", "--quiet").out == "eu\n"
@@ -249,6 +254,7 @@ def test_top_is_one_picture_where_there_is_no_terminal(look: Run, ids: dict[str,
     assert "30% render page 3" in ran.out
     assert "1 dead" in ran.out.splitlines()[0]
     assert json.loads(look("jobs", "top", "--json").out)["states"]["dead"] == 1
+    assert look("jobs", "top", "--interval", "2").code == 0
 
 
 def test_waiting_exits_by_the_outcome(look: Run, ids: dict[str, str]) -> None:

@@ -43,6 +43,7 @@ def states(steer: Run) -> dict[str, int]:
 def test_a_named_job_is_steered_without_asking(steer: Run, ids: dict[str, str]) -> None:
     ran = steer("jobs", "retry", ids["failed"])
     assert (ran.code, ran.out, ran.err) == (0, "", "1 job waiting to run again.\n")
+    assert "Came back   once\n" in steer("jobs", "show", ids["failed"]).out
     again = steer("jobs", "retry", ids["failed"])
     assert again.code == 4
     assert "Retry is not possible for a job that is pending. It waits to run anyway" in again.err

@@ -71,6 +71,25 @@ def test_a_list_fits_the_terminal_and_cuts_no_id(shop: tuple[Path, dict[str, str
     assert "\x1b" not in seen
 
 
+@pytest.mark.parametrize("arguments", [("jobs", "list"), ("jobs", "top"), ("workers",)])
+def test_nothing_is_styled_where_nobody_looks_and_no_colour_is_wanted(
+    shop: tuple[Path, dict[str, str]], arguments: tuple[str, ...]
+) -> None:
+    def written(**variables: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "trellis.cli", *arguments],
+            cwd=shop[0],
+            env={**environment(), "FORCE_COLOR": "1", **variables},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return ran.stdout + ran.stderr
+
+    assert "\x1b" in written(NO_COLOR="")
+    assert "\x1b" not in written()
+
+
 def test_states_are_coloured(shop: tuple[Path, dict[str, str]]) -> None:
     _, seen = run(shop[0], "jobs", "list", "state:failed")
     assert "\x1b[31mfailed" in seen

@@ -102,7 +102,7 @@ def test_the_example_of_the_readme_works_with_a_worker_of_its_own(tmp_path: Path
         ("broken:app", "Importing 'broken' failed with ZeroDivisionError"),
         (
             "nowhere.py:app",
-            "There is no module 'nowhere' here. Start the worker in the folder that",
+            "There is no module 'nowhere' here. Run this in the folder that",
         ),
         ("nowhere.py:app", "has nowhere.py, or put"),
         ("./src/shop.py:app", "is a path, and a worker imports a module. Write src.shop:app"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.testing.shop import confirm
-from trellis import Service
+from trellis import JobDead, Retry, Service
 from trellis.client.workers import missing_worker
 from trellis.engines import make_engine
 
@@ -23,3 +25,20 @@ def test_where_nobody_knows_the_module_the_command_has_words_to_replace() -> Non
     for job in (work, declared):
         text = missing_worker(make_engine("sqlite:///jobs.db"), job.job_type)
         assert text.endswith("Start one: trellis worker your_module:service")
+
+
+async def test_the_log_ends_what_a_handler_said_before_its_own_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop = Service("shop", "memory://")
+
+    @shop.job(retry=Retry.never())
+    async def bill(words: str) -> None:
+        raise ValueError(words)
+
+    async with shop, shop.worker():
+        for words in ("the amount is negative", "Not that!"):
+            with pytest.raises(JobDead):
+                await (await bill.create(words)).wait()
+    assert "ValueError: the amount is negative. The job is dead." in caplog.text
+    assert "ValueError: Not that! The job is dead." in caplog.text

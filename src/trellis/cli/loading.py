@@ -97,8 +97,8 @@ def _module_of(written: str, attribute: str) -> str:
     if "/" in name:
         dotted = ".".join(part for part in name.split("/") if part.strip("."))
         raise ConfigurationError(
-            f"{written!r} is a path, and a worker imports a module. Write {dotted}:{attribute}, or "
-            "start the worker in the folder of the file."
+            f"{written!r} is a path, and a service is imported from a module. Write "
+            f"{dotted}:{attribute}, or run this in the folder of the file."
         )
     return name
 
@@ -109,7 +109,7 @@ def _import(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and name.startswith(error.name):
             raise ConfigurationError(
-                f"There is no module {name!r} here. Start the worker in the folder that has "
+                f"There is no module {name!r} here. Run this in the folder that has "
                 f"{error.name}.py, or put that folder on PYTHONPATH."
             ) from error
         raise ConfigurationError(

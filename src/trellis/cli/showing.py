@@ -123,7 +123,7 @@ def _facts(whole: Whole) -> Iterator[tuple[str | None, str]]:
     if job.clone_of is not None:
         yield "Clone of", job.clone_of
     if job.generation:
-        yield "Brought back", f"{job.generation} times"
+        yield "Came back", "once" if job.generation == 1 else f"{job.generation:,} times"
     yield "Trace", visible(job.trace_id)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from typing import Final, Literal, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
@@ -19,12 +21,21 @@ Report = Callable[[int, int], None]
 
 def people() -> Console:
     """Return the console for people: stderr, so that data on stdout stays clean."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, color_system=_colours(sys.stderr))
 
 
 def output(width: int | None = None) -> Console:
     """Return the console for results: stdout."""
-    return Console(highlight=False, soft_wrap=True, width=width)
+    colours = _colours(sys.stdout)
+    return Console(highlight=False, soft_wrap=True, width=width, color_system=colours)
+
+
+def _colours(stream: TextIO) -> Literal["auto"] | None:
+    """Say nothing but text where `NO_COLOR` is set and nobody looks, whatever `FORCE_COLOR` says.
+
+    On a terminal rich leaves bold and dim, which are no colours.
+    """
+    return None if os.environ.get("NO_COLOR") and not stream.isatty() else "auto"
 
 
 def is_lively(console: Console) -> bool:

@@ -28,7 +28,9 @@ _BAR: Final = 10
 
 def show_top(url: str | None, interval: str, *, once: bool, machine: bool) -> None:
     """Show what is going on until interrupted, or once."""
-    pause = given.positive_span("--interval", interval) / SECOND
+    # A bare number counts seconds, as for `watch`.
+    asked = int(interval) if interval.isdecimal() else interval
+    pause = given.positive_span("--interval", asked) / SECOND
     console = output()
     is_live = is_lively(console)
 

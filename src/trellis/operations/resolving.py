@@ -23,12 +23,18 @@ _SHOWN: Final = 5
 async def resolve_job(engine: Engine, written: str) -> JobRecord:
     """Return the job with this id, or the only one whose id begins or ends so."""
     text = written.strip().upper()
+    if not text:
+        raise JobNotFound(
+            "An empty text names no job. Write its id, or how it begins or ends; see them with: "
+            "trellis jobs list",
+            job_id=written,
+        )
     if len(text) >= ID_LENGTH:
         record = (await engine.load([JobId(text)])).records[0]
         if record is None:
             raise await _missing(engine, JobId(text))
         return record
-    jobs = await _fitting(engine, text) if text else ()
+    jobs = await _fitting(engine, text)
     if not jobs:
         raise JobNotFound(f"No job has an id that begins or ends with {written!r}.", job_id=written)
     if len(jobs) > 1:

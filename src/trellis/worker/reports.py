@@ -60,10 +60,16 @@ def _level(record: JobRecord) -> int:
 
 def _words(attempt: Attempt, record: JobRecord) -> str:
     head = record.head
-    why = "" if head.error is None else f"{head.error.message.splitlines()[0]} "
+    why = "" if head.error is None else f"{_sentence(head.error.message)} "
     if head.state is not State.RETRY:
         return f"{why}The job is {head.state}."
     if head.error is None:
         return "handed back"
     wait = max(0, head.run_at - (attempt.started_at or head.run_at))
     return f"{why}Tried again in about {in_words(wait // SECOND * SECOND)}."
+
+
+def _sentence(message: str) -> str:
+    """Return the first line of a message, closed, so that another sentence can follow."""
+    line = next(iter(message.splitlines()), "").rstrip()
+    return line if line.endswith((".", "!", "?", ":")) else f"{line}."

@@ -48,14 +48,18 @@ def _table(found: list[WorkerView], now: datetime) -> None:
     from trellis.cli.tables import Cell, Column, write_table  # noqa: PLC0415 - as above
 
     styles = {"live": "green", "draining": "yellow", "silent": "bold red", "ended": "dim"}
+    # A worker that nobody named is called after its host.
+    is_elsewhere = any(worker.host not in worker.name for worker in found)
     columns = (
         Column("ID"),
         Column("NAME", gives_way=True),
+        *([Column("HOST", gives_way=True)] if is_elsewhere else []),
         Column("PID", is_number=True),
         Column("STATE"),
         Column("BUSY", is_number=True),
         Column("SEEN", is_number=True),
         Column("UP", is_number=True),
+        Column("VERSION"),
         Column("TYPES", gives_way=True),
     )
     write_table(
@@ -64,11 +68,13 @@ def _table(found: list[WorkerView], now: datetime) -> None:
             (
                 worker.id,
                 worker.name,
+                *([worker.host] if is_elsewhere else []),
                 str(worker.pid),
                 Cell(worker.state, styles[worker.state]),
                 worker.load,
                 briefly(now - worker.renewed_at),
                 briefly(now - worker.opened_at),
+                worker.version or "-",
                 listed(worker.types),
             )
             for worker in found
