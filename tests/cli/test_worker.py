@@ -105,7 +105,10 @@ def test_the_example_of_the_readme_works_with_a_worker_of_its_own(tmp_path: Path
             "There is no module 'nowhere' here. Run this in the folder that",
         ),
         ("nowhere.py:app", "has nowhere.py, or put"),
-        ("./src/shop.py:app", "is a path, and a worker imports a module. Write src.shop:app"),
+        (
+            "./src/shop.py:app",
+            "is a path, and a service is imported from a module. Write src.shop:app",
+        ),
         ("needy:app", "it needs 'no_such_package_at_all', which is not installed"),
     ],
 )
