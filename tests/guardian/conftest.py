@@ -30,6 +30,8 @@ from trellis.engines.values import SessionRecord, WorkerInfo
 
 PROGRAM = Path(__file__).with_name("program.py")
 PATIENCE = 40.0
+#: What handlers have to finish in, in seconds; some tests wait it out.
+GRACE = 0.3
 T = TypeVar("T")
 
 
@@ -181,7 +183,7 @@ class Shop:
 
     def working(self, *arguments: str, **variables: str) -> Worker:
         """Start a worker for the program and wait until it works."""
-        worker = self.worker("program:app", "--grace=1s", *arguments, **variables)
+        worker = self.worker("program:app", f"--grace={GRACE}s", *arguments, **variables)
         worker.says("Working on")
         return worker
 

@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from tests.guardian.conftest import Shop, children, is_alive, wait_until
+from tests.guardian.conftest import GRACE, Shop, children, is_alive, wait_until
 from trellis import PerKey, Retry
 
-GRACE = 1.0
 #: What the guardian promises on top of the grace.
 MORE = 2.0
 #: The journal's clock and ours are one; a millisecond for the rounding of either.

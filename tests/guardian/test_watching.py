@@ -121,7 +121,7 @@ def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: S
 
 def test_a_process_that_stands_still_past_the_stall_limit_is_ended(shop: Shop) -> None:
     job_id = shop.create("block_loop", 600.0, retry=SOON, max_crashes=1)
-    worker = shop.working(TRELLIS_LEASE="900ms", TRELLIS_STALL_LIMIT="3s")
+    worker = shop.working(TRELLIS_LEASE="900ms", TRELLIS_STALL_LIMIT="2s")
     begun = shop.begun(job_id)
     dead = shop.state(job_id, "dead")
     assert not is_alive(begun.pid)
