@@ -101,7 +101,8 @@ async def test_a_held_key_names_its_holder(engine: MemoryEngine, clock: ManualCl
     await engine.renew(session, [fence_of(holder)])
     (cause,) = (await why(engine, record)).causes
     assert cause.text == (
-        f"Key 'eu' is held by job {holder.definition.id}, which has run for 3 min; 1 job waits for it."
+        f"Key 'eu' is held by job {holder.definition.id}, which has run for 3 min; "
+        "1 job waits for it."
     )
     assert cause.command == f"trellis jobs why {holder.definition.id}"
 

@@ -263,7 +263,8 @@ def crash_loop_failed(case: Case[Crash]) -> Change:
 
 def _crash_loop(case: Case[Crash]) -> Failure:
     count = case.head.crashes + 1
-    return Failure("crash_loop", f"Took its process down {count} time{"" if count == 1 else "s"}: {case.command.evidence}")
+    times = "once" if count == 1 else f"{count} times"
+    return Failure("crash_loop", f"Took its process down {times}: {case.command.evidence}")
 
 
 def cancelled(case: AnyCase) -> Change:
