@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,8 @@ def main() -> int:
     parser.add_argument("--lease", default=Size().lease, help="lease of workers (%(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of good runs too")
     asked = parser.parse_args()
+    # Whoever ends us ends our workers too: the campaign does that on its way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     latest = time.monotonic() + asked.minutes * 60
     failed = 0
     while True:
