@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from trellis.worker.texts import storable
 
-_MEGABYTE: Final = 1_000_000
+MEGABYTE: Final = 1_000_000
 #: No exit code is as high.
 UNKNOWN: Final = 1 << 8
 #: ru_maxrss counts kilobytes, on macOS bytes.
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
     def evidence(self, *, more: str = "") -> str:
         """Return everything, for the job's error."""
-        memory = f"peak memory {self.peak_memory // _MEGABYTE} MB"
+        memory = f"peak memory {self.peak_memory // MEGABYTE} MB"
         text = f"The process {self.how} ({memory}).{f' {more}' if more else ''}"
         if self.last_lines:
             text += " Its last lines:\n" + "\n".join(self.last_lines)

@@ -21,7 +21,7 @@ from trellis.core.states import State
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 from trellis.errors import ConflictPersists, EngineError
-from trellis.worker.evidence import Ended
+from trellis.worker.evidence import MEGABYTE, UNKNOWN, Ended
 from trellis.worker.guardian import aftermath
 from trellis.worker.guardian.aftermath import Judge
 from trellis.worker.guardian.relay import Relay
@@ -96,15 +96,13 @@ class Guardian:
         young = 0
         has_worked = False
         while not self._stop.is_set():
-            ward = Ward(self._recipe, self._settings.concurrency, self._relay, self._greet)
-            try:
-                await ward.start()
-                await self._care_for(ward)
-            except OSError as error:
+            ward = await self._start()
+            if ward is None:
                 young += 1
-                _logger.error("A worker process could not be started: %s.", error)  # noqa: TRY400
                 await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
                 continue
+            try:
+                await self._care_for(ward)
             finally:
                 if ward.ended is None:
                     ward.kill()  # something went wrong here; its jobs must not go unwatched
@@ -115,6 +113,19 @@ class Guardian:
             in_order = ward.bye is not None and ward.bye.reason == "spent"
             young = 0 if in_order or time.monotonic() - ward.started > _YOUNG else young + 1
             await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
+
+    async def _start(self) -> Ward | None:
+        """Start a process; None if the system has no room for one now."""
+        ward: Ward | None = None
+        try:
+            ward = Ward(self._recipe, self._settings.concurrency, self._relay, self._greet)
+            await ward.start()
+        except OSError as error:
+            _logger.error("A worker process could not be started: %s.", error)  # noqa: TRY400
+            if ward is not None:
+                ward.kill()
+            return None
+        return ward
 
     async def _care_for(self, ward: Ward) -> None:
         """Watch over a process to its end, and settle what it leaves."""
@@ -162,7 +173,7 @@ class Guardian:
         await self._clean_up(ward, watch, asked=asked)
 
     async def _dismiss(self, ward: Ward, ended: asyncio.Task[Ended]) -> None:
-        """Have a process end: in order within the grace, by force a second later."""
+        """Have a process end: in order within the grace, by force soon after."""
         await ward.say("stop")
         at_once = asyncio.create_task(self._at_once.wait())
         limit = self._settings.grace / SECOND + _FAREWELL
@@ -201,7 +212,7 @@ class Guardian:
         if is_crash:
             _logger.error(
                 "Worker process %d %s (peak memory %d MB). Its jobs are now: %s.",
-                ward.pid, ended.how, ended.peak_memory // 1_000_000, fate,
+                ward.pid, ended.how, ended.peak_memory // MEGABYTE, fate,
             )  # fmt: skip
         elif left:
             _logger.info("The jobs process %d left are now: %s.", ward.pid, fate)
@@ -209,6 +220,7 @@ class Guardian:
 
     async def _settle(self, ward: Ward, judge: Judge, limit: float) -> Counter[str]:
         """Settle in the dead process's place; while the engine cannot, try again for so long."""
+        told = False
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 while True:
@@ -216,7 +228,9 @@ class Guardian:
                         engine = await self._engine(ward.url)
                         return await aftermath.settle_what_is_left(engine, ward.board, judge)
                     except (EngineError, ConflictPersists) as error:
-                        _logger.info("Jobs of process %d wait: %s", ward.pid, error)
+                        if not told:
+                            _logger.warning("Jobs of process %d wait: %s", ward.pid, error)
+                        told = True
                         await asyncio.sleep(_AGAIN)
         _logger.warning(
             "The jobs of process %d could not be settled; others take them when its lease is over.",
@@ -256,7 +270,7 @@ class Guardian:
 def _failure(ward: Ward) -> int:
     """Return the exit code for a process that failed: its own, if it ended by itself."""
     code = ward.ended.code if ward.ended is not None else FAILED
-    return code if code > 0 else FAILED
+    return code if 0 < code < UNKNOWN else FAILED
 
 
 def _judge(ward: Ward, ended: Ended, watch: Watch, *, asked: bool) -> Judge:

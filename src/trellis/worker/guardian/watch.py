@@ -17,6 +17,7 @@ from trellis.core.job import Fence
 from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
+from trellis.worker.evidence import MEGABYTE
 from trellis.worker.guardian.process import is_stopped, resident_memory
 from trellis.worker.guardian.ward import Ward
 from trellis.worker.leader import LEADER
@@ -34,7 +35,6 @@ _ADVICE: Final = {
     False: "A handler that keeps the interpreter lock belongs in a process of its own: "
     "isolation='process'.",
 }
-_MEGABYTE: Final = 1_000_000
 _logger = logging.getLogger("trellis.guardian")
 
 
@@ -65,7 +65,8 @@ class Watch:
                 try:
                     await self.look(time.monotonic())
                 except Exception:
-                    _logger.exception("Looking at worker process %d failed", self._ward.pid)
+                    if self._ward.ended is None:  # it may have ended under our eyes
+                        _logger.exception("Looking at worker process %d failed", self._ward.pid)
         finally:
             if self._renewing is not None:
                 self._renewing.cancel()
@@ -132,7 +133,7 @@ class Watch:
             self.replace.set()
             _logger.warning(
                 "Worker process %d uses %d MB, more than the %d MB it may: it is replaced.",
-                self._ward.pid, used // _MEGABYTE, limit // _MEGABYTE,
+                self._ward.pid, used // MEGABYTE, limit // MEGABYTE,
             )  # fmt: skip
 
     def _renew(self, now: float) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from trellis.worker.evidence import in_words
-
-_MEGABYTE: Final = 1 << 20
+from trellis.worker.evidence import MEGABYTE, in_words
 
 
 class Death(NamedTuple):
@@ -25,7 +23,7 @@ class Death(NamedTuple):
     def evidence(self) -> str:
         """Return everything, for the job's error."""
         at_most = "" if self.is_peak_exact else "at most "
-        memory = f"peak memory {at_most}{self.peak_memory // _MEGABYTE} MB"
+        memory = f"peak memory {at_most}{self.peak_memory // MEGABYTE} MB"
         text = f"The handler's process {in_words(self.code)} ({memory})."
         if self.remark:
             text += f" {self.remark}"
