@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -82,7 +82,8 @@ class Shop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder / 'trellis.db'}"
+        self._database = folder / "trellis.db"
+        self.url = f"sqlite:///{self._database}"
         self._workers: list[Worker] = []
         (folder / "program.py").write_text(PROGRAM.read_text())
 
@@ -190,7 +191,17 @@ class Shop:
     def unread(self, *arguments: str) -> None:
         """Start a worker whose stderr is a pipe that nobody reads."""
         process = start(self.folder, "worker", *arguments)
-        self._workers.append(Worker(process, self.folder / "none.log"))
+        log = self.folder / "none.log"
+        log.touch()
+        self._workers.append(Worker(process, log))
+
+    def tell(self) -> None:
+        """Print what was seen; pytest shows it when the test has failed."""
+        for worker in self._workers:
+            print(f"worker {worker.process.pid}, exit code {worker.process.poll()}:\n{worker.log}")
+        with suppress(sqlite3.Error), closing(sqlite3.connect(self._database)) as database:
+            for table in ("trellis_event", "trellis_session"):
+                print(table, *database.execute(f"select * from {table}"), sep="\n")  # noqa: S608
 
     def close(self) -> None:
         for worker in self._workers:
@@ -253,4 +264,7 @@ def is_alive(pid: int) -> bool:
 def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path)
     yield shop
-    shop.close()
+    try:
+        shop.tell()
+    finally:
+        shop.close()
