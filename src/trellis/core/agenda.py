@@ -10,7 +10,8 @@ from typing import Final
 
 from trellis.core.commands import Cancel, Command, Expire, Fail, LoseLease
 from trellis.core.job import Definition, Failure, Head
-from trellis.core.spans import SECOND, Instant, in_words
+from trellis.core.policy import Policy
+from trellis.core.spans import SECOND, Instant, Micros, in_words
 from trellis.core.states import State
 
 #: Workers end a timed-out attempt themselves; only when none did so this much later does the clock.
@@ -32,6 +33,18 @@ def look_at(definition: Definition, head: Head, seen_at: Instant | None = None) 
         if policy.activity_timeout is not None:
             moments.append((seen_at or head.claimed_at) + policy.activity_timeout)
     return min(moments) if moments else None
+
+
+def look_after(policy: Policy) -> Micros | None:
+    """Return how long after its claim an attempt must be looked at; None is never.
+
+    For engines that claim many jobs in one statement: `look_at` of a fresh claim is the earlier of
+    this moment and the deadline.
+    """
+    spans = [] if policy.timeout is None else [policy.timeout + TIMEOUT_SLACK]
+    if policy.activity_timeout is not None:
+        spans.append(policy.activity_timeout)
+    return min(spans) if spans else None
 
 
 def overdue(

@@ -14,7 +14,7 @@ from trellis.errors import CapabilityMissing, ConfigurationError, UnknownScheme
 if TYPE_CHECKING:
     from trellis.engines.port import Engine
 
-_PLANNED = {"postgresql": "postgres", "postgres": "postgres", "nats": "nats", "https": "remote"}
+_PLANNED = {"nats": "nats", "https": "remote"}
 
 
 def make_engine(url: str, *, create: bool = True) -> Engine:
@@ -35,6 +35,8 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
         from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded when asked for
 
         return SqliteEngine(_sqlite_path(url, rest), create=create)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url)
     if scheme in _PLANNED:
         raise CapabilityMissing(
             f"This version of Trellis has no {scheme}:// engine yet; it will come with the extra "
@@ -43,6 +45,17 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
     raise UnknownScheme(
         f"Trellis does not know {scheme}:// URLs. Use sqlite:///path/to/jobs.db or memory://."
     )
+
+
+def _postgres(url: str) -> Engine:
+    try:
+        from trellis.engines.postgres import PostgresEngine  # noqa: PLC0415 - loaded when asked for
+    except ModuleNotFoundError as error:
+        raise CapabilityMissing(
+            f"PostgreSQL needs {error.name}, which is not installed. Run: "
+            "pip install 'trellis-jobs[postgres]'"
+        ) from error
+    return PostgresEngine(url)
 
 
 def _sqlite_path(url: str, rest: str) -> str:

@@ -394,6 +394,8 @@ class Capabilities(NamedTuple):
     processes: bool
     #: A job can be created inside the caller's own transaction, and be rolled back with it.
     transactions: bool = False
+    #: Leases count on a clock nobody can set, which starts anew with the machine.
+    boot_clock: bool = True
 
 
 class Health(NamedTuple):

@@ -1,0 +1,89 @@
+"""What a `postgresql://` URL says: which server and database, and how Trellis is to use them.
+
+Options of ours stand in the query beside the driver's: `schema` (where the tables are, `trellis`),
+`wake` (`listen`, the default, or `poll`), `pooler` (`transaction` behind a transaction pooler),
+`listen` (a URL past the pooler for LISTEN), `statement_timeout`, `connect_timeout` (spans).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from trellis.core.spans import SECOND, micros
+from trellis.errors import ConfigurationError
+
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OURS: Final = frozenset(
+    {"schema", "wake", "pooler", "listen", "statement_timeout", "connect_timeout"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the jobs are, and how to get there."""
+
+    #: What the driver is given.
+    dsn: str
+    schema: str = "trellis"
+    wake: Literal["listen", "poll"] = "listen"
+    #: Behind a transaction pooler nothing may outlive a transaction.
+    pooled: bool = False
+    #: Where to LISTEN when `dsn` leads to a pooler.
+    listen: str | None = None
+    #: Seconds after which a statement, or a new connection, is given up.
+    statement_timeout: float = 30.0
+    connect_timeout: float = 10.0
+
+    @property
+    def shown(self) -> str:
+        """The address without its password, for people."""
+        parts = urlsplit(self.dsn)
+        if parts.password is None:
+            return self.dsn
+        host = parts.netloc.rpartition("@")[2]
+        user = quote(parts.username or "", safe="")
+        return urlunsplit(parts._replace(netloc=f"{user}:***@{host}"))
+
+
+def read_address(url: str) -> Address:
+    """Read a URL; say what is wrong with it."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in options if name in _OURS}
+    theirs = [(name, value) for name, value in options if name not in _OURS]
+    dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(theirs)))
+    # urlunsplit leaves out the empty host of postgresql:///name, which the driver insists on.
+    if not parts.netloc and not dsn.startswith("postgresql://"):
+        dsn = dsn.replace("postgresql:", "postgresql://", 1)
+    return Address(
+        dsn,
+        _schema(ours.get("schema", "trellis")),
+        "poll" if _word("wake", ours, ("listen", "poll")) == "poll" else "listen",
+        _word("pooler", ours, ("none", "session", "transaction")) == "transaction",
+        ours.get("listen"),
+        _seconds("statement_timeout", ours, "30s"),
+        _seconds("connect_timeout", ours, "10s"),
+    )
+
+
+def _schema(name: str) -> str:
+    if _SCHEMA.fullmatch(name) is None or name.startswith("pg_"):
+        raise ConfigurationError(
+            f"schema={name!r} is not usable. Use lower-case letters, digits and underscores, "
+            "beginning with a letter, at most 63 characters."
+        )
+    return name
+
+
+def _word(name: str, given: dict[str, str], allowed: tuple[str, ...]) -> str:
+    word = given.get(name, allowed[0])
+    if word not in allowed:
+        raise ConfigurationError(f"{name}={word!r} is not known. Use one of {', '.join(allowed)}.")
+    return word
+
+
+def _seconds(name: str, given: dict[str, str], default: str) -> float:
+    return micros(given.get(name, default)) / SECOND

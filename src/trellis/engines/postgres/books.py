@@ -1,0 +1,104 @@
+"""Lanes and policies by number: read once, remembered.
+
+A number is made in a transaction of its own, before the job that needs it, and never taken back: so
+nobody waits for a caller's transaction because it was the first with a new type, and what is
+remembered stays true.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from trellis.core.agenda import look_after
+from trellis.core.job import NewJob
+from trellis.core.policy import Policy, decode_policy, encode_policy
+from trellis.engines.sqlkit.rows import Row
+
+
+class Lane(NamedTuple):
+    """What the jobs of one lane have in common."""
+
+    service: str
+    queue: str
+    type: str
+    priority: int
+
+
+class Desk(Protocol):
+    """Where a statement can be run in a transaction of its own."""
+
+    async def rows(self, name: str, *values: object) -> Iterable[Row]:
+        """Run a statement; return its rows."""
+
+
+class Books:
+    """The numbers one engine object knows."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self.policies: dict[int, Policy] = {}
+        self.lane_numbers: dict[Lane, int] = {}
+        self.policy_numbers: dict[Policy, int] = {}
+        #: Changes whenever lanes were read, for what is derived from them.
+        self.edition = 0
+
+    def knows(self, jobs: Iterable[NewJob]) -> bool:
+        """Tell whether the numbers of all these jobs are known."""
+        lanes, policies = self.lane_numbers, self.policy_numbers
+        last: NewJob | None = None
+        for new in jobs:
+            if last is not None and new.policy is last.policy and lane_of(new) == lane_of(last):
+                continue
+            last = new
+            if lane_of(new) not in lanes or new.policy not in policies:
+                return False
+        return True
+
+    async def enter(self, desk: Desk, jobs: Iterable[NewJob]) -> None:
+        """Learn the numbers of these jobs' lanes and policies, making those that are new."""
+        lanes = {lane_of(new) for new in jobs} - self.lane_numbers.keys()
+        if lanes:
+            await desk.rows("lane_add", *map(list, zip(*sorted(lanes), strict=True)))
+            await self.read_lanes(desk)
+        policies = {new.policy for new in jobs} - self.policy_numbers.keys()
+        if policies:
+            by_digest = {_digest(policy): policy for policy in policies}
+            rows = [(digest, *_columns(policy)) for digest, policy in sorted(by_digest.items())]
+            await desk.rows("policy_add", *map(list, zip(*rows, strict=True)))
+            for digest, number in await desk.rows("policy_find", list(by_digest)):
+                self._remember(number, by_digest[digest])
+
+    async def read_lanes(self, desk: Desk) -> None:
+        """Learn of all lanes there are."""
+        for number, *names in await desk.rows("lane_list"):
+            lane = Lane(*names)
+            self.lanes[number] = lane
+            self.lane_numbers[lane] = number
+        self.edition += 1
+
+    async def read_policies(self, desk: Desk, numbers: Iterable[int]) -> None:
+        """Learn of these policies."""
+        missing = sorted(set(numbers) - self.policies.keys())
+        if missing:
+            for number, body in await desk.rows("policy_load", missing):
+                self._remember(number, decode_policy(body))
+
+    def _remember(self, number: int, policy: Policy) -> None:
+        self.policies[number] = policy
+        self.policy_numbers[policy] = number
+
+
+def lane_of(new: NewJob) -> Lane:
+    """Return the lane a job belongs in."""
+    return Lane(new.service, new.queue, new.type, new.priority)
+
+
+def _digest(policy: Policy) -> str:
+    return hashlib.sha256(encode_policy(policy).encode()).hexdigest()
+
+
+def _columns(policy: Policy) -> tuple[str, int | None, int | None]:
+    active = None if policy.key is None else policy.key.active
+    return encode_policy(policy), active, look_after(policy)

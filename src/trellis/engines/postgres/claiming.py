@@ -1,0 +1,143 @@
+"""`claim` on PostgreSQL: one statement picks over the demanded lanes, leases and journals.
+
+The statement first looks whether something must happen before (delayed jobs are due, a guest's keyed
+job waits to be let in, lanes were added); then nothing is taken, that is done, and it runs again.
+What is stored is what the rule for `Claim` says; the conformance suite compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from trellis.core.context import Context
+from trellis.core.job import Definition, Fence, Head, JobRecord, SessionId
+from trellis.core.states import State
+from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.lanes import Lanes, Plan
+from trellis.engines.postgres.link import Link
+from trellis.engines.sqlkit.rows import Row, decode_failure, decode_tags
+from trellis.engines.values import Claimed, Demand
+
+# What must happen first; see `claim.sql`.
+_OVER, _DUE, _GUESTS, _NEW_LANES = 1, 2, 4, 8
+#: Makes a named tuple from its fields in order, at half the cost of calling its class.
+_make: Final = tuple.__new__
+
+Chore = Callable[[Sequence[int], int], Awaitable[object]]
+
+
+class Claimer:
+    """Claims through one connection."""
+
+    def __init__(self, link: Link, books: Books, promote: Chore, admit_guests: Chore) -> None:
+        self._link = link
+        self._books = books
+        self._lanes = Lanes(books)
+        self._promote = promote
+        self._admit_guests = admit_guests
+
+    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
+        """Lease up to `limit` due jobs to this session."""
+        left = [demand.limit for demand in demands]
+        records: list[JobRecord] = []
+        while True:
+            wanted = limit - len(records)
+            more, now, is_all = await self._claim_some(session, demands, left, wanted)
+            records += more
+            if is_all or not more or len(records) >= limit:
+                return Claimed(now, tuple(records))
+            for record in more:
+                left[self._lanes.demand_of(record.definition)] -= 1
+
+    async def _claim_some(
+        self, session: SessionId, demands: Sequence[Demand], left: Sequence[int], limit: int
+    ) -> tuple[list[JobRecord], int, bool]:
+        """Claim once; the answer also says whether there can be no more."""
+        while True:
+            plan = self._lanes.plan(demands, left, limit)
+            first = secrets.randbits(61) + 1
+            with plan.timed():
+                rows = await self._ask(session, plan.lanes, plan, left, limit, first)
+            now, flags, job = rows[0][0], rows[0][1], rows[0][2]
+            if flags & _NEW_LANES:
+                await self._books.read_lanes(self._link)
+            elif flags & _GUESTS:
+                await self._admit_guests(plan.lanes, limit)
+            elif flags & _DUE:
+                await self._promote(plan.lanes, limit)
+            if flags & ~_OVER:
+                continue
+            if job is None:
+                return [], now, plan.note([])
+            records = await self._build(rows, session, first)
+            return records, now, plan.note(records)
+
+    async def _ask(
+        self,
+        session: SessionId,
+        lanes: Sequence[int],
+        plan: Plan,
+        left: Sequence[int],
+        limit: int,
+        first: int,
+    ) -> Sequence[Row]:
+        known = len(self._books.lanes)
+        if len(lanes) == 1:
+            most = min(limit, left[plan.demands[0]])
+            return await self._link.rows(
+                "claim_lane", session, lanes[0], plan.starts[0], most, first, known
+            )
+        return await self._link.rows(
+            "claim", session, lanes, plan.starts, plan.takes, plan.priorities, plan.demands,
+            list(left), limit, first, known,
+        )  # fmt: skip
+
+    async def _build(self, rows: Sequence[Row], session: SessionId, first: int) -> list[JobRecord]:
+        policies = self._books.policies
+        if any(row[5] not in policies for row in rows):
+            await self._books.read_policies(self._link, {row[5] for row in rows})
+        records = [self._record(row, session, first) for row in rows]
+        records.sort(key=_order)
+        return records
+
+    def _record(self, row: Row, session: SessionId, first: int) -> JobRecord:
+        now, _, seq, job_id, lane_number, policy, payload, created_at, traceparent, extras, head = (
+            row
+        )
+        service, queue, job_type, priority = self._books.lanes[lane_number]
+        fence = _make(Fence, (session, first + seq))
+        if extras is None:
+            context = _make(Context, (job_id, traceparent, None))
+            definition = (
+                seq, job_id, service, job_type, queue, payload, self._books.policies[policy],
+                context, priority, created_at, None, None, None, (), None, None, 1, None,
+            )  # fmt: skip
+        else:
+            (
+                request_id, tracestate, deadline_at, key, key_hash, tags, config, expect,
+                schema_version, clone_of,
+            ) = json.loads(extras)  # fmt: skip
+            context = _make(Context, (request_id or job_id, traceparent, tracestate))
+            definition = (
+                seq, job_id, service, job_type, queue, payload, self._books.policies[policy],
+                context, priority, created_at, deadline_at, key, key_hash, decode_tags(tags),
+                config, expect, schema_version, clone_of,
+            )  # fmt: skip
+        if head is None:
+            after = (
+                State.ACTIVE, 2, 0, 1, 1, 0, created_at, fence, now, None, False, False, None, None,
+            )  # fmt: skip
+        else:
+            version, generation, attempt, claims, crashes, run_at, suspect, error = json.loads(head)
+            after = (
+                State.ACTIVE, version, generation, attempt, claims, crashes, run_at, fence, now,
+                None, False, suspect, decode_failure(error), None,
+            )  # fmt: skip
+        return _make(JobRecord, (_make(Definition, definition), _make(Head, after)))
+
+
+def _order(record: JobRecord) -> tuple[int, int]:
+    return -record.definition.priority, record.definition.row

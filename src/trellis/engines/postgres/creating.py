@@ -1,0 +1,271 @@
+"""`create` on PostgreSQL: one statement for jobs that ask for nothing special, gates for the rest.
+
+A job with a dedupe or idempotency key, or with a bounded key, passes a gate named by it: a lock that
+every creator takes until its transaction ends, so that what was looked up stays true. In a caller's
+transaction the gate is only tried; whoever is in it may have a long way to the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from trellis.core.admission import (
+    Admit,
+    Coalesce,
+    Reason,
+    Reject,
+    Replace,
+    admit_key,
+    check_new_job,
+)
+from trellis.core.commands import Skip
+from trellis.core.job import JobId, NewJob
+from trellis.core.lifecycle import Transition, decide
+from trellis.engines.postgres.books import Books, lane_of
+from trellis.engines.postgres.committing import commit_one
+from trellis.engines.postgres.keying import gather_facts, hand_over, lock_keys
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sqlkit.rows import encode_tags, record_from
+from trellis.engines.values import Accepted, Coalesced, CreateResult, Rejected, Replaced
+from trellis.errors import EngineBusy
+
+_ID, _IDEMPOTENCY, _DEDUPE = 0, 1, 2
+
+
+def check(jobs: Sequence[NewJob]) -> list[NewJob]:
+    """Refuse requests no engine should see; alike bare ones are checked once."""
+    checked: list[NewJob] = []
+    like: NewJob | None = None
+    for new in jobs:
+        if like is None or not is_bare(new) or not _alike(new, like):
+            new = check_new_job(new)  # noqa: PLW2901 - the checked one takes its place
+            like = new if is_bare(new) else None
+        checked.append(new)
+    return checked
+
+
+def _alike(new: NewJob, other: NewJob) -> bool:
+    return new.policy is other.policy and new.priority == other.priority and new[1:4] == other[1:4]
+
+
+#: run_at, delay, deadline_at, deadline_in, key, key_hash, dedupe, idempotency_key, tags, config,
+#: expect, schema_version and clone_of of a job that asks for nothing special.
+_BARE: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
+
+
+def is_bare(new: NewJob) -> bool:
+    """Tell whether a job uses none of the optional columns and may start at once."""
+    request_id, _, tracestate = new.context
+    return new[8:] == _BARE and request_id == new.id and tracestate is None
+
+
+def bare_columns(jobs: Sequence[NewJob], books: Books) -> tuple[list[object], ...]:
+    """Return what `create_bare` wants."""
+    lanes, policies = books.lane_numbers, books.policy_numbers
+    return (
+        [new.id for new in jobs],
+        [lanes[lane_of(new)] for new in jobs],
+        [policies[new.policy] for new in jobs],
+        [new.payload for new in jobs],
+        [new.context.traceparent for new in jobs],
+    )
+
+
+def needs_look(new: NewJob) -> bool:
+    """Tell whether a job must pass a gate, or take a slot."""
+    return (
+        new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None
+    )
+
+
+async def create(
+    tx: Transaction, jobs: Sequence[NewJob], *, guest: bool = False
+) -> list[CreateResult]:
+    """Admit and store new jobs whose numbers are in the books, in the order given."""
+    await _pass_gates(tx, jobs, guest=guest)
+    if not guest:
+        await lock_keys(tx, (new.key_hash for new in jobs))
+    await tx.read_clock()
+    known = await _known(tx, jobs)
+    draining = {tuple(row) for row in await tx.rows("create_draining")}
+    results: dict[int, CreateResult] = {}
+    plain: list[NewJob] = []
+    for place, new in enumerate(jobs):
+        answer = known.answer(new)
+        if answer is None and (new.service, new.queue) in draining:
+            answer = Rejected(Reason.DRAINING, None)
+        if answer is None and _is_bounded(new):
+            await _insert(tx, plain, guest=guest)
+            plain = []
+            answer = await _admit(tx, new, guest=guest)
+        elif answer is None:
+            plain.append(new)
+            answer = Accepted(new.id)
+        results[place] = answer
+        known.add(new, answer)
+    await _insert(tx, plain, guest=guest)
+    tx.topics.add("ready")
+    return [results[place] for place in range(len(jobs))]
+
+
+async def _pass_gates(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -> None:
+    names = sorted({name for new in jobs for name in _gates(new)})
+    if not names:
+        return
+    if not guest:
+        await tx.rows("gate", names)
+    elif not await tx.value("gate_try", names):
+        raise EngineBusy(
+            "Another transaction is creating a job with the same key, dedupe key or idempotency "
+            "key and has not ended yet. Nothing was stored and your transaction goes on; try "
+            "again, or roll back and repeat it."
+        )
+
+
+def _gates(new: NewJob) -> Iterable[str]:
+    if new.dedupe is not None:
+        yield f"dedupe/{_mark(new, new.dedupe)}"
+    if new.idempotency_key is not None:
+        yield f"idempotency/{_mark(new, new.idempotency_key)}"
+    if _is_bounded(new):
+        yield f"key/{new.key_hash}"
+
+
+def _is_bounded(new: NewJob) -> bool:
+    key = new.policy.key
+    return (
+        new.key_hash is not None
+        and key is not None
+        and key.queued is not None
+        and key.when_full != "wait"
+    )
+
+
+def _mark(new: NewJob, text: str) -> str:
+    # Service and type names have no slash, so marks of two types never meet.
+    return f"{new.service}/{new.type}/{text}"
+
+
+class _Known:
+    """What already stands for some of the requests, in the store or earlier in the same call."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, tuple[str, str, str]] = {}
+        self.idempotency: dict[str, tuple[JobId, str]] = {}
+        self.dedupe: dict[str, JobId] = {}
+
+    def answer(self, new: NewJob) -> CreateResult | None:
+        """Answer a request that some earlier job already stands for."""
+        same = self.ids.get(new.id)
+        if same is not None:
+            if same == (new.service, new.type, new.payload):
+                return Accepted(new.id)
+            return Rejected(Reason.JOB_ID_TAKEN, new.id)
+        if new.idempotency_key is not None:
+            earlier = self.idempotency.get(_mark(new, new.idempotency_key))
+            if earlier is not None:
+                job_id, payload = earlier
+                if payload == new.payload:
+                    return Coalesced(job_id, Reason.SAME_IDEMPOTENCY_KEY)
+                return Rejected(Reason.IDEMPOTENCY_MISMATCH, job_id)
+        if new.dedupe is not None:
+            existing = self.dedupe.get(_mark(new, new.dedupe))
+            if existing is not None:
+                return Coalesced(existing, Reason.SAME_DEDUPE_KEY)
+        return None
+
+    def add(self, new: NewJob, answer: CreateResult) -> None:
+        """Take note of a job that was stored."""
+        if not isinstance(answer, Accepted | Replaced):
+            return
+        self.ids[new.id] = (new.service, new.type, new.payload)
+        if new.idempotency_key is not None:
+            mark = _mark(new, new.idempotency_key)
+            self.idempotency.setdefault(mark, (new.id, new.payload))
+        if new.dedupe is not None:
+            self.dedupe.setdefault(_mark(new, new.dedupe), new.id)
+        if isinstance(answer, Replaced):
+            gone = [mark for mark, job in self.dedupe.items() if job == answer.skipped]
+            for mark in gone:
+                del self.dedupe[mark]
+
+
+async def _known(tx: Transaction, jobs: Sequence[NewJob]) -> _Known:
+    known = _Known()
+    marks = [
+        [_mark(new, text) for new in jobs if (text := text_of(new)) is not None]
+        for text_of in (lambda new: new.idempotency_key, lambda new: new.dedupe)
+    ]
+    ids = [new.id for new in jobs]
+    for kind, name, job_id, service, job_type, payload in await tx.rows("create_known", ids, *marks):
+        if kind == _ID:
+            known.ids[name] = (service, job_type, payload)
+        elif kind == _IDEMPOTENCY:
+            known.idempotency[name] = (job_id, payload)
+        else:
+            known.dedupe[name] = job_id
+    return known
+
+
+async def _admit(tx: Transaction, new: NewJob, *, guest: bool) -> CreateResult:
+    """Decide on a job of a bounded key, under the key's gate."""
+    key = new.policy.key
+    if key is None or new.key_hash is None:
+        raise RuntimeError(f"Job {new.id} has no key.")
+    match admit_key(key, await gather_facts(tx, new.key_hash)):
+        case Admit():
+            await _insert(tx, [new], guest=guest)
+            return Accepted(new.id)
+        case Reject(reason, existing):
+            return Rejected(reason, existing)
+        case Coalesce(existing):
+            return Coalesced(existing, Reason.KEY_BUSY)
+        case Replace(existing):
+            await _skip(tx, existing, new.id)
+            await _insert(tx, [new], guest=guest)
+            return Replaced(new.id, existing)
+
+
+async def _insert(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -> None:
+    if not jobs:
+        return
+    books = tx.books
+    await tx.rows(
+        "create",
+        [new.id for new in jobs],
+        [books.lane_numbers[lane_of(new)] for new in jobs],
+        [books.policy_numbers[new.policy] for new in jobs],
+        [new.payload for new in jobs],
+        [None if new.context.request_id == new.id else new.context.request_id for new in jobs],
+        [new.context.traceparent for new in jobs],
+        [new.context.tracestate for new in jobs],
+        [new.run_at for new in jobs],
+        [new.delay for new in jobs],
+        [None if new.deadline_in is not None else new.deadline_at for new in jobs],
+        [new.deadline_in for new in jobs],
+        [new.key for new in jobs],
+        [new.key_hash for new in jobs],
+        [encode_tags(new.tags) for new in jobs],
+        [new.config for new in jobs],
+        [new.expect for new in jobs],
+        [new.clone_of for new in jobs],
+        [new.schema_version for new in jobs],
+        [None if new.dedupe is None else _mark(new, new.dedupe) for new in jobs],
+        [
+            None if new.idempotency_key is None else _mark(new, new.idempotency_key)
+            for new in jobs
+        ],
+        "guest" if guest else "slot",
+    )
+    if not guest:
+        await hand_over(tx, (new.key_hash for new in jobs))
+
+
+async def _skip(tx: Transaction, existing: JobId, replaced_by: JobId) -> None:
+    row = await tx.one("record_by_id", [existing])
+    if row is None:
+        return
+    decision = decide(record_from(row), Skip(replaced_by), tx.now)
+    if isinstance(decision, Transition):
+        await commit_one(tx, decision)

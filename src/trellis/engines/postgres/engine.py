@@ -1,0 +1,386 @@
+"""The PostgreSQL engine: every verb of the port, each on the connection it belongs to.
+
+`hot` claims, creates, keeps sessions and upkeep; `settle` stores what became of attempts and tells
+others; `reading` answers people. Each is opened when first used, so a worker has two, and its lease
+thread's engine one. Statements that stand alone are one round trip; the rest is a transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import asyncpg
+
+from trellis.core.events import Event
+from trellis.core.job import Fence, JobId, NewJob, SessionId
+from trellis.core.lifecycle import Transition
+from trellis.core.spans import Instant, Micros
+from trellis.engines.hints import Hints
+from trellis.engines.locking import check_lock_name
+from trellis.engines.postgres import (
+    creating,
+    guests,
+    keying,
+    locking,
+    noting,
+    schema,
+    sessions,
+    settling,
+    upkeep,
+)
+from trellis.engines.postgres.address import read_address
+from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.claiming import Claimer
+from trellis.engines.postgres.health import describe
+from trellis.engines.postgres.hearing import Hearing
+from trellis.engines.postgres.link import PINNED, PLAIN, Connection, Link
+from trellis.engines.postgres.reading import Reader
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.values import (
+    Accepted,
+    Activity,
+    Capabilities,
+    Claimed,
+    CommitResult,
+    Counts,
+    CreateResult,
+    CrossCounts,
+    Demand,
+    Due,
+    DueKind,
+    GroupBy,
+    Health,
+    JobFilter,
+    KeyStatus,
+    Loaded,
+    LockHolder,
+    LockRecord,
+    LogEntry,
+    Note,
+    NoteResult,
+    Outcome,
+    Page,
+    QueueSettings,
+    Removal,
+    Renewed,
+    Session,
+    SessionLost,
+    SessionRecord,
+    Topic,
+    WorkerInfo,
+)
+from trellis.errors import EngineClosed
+
+T = TypeVar("T")
+Verb = Callable[[Transaction], Awaitable[T]]
+_READY: Final[tuple[Topic, ...]] = ("ready",)
+
+
+class PostgresEngine:
+    """Jobs in a PostgreSQL database."""
+
+    def __init__(self, url: str) -> None:
+        self._address = address = read_address(url)
+        self._books = Books()
+        self._hints = Hints()
+        self._hearing = Hearing(
+            address.schema,
+            self._hints,
+            listens=address.wake == "listen" and (not address.pooled or address.listen is not None),
+        )
+        self._hot = Link(address, PINNED, self._begin)
+        self._settle = Link(address, PINNED)
+        self._reading = Link(address, PLAIN)
+        self._ear = self._hot
+        self._reader = Reader(self._reading, address.schema)
+        self._claimer = Claimer(self._hot, self._books, self._promote_due, self._admit_guests)
+        self._pid = os.getpid()
+        self._is_open = False
+
+    # -- its own life --------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can do."""
+        return Capabilities(durable=True, processes=True, transactions=True, boot_clock=False)
+
+    async def open(self) -> None:
+        """Connect; refuse a database that was not migrated."""
+        if self._is_open:
+            return
+        self._pid = os.getpid()
+        for link in (self._hot, self._settle, self._reading):
+            link.reopen()
+        self._hints.reopen()
+        await self._books.read_lanes(self._hot)
+        self._is_open = True
+
+    async def _begin(self, connection: Connection) -> None:
+        """See that a new connection leads to tables of this version; listen on it."""
+        await schema.check_version(connection, self._address)
+        await self._hearing.listen(connection)
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        self._is_open = False
+        await self._hearing.close()
+        self._hints.close()
+        for link in (self._hot, self._settle, self._reading):
+            await link.close()
+
+    async def migrate(self) -> tuple[int, int]:
+        """Bring the schema up to date; return the versions before and after."""
+        async with self._apart() as link:
+            return await schema.migrate(link, self._address)
+
+    async def missing_migrations(self) -> Sequence[tuple[int, str]]:
+        """Return what `migrate` would run."""
+        async with self._apart() as link:
+            return await schema.missing(link, self._address)
+
+    def _apart(self) -> guests.Apart:
+        return guests.Apart(self._address)
+
+    async def health(self) -> Health:
+        """Say what this engine is, how durable, and what is wrong with it."""
+        self._check_open()
+        return await describe(self._reading, self._address, can_hear=self._hearing.can_hear)
+
+    async def now(self) -> Instant:
+        """Return the engine's time: the server's clock."""
+        self._check_open()
+        moment: Instant = await self._hot.value("clock")
+        return moment
+
+    async def catch_up(self) -> None:
+        """Reads see everything that was committed."""
+
+    def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
+        """Yield hints from this and other processes."""
+        return self._hearing.watch(topics, self._ear)
+
+    # -- the path of a job ---------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+        """Admit and store new jobs."""
+        self._check_open()
+        jobs = creating.check(jobs)
+        if not self._books.knows(jobs):
+            await self._books.enter(self._hot, jobs)
+        if all(map(creating.is_bare, jobs)):
+            stored = await self._hot.value(
+                "create_bare", *creating.bare_columns(jobs, self._books)
+            )
+            if stored is None:
+                self._hearing.tell(_READY, self._settle)
+                return [Accepted(new.id) for new in jobs]
+        return await self._create_carefully(jobs)
+
+    async def _create_carefully(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+        while True:
+            try:
+                return await self._within(lambda tx: creating.create(tx, jobs))
+            except Exception as error:
+                # Somebody else stored one of the ids since we looked: look again.
+                if not isinstance(error.__cause__, asyncpg.UniqueViolationError):
+                    raise
+
+    def create_within(
+        self, connection: object, jobs: Sequence[NewJob]
+    ) -> list[CreateResult] | Awaitable[list[CreateResult]]:
+        """Create inside the caller's transaction, on the caller's connection."""
+        return guests.create_within(self._address, connection, jobs)
+
+    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
+        """Take due jobs."""
+        self._check_open()
+        return await self._claimer.claim(session, demands, limit)
+
+    async def _promote_due(self, lanes: Sequence[int], limit: int) -> None:
+        await self._within(lambda tx: _promote_due(tx, lanes, limit))
+
+    async def _admit_guests(self, _lanes: Sequence[int], limit: int) -> None:
+        await self._within(lambda tx: keying.admit_guests(tx, limit))
+
+    async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
+        """Store decisions, guarded by version and fence."""
+        self._check_open()
+        results, topics = await settling.commit(
+            self._settle, self._address.schema, self._books, transitions
+        )
+        self._hearing.tell(topics, self._settle)
+        return results
+
+    async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
+        """Keep notes whose fence holds."""
+        return await self._within(lambda tx: noting.note(tx, notes))
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    async def open_session(self, info: WorkerInfo, lease: Micros) -> Session:
+        """Start a session."""
+        self._check_open()
+        session = SessionId(secrets.randbits(62) + 1)
+        return Session(session, lease, await self._hot.value("session_open", session, *info, lease))
+
+    async def renew(
+        self,
+        session: SessionId,
+        held: Sequence[Fence],
+        stopped: Sequence[Fence] = (),
+        busy: int = 0,
+    ) -> Renewed | SessionLost:
+        """Extend the lease."""
+        return await self._within(lambda tx: sessions.renew(tx, session, held, stopped, busy))
+
+    async def close_session(self, session: SessionId) -> None:
+        """End a session in order."""
+        await self._within(lambda tx: sessions.close_session(tx, session))
+
+    async def reap(self, session: SessionId) -> bool:
+        """End a session whose lease is over."""
+        return await self._within(lambda tx: sessions.reap(tx, session))
+
+    async def sessions(self) -> list[SessionRecord]:
+        """List sessions, the newest first."""
+        self._check_open()
+        return [sessions.session_record(row) for row in await self._reading.rows("session_list")]
+
+    async def ask_drain(self, session: SessionId) -> bool:
+        """Ask a worker process to finish and go."""
+        self._check_open()
+        return await self._hot.value("session_drain", session) is not None
+
+    # -- locks ---------------------------------------------------------------------------------
+
+    async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
+        """Take a lock that is free or ours; else say who has it."""
+        check_lock_name(name)
+        return await self._within(lambda tx: locking.take_lock(tx, name, session, token))
+
+    async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
+        """Give a lock back."""
+        self._check_open()
+        return await self._hot.value("lock_free", name, session, token) is not None
+
+    async def locks(self) -> list[LockRecord]:
+        """List the locks that count now."""
+        self._check_open()
+        return [LockHolder(*row) for row in await self._reading.rows("lock_list")]
+
+    # -- upkeep --------------------------------------------------------------------------------
+
+    async def due(self, kind: DueKind, limit: int) -> Due:
+        """Return what maintenance must look at."""
+        return await self._within(lambda tx: upkeep.due(tx, kind, limit))
+
+    async def promote(self, limit: int) -> int:
+        """Make due jobs claimable; end lingering slots and locks."""
+        self._check_open()
+        await self._books.read_lanes(self._hot)
+        return await self._within(lambda tx: upkeep.promote(tx, limit))
+
+    async def next_due(self) -> Instant | None:
+        """Return when the next waiting job becomes due."""
+        self._check_open()
+        moment: Instant | None = await self._hot.value("next_due")
+        return moment
+
+    async def prune(self, limit: int) -> int:
+        """Remove jobs that retention no longer keeps, and sessions that are long over."""
+        return await self._within(lambda tx: upkeep.prune(tx, limit))
+
+    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
+        """Remove ended jobs at once."""
+        return await self._within(lambda tx: upkeep.remove(tx, ids))
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def load(self, ids: Sequence[JobId]) -> Loaded:
+        """Return these jobs."""
+        self._check_open()
+        return await self._reader.load(ids)
+
+    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
+        """Return a page of matching jobs, newest first."""
+        self._check_open()
+        return await self._reader.find(where, after, limit)
+
+    async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
+        """Count matching jobs per group."""
+        self._check_open()
+        return await self._reader.count(where, group_by)
+
+    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+        """Count matching jobs per combination of groups."""
+        self._check_open()
+        return await self._reader.count_by(where, groups)
+
+    async def journal(self, job_id: JobId) -> list[Event]:
+        """Return all events of a job."""
+        self._check_open()
+        return await self._reader.journal(job_id)
+
+    async def outcomes(self, job_id: JobId) -> list[Outcome]:
+        """Return how each generation ended."""
+        self._check_open()
+        return await self._reader.outcomes(job_id)
+
+    async def activity(self, job_id: JobId) -> Activity | None:
+        """Return what the latest attempt said."""
+        self._check_open()
+        return await self._reader.activity(job_id)
+
+    async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
+        """Return log lines."""
+        self._check_open()
+        return await self._reader.logs(job_id, after, limit)
+
+    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
+        """Return every key of a type that is in use."""
+        self._check_open()
+        return await self._reader.keys(service, job_type)
+
+    async def removed(self, ids: Sequence[JobId]) -> list[bool]:
+        """Tell which of these were removed."""
+        self._check_open()
+        return await self._reader.removed(ids)
+
+    async def queue_settings(self) -> list[QueueSettings]:
+        """Return the settings of every queue that has any."""
+        self._check_open()
+        return await self._reader.queue_settings()
+
+    async def set_queue(self, settings: QueueSettings) -> None:
+        """Pause, drain or reopen a queue."""
+        self._check_open()
+        await self._hot.rows("queue_set", *settings)
+        self._hearing.tell(_READY, self._settle)
+
+    # -- transactions --------------------------------------------------------------------------
+
+    async def _within(self, verb: Verb[T]) -> T:
+        """Run a verb in a transaction of its own; tell others what it found to tell."""
+        self._check_open()
+        async with self._hot.transaction() as connection:
+            tx = Transaction(connection, self._address.schema, self._books)
+            result = await verb(tx)
+        if tx.topics:
+            self._hearing.tell(tx.topics, self._settle)
+        return result
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise EngineClosed(
+                "This engine was opened before a fork. Open a new one in each process."
+            )
+        if not self._is_open:
+            raise EngineClosed("The engine is closed. Open it again before using it.")
+
+
+async def _promote_due(tx: Transaction, lanes: Sequence[int], limit: int) -> int:
+    await tx.read_clock()
+    return await upkeep.promote_due(tx, lanes, limit)

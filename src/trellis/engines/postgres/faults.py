@@ -1,0 +1,148 @@
+"""PostgreSQL's errors, in our words: what happened, whether anything was stored, and what to do.
+
+A connection lost before a call was sent stores nothing; one lost after may have: the outcome is
+unknown, and whoever asked must look (creates by their ids, settlements by the journal).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import asyncpg
+
+from trellis.engines.postgres.address import Address
+from trellis.errors import (
+    ConfigurationError,
+    DatabaseMissing,
+    DiskFull,
+    EngineBusy,
+    EngineError,
+    EngineUnavailable,
+    NotATrellisDatabase,
+    OutcomeUnknown,
+    PayloadInvalid,
+    ReadOnlyDatabase,
+)
+
+#: The server says that it did not run the statement, and that it may do so later.
+_AWAY = (
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
+_BUSY = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,
+    asyncpg.SerializationError,
+)
+_LOST = (
+    asyncpg.ConnectionDoesNotExistError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    asyncio.IncompleteReadError,
+    EOFError,
+)
+
+
+def cannot_connect(error: BaseException, address: Address) -> EngineError:
+    """Say why there is no connection; nothing was sent."""
+    where = address.shown
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return DatabaseMissing(
+            f"There is no such database: {where}. Create it (createdb), then run "
+            "`trellis migrate`."
+        )
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+        return ReadOnlyDatabase(
+            f"PostgreSQL does not let this user in at {where}: {_said(error)} Check the user and "
+            "password of the URL."
+        )
+    if isinstance(error, asyncpg.ClientConfigurationError | ValueError | ssl.SSLError):
+        return ConfigurationError(  # type: ignore[return-value] # the URL, not the engine, is wrong
+            f"{where} cannot be used: {_said(error)}"
+        )
+    if isinstance(error, TimeoutError):
+        said = f"no answer within {address.connect_timeout:g} s"
+    else:
+        said = _said(error)
+    return EngineUnavailable(
+        f"PostgreSQL cannot be reached at {where}: {said} Nothing was stored. Check that the "
+        "server runs and that the URL is right; work goes on by itself once it answers."
+    )
+
+
+def translate(error: BaseException, address: Address, *, sent: bool = True) -> Exception:
+    """Return the typed error for what went wrong in a call."""
+    where = address.shown
+    if isinstance(error, asyncpg.DiskFullError):
+        return DiskFull(
+            f"The disk of the server at {where} is full. Nothing of this call was stored; free "
+            "some space and try again."
+        )
+    if isinstance(error, _AWAY):
+        return EngineUnavailable(
+            f"PostgreSQL at {where} is not available now: {_said(error)} Nothing of this call was "
+            "stored; work goes on by itself once it is back."
+        )
+    if isinstance(error, _BUSY):
+        return EngineBusy(
+            f"PostgreSQL at {where} could not get a lock: {_said(error)} Nothing of this call was "
+            "stored; try again. If it stays so, look for a long transaction in pg_stat_activity."
+        )
+    if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError):
+        return NotATrellisDatabase(
+            f"{where} has no Trellis tables in the schema {address.schema!r} ({_said(error)}) Run "
+            "`trellis migrate`."
+        )
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return ReadOnlyDatabase(
+            f"This user may not do that at {where}: {_said(error)} See the roles in "
+            "docs/operations/postgresql.md."
+        )
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return ReadOnlyDatabase(
+            f"{where} is read-only: {_said(error)} It may be a standby; point the URL at the "
+            "primary, or add target_session_attrs=read-write."
+        )
+    if isinstance(error, UnicodeEncodeError | asyncpg.UntranslatableCharacterError) or (
+        isinstance(error, asyncpg.DataError) and "0x00" in str(error)
+    ):
+        return PayloadInvalid(
+            "A text to be stored contains U+0000 or a lone surrogate, which PostgreSQL cannot "
+            "store. Nothing of this call was stored; remove or replace it."
+        )
+    if isinstance(error, TimeoutError) or isinstance(error, _LOST):
+        return lost(error, address, sent=sent)
+    if isinstance(error, asyncpg.PostgresConnectionError):
+        return lost(error, address, sent=sent)
+    if isinstance(error, asyncpg.PostgresError):
+        return EngineError(f"PostgreSQL at {where} refused a statement: {_said(error)}")
+    return error if isinstance(error, Exception) else EngineError(str(error))
+
+
+def lost(error: BaseException, address: Address, *, sent: bool) -> EngineError:
+    """Say that the connection broke, and whether the call may have been carried out."""
+    said = "no answer in time." if isinstance(error, TimeoutError) else _said(error)
+    if sent:
+        return OutcomeUnknown(
+            f"The connection to {address.shown} was lost during a call ({said}) It may or may "
+            "not have been stored. Repeating it with the same ids is safe."
+        )
+    return EngineUnavailable(
+        f"The connection to {address.shown} was lost ({said}) Nothing of this call was stored; "
+        "work goes on by itself once it is back."
+    )
+
+
+def is_about_the_connection(error: BaseException) -> bool:
+    """Tell whether the connection cannot be used after this."""
+    return isinstance(error, (*_LOST, TimeoutError, asyncpg.PostgresConnectionError, *_AWAY))
+
+
+def _said(error: BaseException) -> str:
+    words = str(error).strip() or type(error).__name__
+    return words if words.endswith(".") else f"{words}."

@@ -1,0 +1,154 @@
+"""`create` inside the caller's own transaction, on the caller's own connection.
+
+The caller's commit decides, so nothing here commits, and whatever fails is undone to the point where
+we came in. Numbers of lanes and policies are made beforehand on a short connection of ours: they do
+not depend on the caller's commit, and nobody else waits for it. The code is written once, for drivers
+that are awaited; a plain driver never makes it wait, so it runs through in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from trellis.core.job import NewJob
+from trellis.engines.postgres import creating
+from trellis.engines.postgres.address import Address
+from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.link import PLAIN, Link
+from trellis.engines.postgres.statements import statements
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.postgres.wires import GuestWire, wire_for
+from trellis.engines.values import CreateResult
+from trellis.errors import EngineError, TransactionRefused, TrellisError
+from trellis.portal import call
+
+T = TypeVar("T")
+#: Which database an address led to, and the numbers known of a database.
+_instances: Final[dict[Address, str]] = {}
+_books: Final[dict[str, Books]] = {}
+_NO_TRANSACTION, _FAILED_TRANSACTION = "25P01", "25P02"
+
+
+class Apart:
+    """A connection of our own for a moment, whatever else is open."""
+
+    def __init__(self, address: Address) -> None:
+        self._link = Link(address, PLAIN)
+
+    async def __aenter__(self) -> Link:
+        return self._link
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._link.close()
+
+
+def create_within(
+    address: Address, connection: object, jobs: Sequence[NewJob]
+) -> list[CreateResult] | Awaitable[list[CreateResult]]:
+    """Admit and store new jobs in the caller's transaction."""
+    wire = wire_for(connection)
+    if wire is None:
+        raise TransactionRefused(
+            f"{type(connection).__module__}.{type(connection).__name__} is no connection Trellis "
+            "knows. Pass one of asyncpg, psycopg 3, SQLAlchemy 2 or Django to the database "
+            f"{address.shown}."
+        )
+    jobs = creating.check(jobs)
+    joining = _join(address, wire, jobs)
+    return joining if wire.is_async else _run_through(joining)
+
+
+def _run_through(joining: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits."""
+    try:
+        joining.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    joining.close()
+    raise RuntimeError("A plain driver was awaited.")
+
+
+async def _join(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    await _save(address, wire)
+    try:
+        books = await _books_for(address, wire, jobs)
+        tx = Transaction(wire, address.schema, books)
+        results = await creating.create(tx, jobs, guest=True)
+        await wire.fetch("select pg_notify($1::text, '')", f"{address.schema}_ready")
+    except BaseException as error:
+        await wire.run("rollback to savepoint trellis_guest")
+        await wire.run("release savepoint trellis_guest")
+        raise _in_words(error, address) from error
+    await wire.run("release savepoint trellis_guest")
+    return results
+
+
+async def _save(address: Address, wire: GuestWire) -> None:
+    """Mark the point to come back to; only an open transaction has one."""
+    try:
+        await wire.run("savepoint trellis_guest")
+    except Exception as error:
+        state = wire.sqlstate(error)
+        if state == _NO_TRANSACTION:
+            raise TransactionRefused(
+                "This connection has no open transaction, so the job would be stored at once, "
+                "whatever becomes of your rows. Begin one first."
+            ) from error
+        if state == _FAILED_TRANSACTION:
+            raise TransactionRefused(
+                "Your transaction has failed before, so nothing can join it. Roll it back first."
+            ) from error
+        raise _in_words(error, address) from error
+
+
+async def _books_for(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> Books:
+    """Return the numbers of the database the caller is connected to, which must be the engine's."""
+    there = await _instance(address, wire)
+    if there is None or there != _instances.get(address):
+        _instances[address] = await _apart(wire, _own_instance, address)
+    if there != _instances[address]:
+        raise TransactionRefused(
+            f"This connection leads to another database than {address.shown} (schema "
+            f"{address.schema}), where the jobs are kept: they cannot be committed together. "
+            "Connect to that one, or point the service's URL at yours."
+        )
+    books = _books.setdefault(there, Books())
+    if not books.knows(jobs):
+        await _apart(wire, _enter, address, books, jobs)
+    return books
+
+
+async def _instance(address: Address, wire: GuestWire) -> str | None:
+    """Return what names the database the caller is connected to; None if it has no tables of ours."""
+    table = f"{address.schema}.meta"
+    ((there,),) = await wire.fetch("select to_regclass($1::text) is not null", table)
+    if not there:
+        return None
+    rows = await wire.fetch(statements(address.schema)["instance"])
+    return str(rows[0][0]) if rows else None
+
+
+async def _apart(wire: GuestWire, action: Any, *values: object) -> Any:  # noqa: ANN401
+    """Do something on a connection of ours: here, or in the portal's thread for plain drivers."""
+    return await action(*values) if wire.is_async else call(action, *values)
+
+
+async def _own_instance(address: Address) -> str:
+    async with Apart(address) as link:
+        return str(await link.value("instance"))
+
+
+async def _enter(address: Address, books: Books, jobs: Sequence[NewJob]) -> None:
+    async with Apart(address) as link:
+        await books.enter(link, jobs)
+
+
+def _in_words(error: BaseException, address: Address) -> BaseException:
+    if isinstance(error, TrellisError) or not isinstance(error, Exception):
+        return error
+    return EngineError(
+        f"The job could not be created in your transaction at {address.shown}: {error}. Nothing "
+        "of it is left in the transaction."
+    )

@@ -1,0 +1,174 @@
+"""One connection to the server: opened when needed, opened again after it broke, one call at a time.
+
+What is sent on it is answered, or the caller hears that the outcome is unknown; nothing is repeated
+here. A call that gets no answer in time ends the connection: a half-open one would never say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from trellis import failpoints
+from trellis.engines.postgres.address import Address
+from trellis.engines.postgres.faults import cannot_connect, is_about_the_connection, translate
+from trellis.engines.postgres.statements import statements
+from trellis.engines.sqlkit.rows import Row
+from trellis.errors import EngineClosed
+
+T = TypeVar("T")
+Connection = asyncpg.Connection
+
+#: Plans are made once and without looking at statistics, which are always wrong for a queue; the
+#: joins that only pay for large tables are off. See docs/performance.md.
+PINNED: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+PLAIN: Final = {"jit": "off"}
+
+
+class Link:
+    """A connection, and the turn-taking on it."""
+
+    def __init__(
+        self,
+        address: Address,
+        settings: dict[str, str],
+        on_open: Callable[[Connection], Awaitable[None]] | None = None,
+    ) -> None:
+        self._address = address
+        self._settings = settings
+        self._on_open = on_open
+        self._sql = statements(address.schema)
+        self._turn = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._closed = False
+
+    async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
+        """Run a statement in a transaction of its own; return its rows."""
+        async with self._turn:
+            connection = await self._connected()
+            failpoints.reach("postgres.statement")
+            return await self._guarded(connection, connection.fetch(self._sql[name], *values))
+
+    async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
+        """Run a statement in a transaction of its own; return its first value."""
+        found = await self.rows(name, *values)
+        return found[0][0] if found else None
+
+    async def query(self, text: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
+        """Run a statement that was put together from pieces."""
+        async with self._turn:
+            connection = await self._connected()
+            return await self._guarded(connection, connection.fetch(text, *values))
+
+    async def script(self, text: str) -> None:
+        """Run statements without values, together."""
+        async with self._turn:
+            connection = await self._connected()
+            await self._guarded(connection, connection.execute(text))
+
+    async def use(self, action: Callable[[Connection], Awaitable[None]]) -> None:
+        """Do something with the connection itself."""
+        async with self._turn:
+            is_new = self._connection is None or self._connection.is_closed()
+            connection = await self._connected()
+            if not is_new or self._on_open is None:
+                await self._guarded(connection, action(connection), sent=False)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Have the connection for one transaction: committed at the end, undone on any error."""
+        async with self._turn:
+            connection = await self._connected()
+            await self._guarded(connection, connection.execute("begin"), sent=False)
+            try:
+                yield connection
+            except BaseException as error:
+                await self._undo(connection, error)
+                if isinstance(error, Exception):
+                    raise translate(error, self._address, sent=False) from error
+                raise
+            failpoints.reach("postgres.before-commit")
+            await self._guarded(connection, connection.execute("commit"))
+            failpoints.reach("postgres.after-commit")
+
+    async def close(self) -> None:
+        """Let go of the connection; calls that wait for it raise `EngineClosed`."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(1):
+                    await connection.close()
+            connection.terminate()
+
+    def reopen(self) -> None:
+        """Allow connecting again after `close`."""
+        self._closed = False
+
+    async def _connected(self) -> Connection:
+        if self._closed:
+            raise EngineClosed("The engine is closed. Open it again before using it.")
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._address, self._settings)
+            if self._on_open is not None:
+                await self._guarded(self._connection, self._on_open(self._connection), sent=False)
+        return self._connection
+
+    async def _guarded(
+        self, connection: Connection, call: Awaitable[T], *, sent: bool = True
+    ) -> T:
+        """Await a call; whatever breaks it has one of our names, and a broken connection is left."""
+        try:
+            async with asyncio.timeout(self._address.statement_timeout):
+                return await call
+        except asyncio.CancelledError:
+            # The statement may be under way: nobody else may read its answer.
+            self._drop(connection)
+            raise
+        except Exception as error:
+            if is_about_the_connection(error):
+                self._drop(connection)
+            raise translate(error, self._address, sent=sent) from error
+
+    async def _undo(self, connection: Connection, error: BaseException) -> None:
+        if not isinstance(error, Exception) or is_about_the_connection(error):
+            self._drop(connection)
+            return
+        try:
+            async with asyncio.timeout(self._address.statement_timeout):
+                await connection.execute("rollback")
+        except BaseException:  # noqa: BLE001 - a dropped connection is rolled back by the server
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        connection.terminate()
+        if self._connection is connection:
+            self._connection = None
+
+
+async def connect(address: Address, settings: dict[str, str]) -> Connection:
+    """Open a connection; say in our words why there is none."""
+    if address.pooled:
+        # A pooler knows no start-up settings and no prepared statements of ours.
+        options: dict[str, Any] = {"statement_cache_size": 0}
+    else:
+        options = {
+            "server_settings": {"application_name": "trellis", **settings},
+            "statement_cache_size": 250,
+            "max_cached_statement_lifetime": 0,
+        }
+    try:
+        async with asyncio.timeout(address.connect_timeout):
+            return await asyncpg.connect(address.dsn, **options)
+    except Exception as error:
+        raise cannot_connect(error, address) from error

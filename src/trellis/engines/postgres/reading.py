@@ -1,0 +1,121 @@
+"""The reading verbs on PostgreSQL, on a connection whose plans look at what is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from trellis.core.events import Event
+from trellis.core.job import JobId, JobRecord
+from trellis.engines.postgres.filters import GROUP_COLUMNS, where_clause
+from trellis.engines.postgres.link import Link
+from trellis.engines.postgres.statements import in_schema
+from trellis.engines.sqlkit.rows import decode_failure, event_from, record_from, state_from
+from trellis.engines.values import (
+    Activity,
+    Counts,
+    CrossCounts,
+    GroupBy,
+    Item,
+    JobFilter,
+    KeyStatus,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    Progress,
+    QueueSettings,
+)
+
+
+class Reader:
+    """Reads through one connection."""
+
+    def __init__(self, link: Link, schema: str) -> None:
+        self._link = link
+        self._schema = schema
+
+    async def load(self, ids: Sequence[JobId]) -> Loaded:
+        """Return these jobs."""
+        now = await self._link.value("clock")
+        rows = await self._link.rows("record_by_id", list(ids))
+        found: dict[str, JobRecord] = {row[1]: record_from(row) for row in rows}
+        return Loaded(now, tuple(found.get(job_id) for job_id in ids))
+
+    async def find(self, where: JobFilter, after: int | None, limit: int) -> Page:
+        """Return a page of matching jobs, newest first."""
+        condition, values = where_clause(where)
+        place = len(values)
+        # The condition is put together from a closed list of columns; all values are bound.
+        query = (
+            f"select * from trellis.record where {condition} "  # noqa: S608
+            f"and (${place + 1}::bigint is null or seq < ${place + 1}) "
+            f"order by seq desc limit ${place + 2}"
+        )
+        now = await self._link.value("clock")
+        rows = await self._link.query(
+            in_schema(query, self._schema), *values, after, limit + 1
+        )
+        page = tuple(record_from(row) for row in rows[:limit])
+        more = page[-1].definition.row if page and len(rows) > limit else None
+        return Page(now, page, more)
+
+    async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
+        """Count matching jobs per group."""
+        now, crossed = await self.count_by(where, (group_by,))
+        return Counts(now, {group: number for (group,), number in crossed.items()})
+
+    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+        """Count matching jobs per combination of groups."""
+        condition, values = where_clause(where)
+        columns = ", ".join(GROUP_COLUMNS[group] for group in groups)
+        query = (
+            f"select count(*), {columns} from trellis.record where {condition} "  # noqa: S608
+            f"group by {columns}"
+        )
+        now = await self._link.value("clock")
+        found = await self._link.query(in_schema(query, self._schema), *values)
+        counted = sorted((tuple(names), number) for number, *names in found)
+        return CrossCounts(now, dict(counted))
+
+    async def journal(self, job_id: JobId) -> list[Event]:
+        """Return all events of a job."""
+        return [event_from(row) for row in await self._link.rows("read_journal", job_id)]
+
+    async def outcomes(self, job_id: JobId) -> list[Outcome]:
+        """Return how each generation ended."""
+        return [
+            Outcome(*row)._replace(state=state_from(row[1]), error=decode_failure(row[6]))
+            for row in await self._link.rows("read_outcomes", job_id)
+        ]
+
+    async def activity(self, job_id: JobId) -> Activity | None:
+        """Return what the latest attempt said."""
+        for job, claim, began_at, seen_at, progress, phase in await self._link.rows(
+            "read_note", job_id
+        ):
+            items = tuple(Item(*row) for row in await self._link.rows("read_items", job))
+            latest = Progress(*json.loads(progress)) if progress else None
+            return Activity(claim, began_at, seen_at, latest, phase, items)
+        return None
+
+    async def logs(self, job_id: JobId, after: int, limit: int) -> list[LogEntry]:
+        """Return log lines."""
+        return [LogEntry(*row) for row in await self._link.rows("read_logs", job_id, after, limit)]
+
+    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
+        """Return every key of a type that is in use."""
+        rows = await self._link.rows("read_keys", service, job_type)
+        return [
+            KeyStatus(service, job_type, key, key_hash, tuple(holders), waiting, blocked)
+            for key, key_hash, holders, waiting, blocked in rows
+        ]
+
+    async def removed(self, ids: Sequence[JobId]) -> list[bool]:
+        """Tell which of these were removed."""
+        gone = {job_id for (job_id,) in await self._link.rows("removed", list(ids))}
+        return [job_id in gone for job_id in ids]
+
+    async def queue_settings(self) -> list[QueueSettings]:
+        """Return the settings of every queue that has any."""
+        return [QueueSettings(*row) for row in await self._link.rows("queue_settings")]

@@ -1,0 +1,102 @@
+"""The order in which a batch of decisions is stored: together where they can, else one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trellis.core.lifecycle import Transition
+from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.committing import (
+    COMMITTED,
+    commit_one,
+    done_columns,
+    end_columns,
+    kind_of,
+    move_columns,
+)
+from trellis.engines.postgres.keying import lock_keys
+from trellis.engines.postgres.link import Link
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sqlkit.rows import record_from
+from trellis.engines.values import CommitResult, Conflict, Topic
+
+Placed = list[tuple[int, Transition]]
+
+
+async def commit(
+    link: Link, schema: str, books: Books, transitions: Sequence[Transition]
+) -> tuple[list[CommitResult], set[Topic]]:
+    """Store decisions, each on its own; return the answers and what to tell others."""
+    topics: set[Topic] = {"settled"}
+    results: list[CommitResult] = [COMMITTED] * len(transitions)
+    groups = _group(transitions)
+    singles = groups.pop("", [])
+    for kind, group in groups.items():
+        group.sort(key=lambda placed: placed[1].definition.row)
+        if kind == "commit_move":
+            topics.add("ready")
+        held = await _together(link, kind.partition(" ")[0], [each for _, each in group])
+        if held is not None:
+            await _explain(link, group, set(held), results)
+    if singles:
+        topics.add("ready")
+        await _one_by_one(link, schema, books, singles, results)
+    return results, topics
+
+
+def _group(transitions: Sequence[Transition]) -> dict[str, Placed]:
+    """Sort decisions by how they are stored; two about one job are never stored together."""
+    groups: dict[str, Placed] = {}
+    seen: set[int] = set()
+    for place, transition in enumerate(transitions):
+        row = transition.definition.row
+        kind = "" if row in seen else kind_of(transition)
+        seen.add(row)
+        if kind == "commit_done":
+            # One state and moment per statement.
+            kind = f"commit_done {transition.head.state._value_} {transition.event.at}"
+        groups.setdefault(kind, []).append((place, transition))
+    return groups
+
+
+async def _together(
+    link: Link, kind: str, batch: Sequence[Transition]
+) -> Sequence[int] | None:
+    """Run one statement for all; None if every guard held, else the jobs whose did."""
+    held: Sequence[int] | None
+    if kind == "commit_done":
+        event = batch[0].event
+        same = (event.state.value, event.kind.value, event.at)
+        held = await link.value(kind, *done_columns(batch), *same)
+    elif kind == "commit_end":
+        held = await link.value(kind, *end_columns(batch))
+    else:
+        running = [each.definition.row for each in batch if each.head.fence is not None]
+        seen: dict[int, Any] = {}
+        if running:
+            seen = {row[0]: row[1] for row in await link.rows("commit_seen_at", running)}
+        held = await link.value(kind, *move_columns(batch, seen))
+    return held
+
+
+async def _explain(
+    link: Link, group: Placed, held: set[int], results: list[CommitResult]
+) -> None:
+    """Answer those whose guard did not hold with the job as it is now."""
+    refused = [(place, each.definition.row) for place, each in group if each.definition.row not in held]
+    rows = await link.rows("record_by_seq", [job for _, job in refused])
+    found = {row[0]: record_from(row) for row in rows}
+    for place, job in refused:
+        results[place] = Conflict(found.get(job))
+
+
+async def _one_by_one(
+    link: Link, schema: str, books: Books, singles: Placed, results: list[CommitResult]
+) -> None:
+    async with link.transaction() as connection:
+        tx = Transaction(connection, schema, books)
+        await lock_keys(tx, (each.definition.key_hash for _, each in singles))
+        await tx.read_clock()
+        for place, transition in singles:
+            results[place] = await commit_one(tx, transition)

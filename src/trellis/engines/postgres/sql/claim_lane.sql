@@ -1,0 +1,56 @@
+-- `claim` for one lane: nothing to merge.
+-- $1 session, $2 lane, $3 where the scan starts, $4 how many, $5 first token, $6 known lanes.
+with look as materialized (
+  select s.now,
+    case when exists (select 1 from trellis.session o where o.id = $1 and o.ended_at is null)
+         then 0 else 1 end
+    + case when exists (
+        select 1 from trellis.queue q where q.lane = $2 and q.park = 'later' and q.run_at <= s.now)
+      then 2 else 0 end
+    + case when exists (select 1 from trellis.queue q where q.park = 'guest') then 4 else 0 end
+    + case when (select count(*) from trellis.lane) <> $6::int then 8 else 0 end as flags
+  from (select trellis.clock() as now) s),
+picked as materialized (
+  select q.ctid as tid, q.job
+  from trellis.queue q
+  where q.lane = $2 and q.park = 'ready' and q.job >= $3
+    and (q.look_at is null or q.look_at > (select now from look))
+    and (select flags = 0 from look)
+    and not exists (
+      select 1 from trellis.lane n join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
+      where n.id = $2 and p.paused)
+  order by q.job limit $4 for update of q skip locked),
+taken as (
+  update trellis.queue q
+  set park = 'taken', state = 'active', version = q.version + 1, attempt = q.attempt + 1,
+      claims = q.claims + 1, session = $1, token = $5::bigint + q.job,
+      claimed_at = look.now, dedupe = null, seen_at = null,
+      look_at = least(j.deadline_at, look.now + w.watch)
+  from look, picked k
+  cross join lateral (
+    select * from trellis.job x where x.seq = k.job limit 1) j
+  cross join lateral (select x.watch from trellis.policy x where x.id = j.policy limit 1) w
+  where q.ctid = k.tid
+  returning q.job, q.lane, q.version, q.attempt, q.claims, q.generation, q.crashes, q.run_at,
+    q.suspect, q.error, q.token, q.key_hash, j.id, j.policy, j.payload, j.created_at,
+    j.traceparent, j.request_id, j.tracestate, j.deadline_at, j.key, j.tags, j.config, j.expect,
+    j.schema_version, j.clone_of),
+journalled as (
+  insert into trellis.event (xid, job, at, session, token, version, attempt, state, kind)
+  select (select pg_current_xact_id()::text::bigint), t.job, look.now, $1, t.token, t.version,
+    t.attempt, 'active', 'started'
+  from look, taken t),
+held as (
+  update trellis.key_slot s set session = $1, token = t.token
+  from taken t
+  where t.key_hash is not null and s.job = t.job and s.token is null and s.linger_until is null)
+select look.now, look.flags, t.job, t.id, t.lane, t.policy, t.payload, t.created_at, t.traceparent,
+  case when num_nonnulls(t.request_id, t.tracestate, t.deadline_at, t.key, t.tags, t.config,
+                         t.expect, t.clone_of) > 0 or t.schema_version <> 1
+       then json_build_array(t.request_id, t.tracestate, t.deadline_at, t.key, t.key_hash, t.tags,
+                             t.config, t.expect, t.schema_version, t.clone_of)::text end as extras,
+  case when t.version <> 2 or t.attempt <> 1 or t.claims <> 1 or t.generation <> 0
+         or t.crashes <> 0 or t.suspect or t.error is not null or t.run_at <> t.created_at
+       then json_build_array(t.version, t.generation, t.attempt, t.claims, t.crashes, t.run_at,
+                             t.suspect, t.error)::text end as head
+from look left join taken t on true

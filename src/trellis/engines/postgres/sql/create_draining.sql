@@ -1,0 +1,1 @@
+select service, queue from trellis.queue_setting where draining

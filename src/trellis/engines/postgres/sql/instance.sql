@@ -1,0 +1,1 @@
+select value from trellis.meta where name = 'instance'

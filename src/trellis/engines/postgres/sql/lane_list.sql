@@ -1,0 +1,1 @@
+select id, service, queue, type, priority from trellis.lane

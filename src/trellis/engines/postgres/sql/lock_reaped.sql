@@ -1,0 +1,1 @@
+delete from trellis.lock where session = $1

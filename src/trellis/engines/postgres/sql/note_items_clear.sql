@@ -1,0 +1,1 @@
+delete from trellis.item where job = $1

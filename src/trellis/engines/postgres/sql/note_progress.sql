@@ -1,0 +1,1 @@
+update trellis.note set progress = $1 where job = $2

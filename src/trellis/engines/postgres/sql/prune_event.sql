@@ -1,0 +1,1 @@
+delete from trellis.event where job = any($1::bigint[])

@@ -1,0 +1,1 @@
+delete from trellis.idempotency where job = any($1::bigint[])

@@ -1,0 +1,1 @@
+delete from trellis.job where seq = any($1::bigint[])

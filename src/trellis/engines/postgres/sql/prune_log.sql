@@ -1,0 +1,1 @@
+delete from trellis.log where job = any($1::bigint[])

@@ -1,0 +1,1 @@
+delete from trellis.note where job = any($1::bigint[])

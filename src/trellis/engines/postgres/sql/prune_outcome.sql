@@ -1,0 +1,1 @@
+delete from trellis.outcome where job = any($1::bigint[])

@@ -1,0 +1,3 @@
+select o.job, j.id, o.state::text from trellis.outcome o join trellis.job j on j.seq = o.job
+where o.keep_until is not null and o.keep_until <= $1
+order by o.keep_until limit $2 for update of o skip locked

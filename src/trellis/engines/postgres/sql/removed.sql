@@ -1,0 +1,1 @@
+select id from trellis.removal where id = any($1::text[])

@@ -1,0 +1,1 @@
+select 1 from trellis.session where id = $1 and ended_at is null

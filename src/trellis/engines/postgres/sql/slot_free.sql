@@ -1,0 +1,1 @@
+delete from trellis.key_slot where id = $1

@@ -1,0 +1,1 @@
+update trellis.key_slot set linger_until = $1 where id = $2

@@ -1,0 +1,33 @@
+"""The statements of this engine, for the schema the tables are in.
+
+Every table is named with its schema: nothing depends on `search_path`, which a pooler may lose.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from trellis.engines.sqlkit.statements import load_migrations, load_statements
+
+_PACKAGE: Final = "trellis.engines.postgres"
+_QUALIFIER: Final = re.compile(r"\btrellis\.(?=[a-z])")
+
+
+@lru_cache(maxsize=8)
+def statements(schema: str) -> dict[str, str]:
+    """Return every statement by name."""
+    found = load_statements(_PACKAGE)
+    return {name: in_schema(text, schema) for name, text in found.items()}
+
+
+@lru_cache(maxsize=8)
+def migrations(schema: str) -> tuple[tuple[int, str], ...]:
+    """Return the numbered migrations, in order."""
+    return tuple((number, in_schema(text, schema)) for number, text in load_migrations(_PACKAGE))
+
+
+def in_schema(text: str, schema: str) -> str:
+    """Return the text with our tables in that schema."""
+    return text if schema == "trellis" else _QUALIFIER.sub(f"{schema}.", text)
