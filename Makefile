@@ -11,10 +11,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults check bench format docs constraints clean
+.PHONY: help demo test faults check bench bench-peers format docs constraints clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep keeps the files)
 	@$(BIN)/trellis demo $(ARGS)
@@ -43,6 +43,10 @@ check: $(DEV) ## Check layout, lint, types, layers, generated docs and sizes
 bench: $(PEERS) ## Measure it beside bare statements and Huey, 4 minutes (ARGS=--quick tries it)
 	@$(BIN)/python -m bench $(ARGS)
 
+bench-peers: $(DEV) ## Measure it on PostgreSQL beside its peers, 40 minutes (ARGS=--quick tries it)
+	@$(BIN)/python -m bench.peers.install
+	@$(BIN)/python -m bench.peers $(ARGS)
+
 format: $(DEV) ## Format the code and apply the safe lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -62,7 +66,7 @@ constraints: ## Pin the newest versions of everything in constraints.txt
 	cp "$$scratch/constraints.txt" constraints.txt
 
 clean: ## Remove the virtual environment, caches and build results
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- the virtual environment -----------------------------------------------------------------

@@ -1,0 +1,26 @@
+"""Who else was busy: all processor time that was neither ours nor our server's."""
+
+from __future__ import annotations
+
+import time
+
+from bench import machine
+from bench.peers import processes
+
+
+class Neighbours:
+    """Counts the processor time of others.
+
+    What we started and waited for is ours already; our server runs on, so its tree is read.
+    """
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._began, self._used = time.monotonic(), processes.cpu_seconds([server])
+        self._all = machine.Neighbours()
+
+    def cores(self) -> float:
+        """Return how many cores others kept busy since the start."""
+        everybody = self._all.cores() or 0.0
+        used = processes.cpu_seconds([self._server]) - self._used
+        return max(0.0, everybody - used / (time.monotonic() - self._began))

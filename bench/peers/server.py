@@ -1,0 +1,57 @@
+"""One PostgreSQL 18 for the whole run, out of a wheel, with every promise of durability kept.
+
+`fsync` and `synchronous_commit` are on, `shared_buffers` is 1 GB, all else is PostgreSQL's default.
+Its data is in the folder for temporary files: TMPDIR chooses the disk that is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psycopg
+
+from bench.peers import processes
+from tests.servers.address import same_server
+from tests.servers.postgres import postgres
+
+SETTINGS: Final = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "1GB",
+    "max_connections": "200",
+    "dynamic_shared_memory_type": "posix",
+}
+
+
+class Server(NamedTuple):
+    """A server that runs."""
+
+    #: Where its first database is; loopback, which every peer's driver understands alike.
+    address: str
+    #: The process that all others of the server descend from.
+    pid: int
+    #: Where its data is.
+    folder: Path
+    version: str
+
+    def url(self, database: str) -> str:
+        """Return where a database is."""
+        return same_server(self.address, database)
+
+
+@contextmanager
+def running(**settings: str) -> Iterator[Server]:
+    """Run a server for the length of the block; nothing of it is left."""
+    wanted = {**SETTINGS, **settings}
+    with postgres(18, durable=True, tcp=True, settings=wanted) as server:
+        address = server.tcp_url()
+        with psycopg.connect(address) as connection:
+            pid = processes.parent(connection.info.backend_pid)
+            row = connection.execute(
+                "select current_setting('data_directory'), current_setting('server_version')"
+            ).fetchone()
+        folder, version = row or ("", "unknown")
+        yield Server(address, pid, Path(folder), version)
