@@ -29,10 +29,10 @@ Columns = Iterable[list[object]]
 
 def kind_of(transition: Transition) -> str:
     """Return the statement that can store a decision together with others; "" if none can."""
-    definition, before, command, _, head = transition
+    definition, before, command, event, head = transition
     if definition.key_hash is not None or before.finished_at is not None:
         return ""
-    if type(command) is Complete:
+    if type(command) is Complete and event.data is None:
         return "commit_done"
     if may_run_on(transition):
         return ""
@@ -199,7 +199,7 @@ async def _refuse_revival(tx: Transaction, transition: Transition) -> CommitResu
     row = await tx.one("record_by_seq", [definition.row])
     if row is None or record_from(row).head.version != transition.before.version:
         return Conflict(record_from(row) if row else None)
-    decision = revive_key(key, await gather_facts(tx, definition.key_hash))
+    decision = revive_key(key, await gather_facts(tx, definition.key_hash, key.active))
     return KeyRefused(*decision) if isinstance(decision, Reject) else None
 
 

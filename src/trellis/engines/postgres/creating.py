@@ -213,7 +213,7 @@ async def _admit(tx: Transaction, new: NewJob, *, guest: bool) -> CreateResult:
     key = new.policy.key
     if key is None or new.key_hash is None:
         raise RuntimeError(f"Job {new.id} has no key.")
-    match admit_key(key, await gather_facts(tx, new.key_hash)):
+    match admit_key(key, await gather_facts(tx, new.key_hash, key.active)):
         case Admit():
             await _insert(tx, [new], guest=guest)
             return Accepted(new.id)

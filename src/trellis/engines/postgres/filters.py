@@ -19,8 +19,14 @@ GROUP_COLUMNS: Final[dict[GroupBy, str]] = {
 }
 
 
-def where_clause(where: JobFilter) -> tuple[str, list[object]]:
-    """Return the conditions on the record view and their parameters."""
+def where_clause(
+    where: JobFilter, errors: list[str] | None = None
+) -> tuple[str, list[object]]:
+    """Return the conditions on the record view and their parameters.
+
+    `errors` are those that contain what is looked for: no two databases agree on what "in any case"
+    means, so that is found out elsewhere.
+    """
     parts: list[str] = []
     values: list[object] = []
 
@@ -49,7 +55,7 @@ def where_clause(where: JobFilter) -> tuple[str, list[object]]:
         ("created_at < ?::bigint", where.created_before),
         ("finished_at >= ?::bigint", where.finished_from),
         ("finished_at < ?::bigint", where.finished_before),
-        ("error is not null and trellis.mentions(error, ?::text)", where.error_contains),
+        ("error = any(?::text[])", errors),
     ):
         if bound is not None:
             add(condition, bound)

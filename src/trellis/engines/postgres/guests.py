@@ -8,7 +8,9 @@ that are awaited; a plain driver never makes it wait, so it runs through in one 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from trellis.core.job import NewJob
@@ -21,7 +23,6 @@ from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.wires import GuestWire, wire_for
 from trellis.engines.values import CreateResult
 from trellis.errors import EngineError, TransactionRefused, TrellisError
-from trellis.portal import call
 
 T = TypeVar("T")
 #: Which database an address led to, and the numbers known of a database.
@@ -131,8 +132,14 @@ async def _instance(address: Address, wire: GuestWire) -> str | None:
 
 
 async def _apart(wire: GuestWire, action: Any, *values: object) -> Any:  # noqa: ANN401
-    """Do something on a connection of ours: here, or in the portal's thread for plain drivers."""
-    return await action(*values) if wire.is_async else call(action, *values)
+    """Do something on a connection of ours: here, or in a thread of its own for plain drivers.
+
+    Once per database and new type, so that thread is not kept.
+    """
+    if wire.is_async:
+        return await action(*values)
+    with ThreadPoolExecutor(1, "trellis-guest") as pool:
+        return pool.submit(asyncio.run, action(*values)).result()
 
 
 async def _own_instance(address: Address) -> str:

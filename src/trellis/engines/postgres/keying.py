@@ -27,10 +27,14 @@ async def lock_keys(tx: Transaction, key_hashes: Iterable[str | None]) -> None:
         await tx.rows("key_lock", names)
 
 
-async def gather_facts(tx: Transaction, key_hash: str) -> KeyFacts:
-    """Gather what admission needs to know about a key."""
-    row = await tx.one("key_facts", key_hash)
-    return KeyFacts(*row) if row is not None else KeyFacts(0, 0, None, None, None)
+async def gather_facts(tx: Transaction, key_hash: str, active: int) -> KeyFacts:
+    """Gather what admission needs to know about a key.
+
+    Guests for whom there is a slot count as holders: they have it as soon as they are let in.
+    """
+    ((held, waiting, holder, newest, oldest, guests),) = await tx.rows("key_facts", key_hash)
+    let_in = min(guests, max(0, active - held))
+    return KeyFacts(held + let_in, waiting - let_in, holder, newest, oldest)
 
 
 async def park_of(tx: Transaction, definition: Definition, head: Head) -> Park:

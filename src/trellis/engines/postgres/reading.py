@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
+from trellis.engines.matching import mentions
 from trellis.engines.postgres.filters import GROUP_COLUMNS, where_clause
 from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.statements import in_schema
@@ -44,7 +45,7 @@ class Reader:
 
     async def find(self, where: JobFilter, after: int | None, limit: int) -> Page:
         """Return a page of matching jobs, newest first."""
-        condition, values = where_clause(where)
+        condition, values = await self._where(where)
         place = len(values)
         # The condition is put together from a closed list of columns; all values are bound.
         query = (
@@ -60,6 +61,17 @@ class Reader:
         more = page[-1].definition.row if page and len(rows) > limit else None
         return Page(now, page, more)
 
+    async def _where(self, where: JobFilter) -> tuple[str, list[object]]:
+        """Return the conditions of a filter; errors are looked through here, in one meaning."""
+        if where.error_contains is None:
+            return where_clause(where)
+        condition, values = where_clause(where._replace(error_contains=None))
+        query = f"select distinct error from trellis.record where {condition} and error is not null"  # noqa: S608
+        rows = await self._link.query(in_schema(query, self._schema), *values)
+        wanted = where.error_contains
+        errors = [error for (error,) in rows if mentions(decode_failure(error), wanted)]
+        return where_clause(where, errors)
+
     async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
         """Count matching jobs per group."""
         now, crossed = await self.count_by(where, (group_by,))
@@ -67,7 +79,7 @@ class Reader:
 
     async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
         """Count matching jobs per combination of groups."""
-        condition, values = where_clause(where)
+        condition, values = await self._where(where)
         columns = ", ".join(GROUP_COLUMNS[group] for group in groups)
         query = (
             f"select count(*), {columns} from trellis.record where {condition} "  # noqa: S608

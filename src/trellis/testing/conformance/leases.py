@@ -23,7 +23,7 @@ from trellis.testing.conformance.steps import (
     settle,
     start,
 )
-from trellis.testing.conformance.suite import EngineSuite
+from trellis.testing.conformance.suite import EngineSuite, needs
 
 
 async def _record(engine: Engine, session: SessionId) -> SessionRecord:
@@ -234,6 +234,7 @@ class TestReaping(EngineSuite):
 class TestLeaseClock(EngineSuite):
     """Leases follow the clock that no one can set; a reboot ends them all."""
 
+    @needs("boot_clock")
     async def test_a_wall_clock_set_forward_lapses_no_lease(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -244,6 +245,7 @@ class TestLeaseClock(EngineSuite):
         assert not await engine.reap(session)
         assert (await head(engine, taken)).state is State.ACTIVE
 
+    @needs("boot_clock")
     async def test_a_wall_clock_set_back_saves_no_lease(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -253,6 +255,7 @@ class TestLeaseClock(EngineSuite):
         assert (await engine.due("sessions", 10)).sessions == (session,)
         assert await engine.reap(session)
 
+    @needs("boot_clock")
     async def test_a_reboot_voids_every_lease(self, engine: Engine, clock: ManualClock) -> None:
         sessions = [await a_session(engine, "1h") for _ in range(2)]
         clock.reboot()

@@ -31,7 +31,7 @@ from trellis.testing.conformance.steps import (
     start,
     the,
 )
-from trellis.testing.conformance.suite import EngineSuite
+from trellis.testing.conformance.suite import EngineSuite, needs
 
 KEY = "user/7"
 LATE = Failure("timeout", "too late")
@@ -110,6 +110,7 @@ class TestLingering(EngineSuite):
         assert await engine.promote(10) == 1
         assert await holders(engine, KEY) == ids([waiting])
 
+    @needs("boot_clock")
     async def test_a_wall_clock_step_ends_no_lingering_slot(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -164,6 +165,7 @@ class TestLingering(EngineSuite):
         assert ids(again) == ids([taken])
         assert await holders(engine, KEY) == ids([taken])
 
+    @needs("boot_clock")
     async def test_a_slot_that_lingered_is_free_after_a_reboot(
         self, engine: Engine, clock: ManualClock
     ) -> None:

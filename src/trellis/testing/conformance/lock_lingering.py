@@ -22,7 +22,7 @@ from trellis.testing.conformance.steps import (
     settle,
     start,
 )
-from trellis.testing.conformance.suite import EngineSuite
+from trellis.testing.conformance.suite import EngineSuite, needs
 
 
 async def an_ended_holder(engine: Engine, lease: str = "30s") -> Fence:
@@ -146,6 +146,7 @@ class TestLockLingering(EngineSuite):
         assert not await engine.free_lock("table", *fence)
         assert await engine.promote(10) == 0
 
+    @needs("boot_clock")
     async def test_a_wall_clock_that_is_set_ends_no_lingering_lock(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -177,6 +178,7 @@ class TestLockLingering(EngineSuite):
         clock.advance("30s")
         assert await names(engine) == []
 
+    @needs("boot_clock")
     async def test_a_lock_that_lingered_is_free_after_a_reboot(
         self, engine: Engine, clock: ManualClock
     ) -> None:

@@ -188,6 +188,7 @@ class TestLockLeases(EngineSuite):
         clock.step_wall("730d", back=True)
         assert await engine.take_lock("leader", two) is None
 
+    @needs("boot_clock")
     async def test_a_reboot_ends_every_lock(self, engine: Engine, clock: ManualClock) -> None:
         await engine.take_lock("leader", await a_session(engine, "1h"))
         clock.reboot()

@@ -27,11 +27,3 @@ left join lateral (
   where q.job is null and x.job = j.seq
   order by x.generation desc limit 1
 ) o on true;
-
--- Whether an error's code or message contains a text, in any case.
-create function trellis.mentions(error text, wanted text) returns boolean
-language sql immutable parallel safe
-as $$
-  select position(lower(wanted collate "und-x-icu") in lower((error::json ->> 0) collate "und-x-icu")) > 0
-      or position(lower(wanted collate "und-x-icu") in lower((error::json ->> 1) collate "und-x-icu")) > 0
-$$;

@@ -1,5 +1,5 @@
 -- What admission must know of a key: slots taken, jobs waiting without one, the oldest holder, the
--- newest and the oldest waiting job that was never claimed.
+-- newest and the oldest waiting job that was never claimed; and how many guests are to be let in.
 select
   (select count(*) from trellis.key_slot s where s.key_hash = $1),
   (select count(*) from trellis.queue q
@@ -10,4 +10,5 @@ select
   (select j.id from trellis.queue q join trellis.job j on j.seq = q.job
    where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job desc limit 1),
   (select j.id from trellis.queue q join trellis.job j on j.seq = q.job
-   where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job limit 1)
+   where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job limit 1),
+  (select count(*) from trellis.queue q where q.key_hash = $1 and q.park = 'guest')

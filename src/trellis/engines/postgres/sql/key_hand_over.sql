@@ -11,7 +11,7 @@ with next as materialized (
       from (
         select q.job, p.active, row_number() over (order by q.job) as place
         from (select job from trellis.queue
-              where key_hash = k.key_hash and park = 'slot' order by job limit 100) q
+              where key_hash = k.key_hash and park in ('slot', 'guest') order by job limit 100) q
         join trellis.job j on j.seq = q.job
         join trellis.policy p on p.id = j.policy) x) f
     where f.fits) w),
