@@ -2,12 +2,4 @@
 
 from __future__ import annotations
 
-from tests.servers.fixtures import (
-    own_postgres,
-    own_server,
-    postgres_run,
-    postgres_server,
-    postgres_url,
-)
-
-__all__ = ["own_postgres", "own_server", "postgres_run", "postgres_server", "postgres_url"]
+from tests.servers.fixtures import *  # noqa: F403 - fixtures and a hook, listed there

@@ -1,10 +1,9 @@
 """What a conftest imports: databases on the run's shared servers, and servers to break.
 
-    from tests.servers.fixtures import own_postgres, postgres_run, postgres_server, postgres_url
-
-Tests run on PostgreSQL 16 and 18; a module that wants fewer says `pytestmark = on_postgres(18)`.
-With TRELLIS_TEST_POSTGRES they run on that server instead, once. Tests that stop or kill a server
-ask for `own_postgres` (`on_postgres(18, of="own_server")`) and are then skipped.
+Import all of `__all__`: pytest finds fixtures and the hook by name. Tests run on PostgreSQL 16 and
+18; one that wants fewer, or a whole module, is marked `pytest.mark.on_postgres(18)`. With
+TRELLIS_TEST_POSTGRES they run once, on that server. Tests that stop or kill a server ask for
+`own_postgres`, and are then skipped.
 """
 
 from __future__ import annotations
@@ -19,31 +18,47 @@ import pytest
 
 from tests.servers.databases import Databases
 from tests.servers.kept import Line
+from tests.servers.pooler import Pooler
 from tests.servers.postgres import Server, shared
+from tests.servers.proxy import Proxy
 from tests.servers.run import in_xdist_worker, line_of_run
+
+__all__ = [
+    "own_postgres",
+    "own_server",
+    "postgres_pooler",
+    "postgres_proxy",
+    "postgres_run",
+    "postgres_server",
+    "postgres_url",
+    "pytest_generate_tests",
+]
 
 VERSIONS: Final = (16, 18)
 GIVEN: Final = os.environ.get("TRELLIS_TEST_POSTGRES")
+_BY_VERSION: Final = ("own_server", "postgres_server")  # in the same order in every process
 _NO_CRASHES: Final = (
     "TRELLIS_TEST_POSTGRES names a server, and this test would stop or kill it:"
     " it runs on servers of our own only"
 )
+_NO_POOLER: Final = "the pooler can log in to servers of our own only"
 _NO_SERVERS: Final = (
     "servers of our own need Linux; name one that runs in TRELLIS_TEST_POSTGRES to test on it"
 )
 
 
-def on_postgres(*versions: int, of: str = "postgres_server") -> pytest.MarkDecorator:
-    """Choose the versions a test or a module runs on."""
-    return pytest.mark.parametrize(of, _choices(versions), indirect=True, ids=_identify)
-
-
-def _choices(versions: tuple[int, ...]) -> tuple[int, ...]:
-    return versions if GIVEN is None else versions[:1]
-
-
-def _identify(version: int) -> str:
-    return f"pg{version}" if GIVEN is None else "given"
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what needs a server on each version that is wanted."""
+    marker = metafunc.definition.get_closest_marker("on_postgres")
+    versions = VERSIONS if marker is None else marker.args
+    for fixture in (name for name in _BY_VERSION if name in metafunc.fixturenames):
+        metafunc.parametrize(
+            fixture,
+            versions if GIVEN is None else ["given"],
+            indirect=True,
+            ids=(lambda version: f"pg{version}") if GIVEN is None else None,
+            scope="session" if fixture == "postgres_server" else "module",
+        )
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +74,7 @@ def postgres_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
         line.end_keeper()
 
 
-@pytest.fixture(scope="session", params=_choices(VERSIONS), ids=_identify)
+@pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> Iterator[Databases]:
     """A server shared by the whole run: make databases on it, never stop it."""
     if GIVEN is not None:
@@ -81,7 +96,23 @@ def postgres_url(postgres_server: Databases) -> Iterator[str]:
     postgres_server.drop(url)
 
 
-@pytest.fixture(scope="module", params=_choices(VERSIONS), ids=_identify)
+@pytest.fixture
+def postgres_proxy(postgres_url: str) -> Iterator[Proxy]:
+    """A fault proxy before the test's database."""
+    with Proxy(postgres_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def postgres_pooler(postgres_url: str) -> Iterator[Pooler]:
+    """A transaction pooler with two connections to the test's database."""
+    if GIVEN is not None:
+        pytest.skip(_NO_POOLER)
+    with Pooler(postgres_url) as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="module")
 def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A durable server for the tests of one module, in whatever state the last one left it."""
     if GIVEN is not None:

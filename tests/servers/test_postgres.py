@@ -13,12 +13,11 @@ import pytest
 
 from tests.servers.address import Address
 from tests.servers.databases import Databases
-from tests.servers.fixtures import on_postgres
 from tests.servers.kept import Line
 from tests.servers.kernel import children_of
 from tests.servers.postgres import Server, shared
 
-only_18 = on_postgres(18, of="own_server")
+only_18 = pytest.mark.on_postgres(18)
 
 
 def ask(url: str, query: LiteralString, *values: object) -> object:
