@@ -16,6 +16,8 @@ from bench.peers.figures import Figure, Results, is_apart, spread
 
 #: Below this, two figures are told apart by their spreads only.
 CLEAR: Final = 1.4
+#: As many rounds as it takes to speak of a spread.
+ROUNDS: Final = 3
 LATENCY_TAIL: Final = 3.0
 DEEP_OF_PLAIN: Final = 0.9
 #: Of the whole worker, its guardian included, per 1,000 jobs: 15 µs a job.
@@ -57,11 +59,17 @@ def _ahead(
     ratio = results.ratio(figure, results.ours, best) if best else None
     if ours is None or theirs is None or ratio is None:
         return _unmeasured(results, bar, figure)
-    is_clear = least >= CLEAR or is_apart(ours, theirs, figure)
     seen = f"{ratio:.2f} × {best}: {_words(ours)} against {_words(theirs)}"
-    if ratio >= least and not is_clear:
-        seen += "; the spreads overlap, so it does not count"
-    return Verdict(bar, seen, ratio >= least and is_clear)
+    doubt = None if least >= CLEAR else _doubt(ours, theirs, figure)
+    if ratio >= least and doubt:
+        seen += f"; {doubt}, so it does not count"
+    return Verdict(bar, seen, ratio >= least and doubt is None)
+
+
+def _doubt(ours: Series, theirs: Series, figure: Figure) -> str | None:
+    if min(len(ours.rounds), len(theirs.rounds)) < ROUNDS:
+        return f"fewer than {ROUNDS} rounds have no spread"
+    return None if is_apart(ours, theirs, figure) else "the spreads overlap"
 
 
 def _no_worse(results: Results, figure: Figure, among: Sequence[str]) -> Verdict:

@@ -108,27 +108,27 @@ def find_python(needs: tuple[int, ...]) -> str:
     """Return an interpreter: ours if it is new enough, else the newest that is."""
     if sys.version_info[: len(needs)] >= needs:
         return sys.executable
-    wanted = ".".join(map(str, needs))
-    for python in _other_pythons():
+    for python in _other_pythons(needs):
         code = f"import sys, venv; sys.exit(sys.version_info < {needs!r})"
         if subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0:
             return python
-    raise NotInstalled(f"needs Python {wanted}, and none was found")
+    raise NotInstalled(f"needs Python {'.'.join(map(str, needs))}, and none was found")
 
 
-def _other_pythons() -> Iterator[str]:
-    for minor in range(20, 10, -1):
-        found = shutil.which(f"python3.{minor}")
-        if found:
-            yield found
+def _other_pythons(needs: tuple[int, ...]) -> Iterator[str]:
+    """Yield what may be new enough by its name, newest first: on the path, then of pyenv."""
+    found = [((3, minor), shutil.which(f"python3.{minor}")) for minor in range(30, 10, -1)]
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    versions = sorted(root.glob("versions/3.*/bin/python3"), key=_version, reverse=True)
-    yield from map(str, versions)
+    kept = [
+        (_version(place), str(place / "bin" / "python3")) for place in root.glob("versions/3.*")
+    ]
+    for version, python in (*found, *sorted(kept, reverse=True)):
+        if python and version >= needs:
+            yield python
 
 
-def _version(python: Path) -> tuple[int, ...]:
-    parts = python.parents[1].name.split(".")
-    return tuple(int(part) for part in parts if part.isdigit())
+def _version(place: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in place.name.split(".") if part.isdigit())
 
 
 def _run(command: Sequence[str], folder: Path) -> None:

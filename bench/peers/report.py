@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bench.bars import Verdict
@@ -40,7 +41,7 @@ def table(results: Results) -> Table:
 def _cells(results: Results, who: str, figure: Figure) -> tuple[str, str, str]:
     series = results.series(who, figure)
     if series is None:
-        return results.why_missing(who, figure)[:_REASON], "", ""
+        return escape(results.why_missing(who, figure)[:_REASON]), "", ""
     ratio = None if who == results.ours else results.ratio(figure, results.ours, who)
     low, high = spread(series)
     return (

@@ -43,15 +43,18 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def running(**settings: str) -> Iterator[Server]:
+def running() -> Iterator[Server]:
     """Run a server for the length of the block; nothing of it is left."""
-    wanted = {**SETTINGS, **settings}
-    with postgres(18, durable=True, tcp=True, settings=wanted) as server:
-        address = server.tcp_url()
-        with psycopg.connect(address) as connection:
-            pid = processes.parent(connection.info.backend_pid)
-            row = connection.execute(
-                "select current_setting('data_directory'), current_setting('server_version')"
-            ).fetchone()
-        folder, version = row or ("", "unknown")
-        yield Server(address, pid, Path(folder), version)
+    with postgres(18, durable=True, tcp=True, settings=SETTINGS) as server:
+        yield describe(server.tcp_url())
+
+
+def describe(address: str) -> Server:
+    """Return a server of this machine, with what it says about itself."""
+    with psycopg.connect(address) as connection:
+        pid = processes.parent(connection.info.backend_pid)
+        row = connection.execute(
+            "select current_setting('data_directory'), current_setting('server_version')"
+        ).fetchone()
+    folder, version = row or ("", "unknown")
+    return Server(address, pid, Path(folder), version)

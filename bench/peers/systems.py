@@ -47,6 +47,11 @@ class System:
         """The name on the command line, and of its environment."""
         return self.name.lower().replace(" ", "-")
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is the one that is judged, installed here and nowhere else."""
+        return self.name == "Trellis"
+
 
 TRELLIS: Final = System("Trellis", Language.PYTHON, "select count(*) from trellis.queue")
 
@@ -105,9 +110,10 @@ ALL: Final = (TRELLIS, *PEERS)
 
 def why_not(system: System) -> str | None:
     """Say why a system cannot be measured here, if it cannot."""
-    if system is TRELLIS:
+    if system.is_ours:
         return _why_no_engine()
-    return why_absent(system.key, all_pins()[system.key])
+    pins = all_pins().get(system.key)
+    return why_absent(system.key, pins) if pins else "no version of it is pinned"
 
 
 def _why_no_engine() -> str | None:
@@ -129,13 +135,13 @@ def command(system: System, *arguments: str) -> Command:
     if system.language is Language.NODE:
         program = Path(__file__).parent / folder / "program.mjs"
         return [str(node_of(system.key)), str(program), *arguments]
-    python = sys.executable if system is TRELLIS else str(python_of(system.key))
+    python = sys.executable if system.is_ours else str(python_of(system.key))
     return [python, "-m", "bench.peers.protocol", folder, *arguments]
 
 
 def workers(system: System, url: str, processes: int) -> list[Command]:
     """Return the programs that are a system's worker with so many processes."""
-    if system is not TRELLIS:
+    if not system.is_ours:
         return [command(system, "worker", "--url", url)] * processes
     many = ["--processes", str(processes)] if processes > 1 else []
     service = "bench.peers.trellis.app:service"

@@ -1,0 +1,5 @@
+"""One test measures on a real server."""
+
+from __future__ import annotations
+
+from tests.servers.fixtures import *  # noqa: F403 - fixtures and a hook, listed there
