@@ -56,19 +56,23 @@ class Claimer:
         self, session: SessionId, demands: Sequence[Demand], left: Sequence[int], limit: int
     ) -> tuple[list[JobRecord], int, bool]:
         """Claim once; the answer also says whether there can be no more."""
+        done = 0
         while True:
             plan = self._lanes.plan(demands, left, limit)
             first = secrets.randbits(61) + 1
             with plan.timed():
-                rows = await self._ask(session, plan.lanes, plan, left, limit, first)
+                rows = await self._ask(session, plan, left, limit, first, done)
             now, flags, job = rows[0][0], rows[0][1], rows[0][2]
+            if flags & _OVER:
+                return [], now, True
             if flags & _NEW_LANES:
                 await self._books.read_lanes(self._link)
             elif flags & _GUESTS:
                 await self._admit_guests(plan.lanes, limit)
             elif flags & _DUE:
                 await self._promote(plan.lanes, limit)
-            if flags & ~_OVER:
+            if flags:
+                done |= flags  # once is enough: what comes meanwhile is for the next claim
                 continue
             if job is None:
                 return [], now, plan.note([])
@@ -78,21 +82,21 @@ class Claimer:
     async def _ask(
         self,
         session: SessionId,
-        lanes: Sequence[int],
         plan: Plan,
         left: Sequence[int],
         limit: int,
         first: int,
+        done: int,
     ) -> Sequence[Row]:
-        known = len(self._books.lanes)
+        lanes, known = plan.lanes, len(self._books.lanes)
         if len(lanes) == 1:
             most = min(limit, left[plan.demands[0]])
             return await self._link.rows(
-                "claim_lane", session, lanes[0], plan.starts[0], most, first, known
+                "claim_lane", session, lanes[0], plan.starts[0], most, first, known, done
             )
         return await self._link.rows(
             "claim", session, lanes, plan.starts, plan.takes, plan.priorities, plan.demands,
-            list(left), limit, first, known,
+            list(left), limit, first, known, done,
         )  # fmt: skip
 
     async def _build(self, rows: Sequence[Row], session: SessionId, first: int) -> list[JobRecord]:

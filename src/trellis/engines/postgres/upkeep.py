@@ -30,8 +30,11 @@ async def promote(tx: Transaction, limit: int) -> int:
 async def promote_due(
     tx: Transaction, lanes: Sequence[int], each: int, limit: int | None = None
 ) -> int:
-    """Make due jobs claimable, or let them wait for their key: `each` per lane, `limit` in all."""
-    due = await tx.rows("due_later", lanes, each, limit)
+    """Make due jobs claimable, or let them wait for their key: `each` per lane, `limit` in all.
+
+    Without a limit it is for a claim, which has no business with paused queues.
+    """
+    due = await tx.rows("due_later", lanes, each, limit, limit is not None)
     if not due:
         return 0
     keys = [key_hash for _, key_hash in due]

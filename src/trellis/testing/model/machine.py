@@ -40,6 +40,10 @@ class EngineModel(RuleBasedStateMachine):
         self._is_broken = False
         self.sides: list[Side] = []
 
+    def make_clock(self) -> ManualClock:
+        """Make the clock of the engine under test; one that lives in a server tells it there."""
+        return ManualClock()
+
     async def open_engine(self, clock: ManualClock) -> Engine:
         """Open the engine under test, empty, on this clock."""
         raise NotImplementedError
@@ -51,12 +55,14 @@ class EngineModel(RuleBasedStateMachine):
         self._both(lambda side: side.open_session(60 * SECOND))
 
     async def _open(self) -> None:
-        clock, reference_clock = ManualClock(), ManualClock()
+        clock, reference_clock = self.make_clock(), ManualClock()
         reference = MemoryEngine(clock=reference_clock)
         await reference.open()
+        engine = await self.open_engine(clock)
+        boots = engine.capabilities.boot_clock
         self.sides = [
-            Side(await self.open_engine(clock), clock),
-            Side(reference, reference_clock),
+            Side(engine, clock, boots=boots),
+            Side(reference, reference_clock, boots=boots),
         ]
 
     def teardown(self) -> None:

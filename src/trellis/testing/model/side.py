@@ -35,9 +35,11 @@ _LEASE: Final = 60 * SECOND
 class Side:
     """An engine, its clock, and what the model has seen of it."""
 
-    def __init__(self, engine: Engine, clock: ManualClock) -> None:
+    def __init__(self, engine: Engine, clock: ManualClock, *, boots: bool = True) -> None:
         self.engine = engine
         self.clock = clock
+        #: Whether leases end with the machine the engine under test runs on.
+        self.boots = boots
         self.sessions: list[SessionId] = []
         #: Every request ever sent, and every claim ever made, as it was returned.
         self.sent: list[NewJob] = []

@@ -2,33 +2,36 @@
 -- must be done first (flags: 1 session over, 2 delayed jobs are due, 4 guests wait, 8 new lanes).
 -- $1 session, $2 lanes, $3 where each lane's scan starts, $4 how many to read of each,
 -- $5 priorities, $6 demands, $7 how many of each demand, $8 how many in all, $9 first token,
--- $10 how many lanes the caller knows.
-with look as materialized (
-  select s.now,
+-- $10 how many lanes the caller knows, $11 flags that were dealt with.
+with open as materialized (
+  select l.* from unnest($2::int[], $3::bigint[], $4::int[], $5::int[], $6::int[])
+    l(lane, start, take, priority, demand)
+  where not exists (
+    select 1 from trellis.lane n
+    join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
+    where n.id = l.lane and p.paused)),
+look as materialized (
+  select s.now, ~$11::int & (
     case when exists (select 1 from trellis.session o where o.id = $1 and o.ended_at is null)
          then 0 else 1 end
     + case when exists (
-        select 1 from unnest($2::int[]) l(lane) cross join lateral (
+        select 1 from open l cross join lateral (
           select 1 from trellis.queue q
           where q.lane = l.lane and q.park = 'later' and q.run_at <= s.now limit 1) due)
       then 2 else 0 end
     + case when exists (select 1 from trellis.queue q where q.park = 'guest') then 4 else 0 end
-    + case when (select count(*) from trellis.lane) <> $10::int then 8 else 0 end as flags
+    + case when (select count(*) from trellis.lane) <> $10::int then 8 else 0 end) as flags
   from (select trellis.clock() as now) s),
 found as materialized (
   select q.tid, q.job, l.lane, -l.priority as rank, l.demand, l.take
   from look
-  cross join unnest($2::int[], $3::bigint[], $4::int[], $5::int[], $6::int[])
-    l(lane, start, take, priority, demand)
+  cross join open l
   cross join lateral (
     select x.ctid as tid, x.job from trellis.queue x
     where x.lane = l.lane and x.park = 'ready' and x.job >= l.start
       and (x.look_at is null or x.look_at > look.now)
     order by x.job limit l.take for update skip locked) q
-  where look.flags = 0
-    and not exists (
-      select 1 from trellis.lane n join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
-      where n.id = l.lane and p.paused)),
+  where look.flags = 0),
 -- A lane of which as many were read as asked, though more could be taken, may have more: what comes
 -- after its last one must wait.
 bound as materialized (

@@ -1,24 +1,27 @@
 -- `claim` for one lane: nothing to merge.
--- $1 session, $2 lane, $3 where the scan starts, $4 how many, $5 first token, $6 known lanes.
-with look as materialized (
-  select s.now,
+-- $1 session, $2 lane, $3 where the scan starts, $4 how many, $5 first token, $6 known lanes, $7 flags done.
+with open as materialized (
+  select not exists (
+    select 1 from trellis.lane n
+    join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
+    where n.id = $2 and p.paused) as yes),
+look as materialized (
+  select s.now, ~$7::int & (
     case when exists (select 1 from trellis.session o where o.id = $1 and o.ended_at is null)
          then 0 else 1 end
     + case when exists (
-        select 1 from trellis.queue q where q.lane = $2 and q.park = 'later' and q.run_at <= s.now)
+        select 1 from trellis.queue q, open
+        where open.yes and q.lane = $2 and q.park = 'later' and q.run_at <= s.now)
       then 2 else 0 end
     + case when exists (select 1 from trellis.queue q where q.park = 'guest') then 4 else 0 end
-    + case when (select count(*) from trellis.lane) <> $6::int then 8 else 0 end as flags
+    + case when (select count(*) from trellis.lane) <> $6::int then 8 else 0 end) as flags
   from (select trellis.clock() as now) s),
 picked as materialized (
   select q.ctid as tid, q.job
   from trellis.queue q
   where q.lane = $2 and q.park = 'ready' and q.job >= $3
     and (q.look_at is null or q.look_at > (select now from look))
-    and (select flags = 0 from look)
-    and not exists (
-      select 1 from trellis.lane n join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
-      where n.id = $2 and p.paused)
+    and (select flags = 0 from look) and (select yes from open)
   order by q.job limit $4 for update of q skip locked),
 taken as (
   update trellis.queue q
