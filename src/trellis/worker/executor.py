@@ -23,7 +23,7 @@ from trellis.worker import verdict
 from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.board import Board
-from trellis.worker.calling import HandlerThreads, bind, enter, run_in_context
+from trellis.worker.calling import HandlerThreads, arguments, bind, enter, first_step, go_on
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.isolation.running import Isolation
 from trellis.worker.isolation.solitude import Solitude
@@ -80,6 +80,8 @@ class Executor:
         self._resting: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self._bystander: asyncio.Task[bool] | None = None
+        #: When a handler last ended, and when the loop must have its turn.
+        self._now = 0.0
         self._turn_ends = 0.0
         self._closing = False
         self._quiet = asyncio.Event()
@@ -196,7 +198,7 @@ class Executor:
                 self._give_back(attempt)
                 continue
             await self._execute(attempt, task, number)
-            if time.monotonic() > self._turn_ends:
+            if self._now > self._turn_ends:
                 await asyncio.sleep(0)
                 self._turn_ends = time.monotonic() + _TURN
 
@@ -225,9 +227,8 @@ class Executor:
     async def _execute(
         self, attempt: Attempt, task: asyncio.Task[None] | None, number: int
     ) -> None:
-        began = time.monotonic()
+        began, started_at = time.monotonic(), self._time.now()
         fence = attempt.fence
-        started_at = self._time.now()
         attempt.begin(task, began, started_at)
         self._roster.running[fence] = attempt
         job_id = attempt.record.definition.id
@@ -250,16 +251,18 @@ class Executor:
             command = verdict.raised(attempt, error)
         finally:
             self._board.end(number)
-            self._leave(attempt, time.monotonic() - began)
+            self._leave(attempt, began)
         if command is not None and not attempt.closed:
             attempt.closed = True
             self._settle(attempt, command)
 
-    def _leave(self, attempt: Attempt, took: float) -> None:
+    def _leave(self, attempt: Attempt, began: float) -> None:
+        self._now = now = time.monotonic()
         attempt.running = False
         del self._roster.running[attempt.fence]
-        attempt.type.busy -= 1
-        attempt.type.took(took)
+        kind = attempt.type
+        kind.busy -= 1
+        kind.took(now - began)
         if attempt.stop_reason is None:
             return
         self._roster.has_stopped(attempt)
@@ -280,11 +283,16 @@ class Executor:
             return verdict.failed_for_good(attempt, error.code, str(error))
         context = self._context.copy()
         log = JobLog(attempt, self._surroundings.notes)
-        context.run(enter, definition.context, log)
-        call = bind(attempt, payload, self._surroundings, log)
-        if kind.is_async:
-            return verdict.returned(attempt, await run_in_context(call(), context))
-        return verdict.returned(attempt, await self._in_thread(attempt, call, context))
+        if not kind.is_async:
+            context.run(enter, definition.context, log)
+            call = bind(attempt, payload, self._surroundings, log)
+            return verdict.returned(attempt, await self._in_thread(attempt, call, context))
+        work = kind.function(*arguments(attempt, payload, self._surroundings, log))
+        try:
+            waits_for = context.run(first_step, work, definition.context, log)
+        except StopIteration as end:
+            return verdict.returned(attempt, end.value)
+        return verdict.returned(attempt, await go_on(work, context, waits_for))
 
     async def _call_apart(self, attempt: Attempt, number: int) -> FencedCommand | None:
         """Run a handler in a process of its own, or a suspect alone in this one."""
