@@ -6,6 +6,7 @@ the call starts a trace of its own, which all its jobs share, so none is without
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from typing import Final
@@ -13,11 +14,12 @@ from typing import Final
 from opentelemetry import trace
 
 from trellis.contract.ambient import current_context
-from trellis.core.context import Context, traceparent
+from trellis.core.context import Context, random_traceparent, traceparent
 from trellis.core.job import JobId
 
 # Ids of traces are no secrets; this source costs a tenth of the system's.
 _random = random.Random()  # noqa: S311
+os.register_at_fork(after_in_child=_random.seed)
 #: Makes a named tuple from its fields in order, at half the cost of calling its class.
 _make: Final = tuple.__new__
 
@@ -39,8 +41,7 @@ class Origin:
             self._state = (span.trace_state.to_header() if span.trace_state else "") or None
         else:
             self._around = around
-            bits = _random.getrandbits(128) or 1, _random.getrandbits(64) or 1
-            self._parent = traceparent(*bits, flags=0)
+            self._parent = random_traceparent(_random.randbytes(24))
 
     def context(self, job_id: JobId) -> Context:
         """Return the context of one of the jobs."""

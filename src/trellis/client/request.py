@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from reprlib import repr as shown
 from typing import Final, Unpack
 from weakref import WeakKeyDictionary
@@ -43,7 +44,8 @@ def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptio
     except PayloadInvalid as error:
         raise _located(error, job_type, [payload], 0) from error.__cause__
     job_id = new_job_id()
-    return _requests(pattern, [job_id], [text], [Origin().context(job_id)])[0]
+    new = _request(pattern, job_id, text, Origin().context(job_id))
+    return new if pattern.policy.key is None else _keyed(new, pattern.policy.key)
 
 
 def new_jobs(
@@ -59,20 +61,15 @@ def new_jobs(
     except PayloadInvalid as error:
         raise _located(error, job_type, payloads, len(texts)) from error.__cause__
     ids = new_job_ids(len(texts))
-    return _requests(pattern, ids, texts, origin.contexts(ids))
+    jobs = list(map(_request, repeat(pattern), ids, texts, origin.contexts(ids)))
+    key = pattern.policy.key
+    return jobs if key is None else [_keyed(new, key) for new in jobs]
 
 
-def _requests(
-    pattern: NewJob, ids: Sequence[JobId], payloads: Sequence[str], contexts: Sequence[Context]
-) -> list[NewJob]:
-    service, name, queue, policy = pattern.service, pattern.type, pattern.queue, pattern.policy
-    rest = pattern[_VARIES:]
-    jobs = [
-        # Adding two tuples takes two thirds of the time that writing them into a third takes.
-        _make(NewJob, (job_id, service, name, queue, payload, policy, context) + rest)  # noqa: RUF005
-        for job_id, payload, context in zip(ids, payloads, contexts, strict=True)
-    ]
-    return jobs if policy.key is None else [_keyed(new, policy.key) for new in jobs]
+def _request(shared: NewJob, job_id: JobId, payload: str, context: Context) -> NewJob:
+    # By place and by adding: half of the time that names and one long tuple would take.
+    varied = (job_id, shared[1], shared[2], shared[3], payload, shared[5], context)
+    return _make(NewJob, varied + shared[_VARIES:])
 
 
 def _keyed(new: NewJob, key: KeyPolicy) -> NewJob:
