@@ -12,6 +12,7 @@ from trellis.core.events import EventKind
 from trellis.core.spans import SECOND
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Accepted, JobFilter
+from trellis.errors import ConfigurationError
 from trellis.testing.builders import a_job
 
 
@@ -65,6 +66,16 @@ async def test_jobs_of_one_page_keep_their_order_whatever_they_ask_for(
         (event,) = await engine.journal(new.id)
         assert event.kind is EventKind.CREATED
     assert len((await engine.find(JobFilter())).jobs) == len(page)
+
+
+async def test_what_a_failed_call_has_learnt_is_forgotten(engine: SqliteEngine) -> None:
+    fresh = a_job(type="fresh")
+    with pytest.raises(ConfigurationError, match="out of range"):
+        await engine.create([fresh, a_job(priority=99)])
+    await engine.create([a_job(type="other"), fresh])
+    (record,) = (await engine.load([fresh.id])).records
+    assert record is not None
+    assert record.definition.type == "fresh"
 
 
 def _rows(path: Path, table: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from trellis.core.admission import check_new_job
 from trellis.core.events import Event
@@ -17,7 +17,7 @@ from trellis.core.job import Head, NewJob, deadline_of
 from trellis.core.lifecycle import born, first_run_at
 from trellis.core.policy import Policy
 from trellis.core.spans import Instant
-from trellis.engines.sqlite.books import Lane
+from trellis.engines.sqlite.books import Kind, Lane
 from trellis.engines.sqlite.journaling import journal_many, shape, shape_many
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlkit.rows import Row, encode_tags
@@ -29,15 +29,6 @@ _OPTIONS: Final = NewJob._fields.index("priority")
 _BARE: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
 #: Makes a named tuple from its fields in order, at half the cost of calling its class.
 _make: Final = tuple.__new__
-
-
-class Kind(NamedTuple):
-    """What jobs with the same names, policy and options have in common."""
-
-    lane: int
-    policy: int
-    #: Uses none of the optional columns and may start at once.
-    is_bare: bool
 
 
 def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] | None:
@@ -122,18 +113,23 @@ class _Kinds:
 
     def of(self, new: NewJob) -> Kind | None:
         """Return a job's kind; None if it is not plain or its queue is draining."""
-        # By the policy's identity: the jobs of this call keep it alive, and its hash is slow.
+        # By the policy's identity, because its hash is slow.
         like = (new[1:4], id(new.policy), new[_OPTIONS:])
         if like not in self._known:
-            self._known[like] = self._look(new)
+            is_plain = new.key is None and new.dedupe is None and new.idempotency_key is None
+            is_open = is_plain and not is_draining(self._tx, new.service, new.queue)
+            self._known[like] = self._look(new, like) if is_open else None
         return self._known[like]
 
-    def _look(self, new: NewJob) -> Kind | None:
-        is_plain = new.key is None and new.dedupe is None and new.idempotency_key is None
-        if not is_plain or is_draining(self._tx, new.service, new.queue):
-            return None
+    def _look(self, new: NewJob, like: tuple[Any, ...]) -> Kind:
+        policy, kind = self._tx.books.kinds.get(like, (None, None))
+        if kind is not None and policy is new.policy:
+            return kind
         check_new_job(new)
-        return Kind(*numbers(self._tx, new), is_bare=new[_OPTIONS + 1 :] == _BARE)
+        kind = Kind(*numbers(self._tx, new), is_bare=new[_OPTIONS + 1 :] == _BARE)
+        if kind.is_bare:  # of these there are few; options may differ from job to job
+            self._tx.books.kinds[like] = (new.policy, kind)
+        return kind
 
 
 def is_draining(tx: Transaction, service: str, queue: str) -> bool:
