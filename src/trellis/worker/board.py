@@ -19,20 +19,21 @@ from typing import Final, NamedTuple
 from trellis.core.job import Fence, JobId, SessionId
 from trellis.core.spans import Instant
 
-_HEADER: Final = struct.Struct("<qdd")  # session, loop moved, lease renewed
+# In this machine's own form: written and read here only, and packed much faster.
+_HEADER: Final = struct.Struct("@qdd")  # session, loop moved, lease renewed
 #: session, token, began, timeout at, started at, job, isolated
-_RECORD: Final = struct.Struct("<qqddq26s?")
-_TIMES: Final = struct.Struct("<ddq")
+_RECORD: Final = struct.Struct("@qqddq26s?")
+_TIMES: Final = struct.Struct("@ddq")
 _TIMES_AT: Final = 16
 _ISOLATED_AT: Final = _RECORD.size - 1
-_TOKEN: Final = struct.Struct("<q")
-_WORD: Final = struct.Struct("<d")
+_TOKEN: Final = struct.Struct("@q")
+_WORD: Final = struct.Struct("@d")
 _LATELY: Final = 8192
+_MOVED_AT: Final = 8
+_RENEWED_AT: Final = 16
 # Called for every job, so they are looked up once.
 _write_record: Final = _RECORD.pack_into
 _write_token: Final = _TOKEN.pack_into
-_MOVED_AT: Final = 8
-_RENEWED_AT: Final = 16
 
 
 class Running(NamedTuple):

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from trellis.contract.home import Home
-from trellis.core.commands import FencedCommand, Release
+from trellis.core.commands import FENCED, FencedCommand, Release
 from trellis.errors import PayloadInvalid
 from trellis.worker import verdict
 from trellis.worker.active import Surroundings
@@ -36,6 +36,7 @@ _TURN: Final = 0.005
 _FAREWELL: Final = 0.25
 
 Settle = Callable[[Attempt, FencedCommand], None]
+Work: TypeAlias = Coroutine[Any, Any, FencedCommand]
 
 
 class Executor:
@@ -242,7 +243,8 @@ class Executor:
             if attempt.type.in_process or attempt.is_suspect:
                 command = await self._call_apart(attempt, number)
             else:
-                command = await self._call(attempt)
+                called = self._call(attempt)
+                command = called if isinstance(called, FENCED) else await called
         except asyncio.CancelledError as error:
             if self._is_ending:
                 raise
@@ -274,7 +276,8 @@ class Executor:
             return verdict.raised(attempt, error)
         return verdict.stopped(attempt, attempt.stop_reason, ended=True)
 
-    async def _call(self, attempt: Attempt) -> FencedCommand:
+    def _call(self, attempt: Attempt) -> FencedCommand | Work:
+        """Call the handler; one that never waits has ended when this returns, without a task."""
         kind = attempt.type
         definition = attempt.record.definition
         try:
@@ -286,13 +289,13 @@ class Executor:
         if not kind.is_async:
             context.run(enter, definition.context, log)
             call = bind(attempt, payload, self._surroundings, log)
-            return verdict.returned(attempt, await self._in_thread(attempt, call, context))
+            return _returned(attempt, self._in_thread(attempt, call, context))
         work = kind.function(*arguments(attempt, payload, self._surroundings, log))
         try:
             waits_for = context.run(first_step, work, definition.context, log)
         except StopIteration as end:
             return verdict.returned(attempt, end.value)
-        return verdict.returned(attempt, await go_on(work, context, waits_for))
+        return _returned(attempt, go_on(work, context, waits_for))
 
     async def _call_apart(self, attempt: Attempt, number: int) -> FencedCommand | None:
         """Run a handler in a process of its own, or a suspect alone in this one."""
@@ -303,7 +306,8 @@ class Executor:
             return await self._isolation.run(attempt, on_begun)
         async with self._solitude.of(attempt):
             self._begin_apart(attempt, number, isolated=False)
-            return await self._call(attempt)
+            called = self._call(attempt)
+            return called if isinstance(called, FENCED) else await called
 
     def _begin_apart(self, attempt: Attempt, number: int, *, isolated: bool) -> None:
         """Note that a handler is called only now, though its attempt has had a slot before."""
@@ -332,3 +336,7 @@ class Executor:
                     attempt.closed = True
                     self._settle(attempt, command)
         return future.result()
+
+
+async def _returned(attempt: Attempt, result: Awaitable[Any]) -> FencedCommand:
+    return verdict.returned(attempt, await result)
