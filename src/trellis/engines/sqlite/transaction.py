@@ -26,7 +26,7 @@ STATEMENTS = load_statements("trellis.engines.sqlite")
 #: lets other threads run meanwhile. Few sizes, so that few statements are prepared.
 _CHUNKS: Final = (100, 10)
 #: The same where a statement can be filled up with rows that change nothing.
-_SIZES: Final = (8, 64, 512)
+_SIZES: Final = (8, 16, 32, 64, 128, 256, 512)
 _is_none: Final = partial(operator.is_, None)
 _VALUES: Final = re.compile(r"values (\([?, 0-9]+\))")
 
