@@ -102,6 +102,14 @@ async def test_while_one_page_is_on_its_way_the_next_one_fills(
     assert engine.pages == [[1], [2, 3, 4]]
 
 
+async def test_jobs_created_one_after_the_other_go_one_by_one(
+    engine: WatchedEngine, count: Job[int, int]
+) -> None:
+    for number in (1, 2, 3):
+        await count.create(number)
+    assert engine.pages == [[1], [2], [3]]
+
+
 async def test_more_than_a_page_goes_in_several(
     engine: WatchedEngine, count: Job[int, int]
 ) -> None:
@@ -152,6 +160,36 @@ async def test_a_caller_cancelled_before_his_job_was_sent_has_created_nothing(
     assert await engine.payloads() == [1, 3]
 
 
+async def test_a_caller_cancelled_before_he_knew_that_he_is_alone_has_created_nothing(
+    engine: WatchedEngine, count: Job[int, int]
+) -> None:
+    alone = asyncio.create_task(count.create(1))
+    await asyncio.sleep(0)  # let it begin
+    alone.cancel()
+    await asyncio.wait([alone])
+    await count.create(2)
+    assert (alone.cancelled(), engine.pages) == (True, [[2]])
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "failed"])
+async def test_however_a_lone_caller_ends_those_who_came_after_him_are_sent(
+    engine: WatchedEngine, count: Job[int, int], ending: str
+) -> None:
+    engine.gate.clear()
+    engine.error = DiskFull("full") if ending == "failed" else None
+    first = asyncio.create_task(count.create(1))
+    await engine.called.wait()
+    others = [asyncio.create_task(count.create(number)) for number in (2, 3)]
+    await asyncio.sleep(0)  # let them begin
+    if ending == "cancelled":
+        first.cancel()
+        await asyncio.wait([first])
+    engine.gate.set()
+    await asyncio.gather(*others)
+    await asyncio.wait([first])
+    assert (engine.pages, await engine.payloads()) == ([[1], [2, 3]], [2, 3])
+
+
 @pytest.mark.parametrize("error", [DiskFull("full"), EngineClosed("closed")])
 async def test_an_engine_that_fails_fails_every_caller_and_may_work_again(
     engine: WatchedEngine, count: Job[int, int], error: Exception
@@ -184,15 +222,35 @@ async def test_a_job_with_a_mark_goes_alone(engine: WatchedEngine, count: Job[in
     assert sorted(engine.pages) == [[1], [2], [3], [4]]
 
 
-async def test_closing_sends_what_was_asked_for_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ahead", "waiting"), [(1, 2), (2, 0), (2, 3)])
+async def test_closing_waits_for_pages_on_their_way_and_behind_them(
+    engine: WatchedEngine, service: Service, count: Job[int, int], ahead: int, waiting: int
+) -> None:
+    engine.gate.clear()
+    first = [asyncio.create_task(count.create(number)) for number in range(ahead)]
+    await engine.called.wait()
+    others = [asyncio.create_task(count.create(number)) for number in range(5, 5 + waiting)]
+    await asyncio.sleep(0)  # let them begin
+    closing = asyncio.create_task((await service.connection.outbox()).close())
+    for _ in range(5):
+        await asyncio.sleep(0)  # let everybody go on who can
+    assert not closing.done()
+    engine.gate.set()
+    await closing
+    assert len(await engine.payloads()) == len(first) + len(others)
+    await asyncio.gather(*first, *others)
+
+
+@pytest.mark.parametrize("callers", [1, 3])
+async def test_closing_sends_what_was_asked_for_first(tmp_path: Path, callers: int) -> None:
     service = Service("shop", f"sqlite:///{tmp_path / 'jobs.db'}")
     count = service.declare("count", payload=int, result=int)
     async with service:
-        created = [asyncio.create_task(count.create(number)) for number in range(3)]
+        created = [asyncio.create_task(count.create(number)) for number in range(callers)]
         await asyncio.sleep(0)  # let them begin
     refs = await asyncio.gather(*created)
     async with service:
-        assert [(await ref.status()).state for ref in refs] == [State.PENDING] * 3
+        assert [(await ref.status()).state for ref in refs] == [State.PENDING] * callers
 
 
 async def test_nobody_waits_for_a_carrier_that_was_cancelled(

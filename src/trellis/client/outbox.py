@@ -1,10 +1,11 @@
 """Single jobs that are created at the same time go to the engine together, in one call.
 
 While one page is on its way the next one fills, so the busier the program, the larger the pages;
-nobody waits for a page to fill. Answers and errors stay each caller's own: a page that is refused
-for another reason than the connection is split until the offender is alone, and a caller who is
-cancelled takes nobody along. Only jobs that cannot wait for each other in an engine are put
-together: whoever has a key, or a mark that an open transaction may hold, goes alone.
+nobody waits for a page to fill, and a job that is alone is sent by its own caller. Answers and
+errors stay each caller's own: a page that is refused for another reason than the connection is
+split until the offender is alone, and a caller who is cancelled takes nobody along. Only jobs that
+cannot wait for each other in an engine are put together: whoever has a key, or a mark that an open
+transaction may hold, goes alone.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Outbox:
         self.engine = engine
         self._waiting: list[_Letter] = []
         self._carrier: asyncio.Task[None] | None = None
+        #: Whether somebody is on the way with his own job alone.
+        self._is_away = False
 
     async def send(self, new: NewJob) -> CreateResult:
         """Store one job."""
@@ -44,18 +47,41 @@ class Outbox:
             return (await send(self.engine, [new]))[0]
         letter = _Letter(new, asyncio.get_running_loop().create_future())
         self._waiting.append(letter)
-        if self._carrier is None:
-            # It begins after everybody who can go on now has; what it does is no part of whatever
-            # this caller is doing.
-            self._carrier = asyncio.create_task(
-                self._carry(), name="trellis-outbox", context=Context()
-            )
+        if self._carrier is None and not self._is_away:
+            if len(self._waiting) == 1:
+                return await self._send_alone(letter)
+            self._start()
         return await letter.answer
 
     async def close(self) -> None:
         """Wait until everything is sent."""
-        while self._carrier is not None:
+        await asyncio.sleep(0)  # whoever looks whether he is alone
+        while unsent := [each.answer for each in self._waiting if not each.answer.done()]:
+            await asyncio.wait(unsent)
+        if self._carrier is not None:
             await asyncio.wait([self._carrier])
+
+    async def _send_alone(self, letter: _Letter) -> CreateResult:
+        """Send a job in its caller's own task, unless others come along at once."""
+        try:
+            await asyncio.sleep(0)  # let everybody go on who can
+        except asyncio.CancelledError:
+            letter.answer.cancel()
+            raise
+        if self._carrier is not None or letter.answer.done():
+            return await letter.answer
+        self._waiting.clear()
+        self._is_away = True
+        try:
+            return (await send(self.engine, [letter.new]))[0]
+        finally:
+            self._is_away = False
+            if self._waiting:
+                self._start()
+
+    def _start(self) -> None:
+        # What it does is no part of whatever this caller is doing.
+        self._carrier = asyncio.create_task(self._carry(), name="trellis-outbox", context=Context())
 
     async def _carry(self) -> None:
         page: list[_Letter] = []
