@@ -31,6 +31,8 @@ from trellis.errors import (
 )
 
 _TRIES: Final = 5
+#: Makes a named tuple from its fields in order, at half the cost of calling its class.
+_make: Final = tuple.__new__
 
 
 class Applied(NamedTuple):
@@ -49,6 +51,7 @@ class Contended(NamedTuple):
     record: JobRecord
 
 
+Decision: TypeAlias = Transition | Stale | Refused
 Result: TypeAlias = Applied | Stale | Refused | KeyRefused | Missing | Contended
 
 
@@ -90,38 +93,59 @@ async def apply_all(
     A stale command of an attempt leaves a note in the journal, unless the journal shows that an
     earlier try of the same command, whose reply was lost, had succeeded.
     """
+    decisions = [decide(record, command, now) for record, command in asked]
+    transitions = [each for each in decisions if type(each) is Transition]
+    answers = await engine.commit(transitions) if transitions else []
+    if len(transitions) == len(asked) and all(type(each) is Committed for each in answers):
+        return [_applied(each) for each in transitions]  # as nearly always
+    return await _go_on(engine, asked, decisions, answers, now)
+
+
+async def _go_on(
+    engine: Engine,
+    asked: Sequence[tuple[JobRecord, Command]],
+    decisions: Sequence[Decision],
+    answers: Sequence[CommitResult],
+    now: Instant,
+) -> list[Result]:
+    """Say what each answer means, and decide again where a job has changed meanwhile."""
     results: list[Result] = [Missing()] * len(asked)
     tried: dict[int, list[Transition]] = {}
-    open_items = list(enumerate(asked))
-    for _ in range(_TRIES):
-        decided: list[tuple[int, Transition]] = []
-        for index, (seen, command) in open_items:
-            decision = decide(seen, command, now)
+    places: Sequence[int] = range(len(asked))
+    for tries_left in reversed(range(_TRIES)):
+        given = iter(answers)
+        contended: dict[int, Contended] = {}
+        for place, decision in zip(places, decisions, strict=True):
             if isinstance(decision, Transition):
-                decided.append((index, decision))
+                tried.setdefault(place, []).append(decision)
+                results[place] = result = _meaning(decision, next(given))
+                if isinstance(result, Contended):
+                    contended[place] = result
             elif isinstance(decision, Stale):
-                results[index] = await _explain(
-                    engine, asked[index], decision, tried.get(index, [])
+                results[place] = await _explain(
+                    engine, asked[place], decision, tried.get(place, [])
                 )
             else:
-                results[index] = decision
-        if not decided:
+                results[place] = decision
+        if not contended or not tries_left:
             break
-        open_items = []
-        answers = await engine.commit([transition for _, transition in decided])
-        for (index, transition), answer in zip(decided, answers, strict=True):
-            tried.setdefault(index, []).append(transition)
-            results[index] = result = _meaning(transition, answer)
-            if isinstance(result, Contended):
-                open_items.append((index, (result.record, transition.command)))
+        places = list(contended)
+        decisions = [decide(contended[each].record, asked[each][1], now) for each in places]
+        transitions = [each for each in decisions if isinstance(each, Transition)]
+        answers = await engine.commit(transitions) if transitions else []
     return results
+
+
+def _applied(transition: Transition) -> Applied:
+    record = _make(JobRecord, (transition.definition, transition.head))
+    return _make(Applied, (record,))
 
 
 def _meaning(transition: Transition, answer: CommitResult) -> Result:
     """Say what an engine's answer means for the command."""
     match answer:
         case Committed():
-            return Applied(JobRecord(transition.definition, transition.head))
+            return _applied(transition)
         case KeyRefused():
             return answer
         case Conflict(record):

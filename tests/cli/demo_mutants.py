@@ -19,7 +19,6 @@ from trellis.core.job import Failure, Fence, JobRecord
 from trellis.core.lifecycle import Refused, Stale, Transition
 from trellis.core.retry import Retry
 from trellis.core.spans import Instant
-from trellis.core.states import State
 from trellis.engines.sqlite import journaling
 from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.sqlkit.rows import Row
@@ -66,17 +65,20 @@ def count_no_slot() -> None:
     STATEMENTS["key_held"] = STATEMENTS["key_held"].replace("count(*)", "0 * count(*)")
 
 
-def change_rule(old: Callable[..., Any], new: Callable[..., Any] | None, **more: Any) -> None:  # noqa: ANN401 - fields of a rule
-    for place, rules in lifecycle._TABLE.items():
-        lifecycle._TABLE[place] = tuple(
-            rule._replace(change=new, **more) if rule.change is old and new else rule
-            for rule in rules
-            if rule.change is not old or new
-        )
+def change_rule(
+    old: Callable[..., Any], new: Callable[..., Any] | None, event: EventKind | None = None
+) -> None:
+    for lines in lifecycle._TABLE.values():
+        for state, rules in lines.items():
+            lines[state] = tuple(
+                (holds, new, event or kind) if change is old and new else (holds, change, kind)
+                for holds, change, kind in rules
+                if change is not old or new
+            )
 
 
 def write_no_dead_letter() -> None:
-    change_rule(changes.failed_dead, changes.failed, target=State.FAILED, event=EventKind.FAILED)
+    change_rule(changes.failed_dead, changes.failed, EventKind.FAILED)
 
 
 def count_no_crash() -> None:
@@ -122,6 +124,9 @@ def journal_something_else() -> None:
         return honest(job, event)
 
     journaling.shape = shape
+    later = STATEMENTS["success_event"].replace("q.version + 1", "q.version + 2")
+    assert later != STATEMENTS["success_event"]
+    STATEMENTS["success_event"] = later
 
 
 MUTANTS: Final = {

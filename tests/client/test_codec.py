@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -131,6 +132,36 @@ def test_what_cannot_be_stored_is_refused_with_the_reason(
     with pytest.raises(PayloadInvalid) as refusal:
         codec_for(annotation, "a payload").encode(value)
     assert words in str(refusal.value)
+    texts: list[str] = []
+    with pytest.raises(PayloadInvalid) as among_many:
+        codec_for(annotation, "a payload").encode_many([value, value], texts)
+    assert (str(among_many.value), texts) == (str(refusal.value), [])
+
+
+@pytest.mark.parametrize("bad", [ORDER.model_copy(update={"number": "three"}), {"number": "x"}])
+def test_what_stands_before_a_refused_one_among_many_is_written(bad: object) -> None:
+    texts: list[str] = []
+    with pytest.raises(PayloadInvalid):
+        codec_for(Order, "a payload").encode_many([*[ORDER] * 70, bad, ORDER], texts)
+    assert len(texts) == 70
+
+
+def test_many_values_are_written_like_one() -> None:
+    codec = codec_for(Order, "a payload")
+    orders = [ORDER.model_copy(update={"number": number}) for number in range(120)]
+    texts: list[str] = []
+    codec.encode_many(orders, texts)
+    assert texts == [codec.encode(order) for order in orders]
+
+
+def test_a_payload_that_can_be_read_only_once_is_never_half_written() -> None:
+    def numbers() -> Iterator[object]:
+        yield from (1, 2, "no number", 3)
+
+    texts: list[str] = []
+    with pytest.raises(PayloadInvalid):
+        codec_for(Iterable[int], "a payload").encode_many([[1], numbers()], texts)
+    assert texts == ["[1]"]
 
 
 def test_a_payload_over_one_mebibyte_is_refused() -> None:

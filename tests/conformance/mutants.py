@@ -62,6 +62,7 @@ def _believe_any_note() -> None:
 MUTANTS: Final[dict[str, Mutant]] = {
     "drop the version guard": _sql(
         ("commit_end", "q.version = b.column2", "(q.version = b.column2 or true)"),
+        ("success_outcome", "q.version = b.column2", "(q.version = b.column2 or true)"),
         ("commit_move", "version = ? and token", "(version = ? or true) and token"),
     ),
     "forget a slot release": _sql(("slot_free", "where id = ?", "where id = ? and false")),

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ulid import ULID
 
-from trellis.contract.ids import new_job_id
+from trellis.contract.ids import new_job_id, new_job_ids
 
 
 def test_an_id_is_a_ulid_of_this_moment() -> None:
@@ -53,3 +53,18 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     assert not ours & {text[i : i + 26] for i in range(0, len(text), 26)}
     # Not even in the random part: both went on from the same moment.
     assert not {each[10:] for each in ours} & {text[i + 10 : i + 26] for i in range(0, 2600, 26)}
+
+
+def test_ids_made_together_sort_after_those_before_and_before_those_after() -> None:
+    made = [new_job_id(), *new_job_ids(2_500), new_job_id(), *new_job_ids(3), new_job_id()]
+    assert made == sorted(set(made))
+    assert all(str(ULID.from_str(each)) == each for each in made)
+
+
+def test_the_ends_of_ids_made_together_differ() -> None:
+    made = new_job_ids(1_000)
+    assert len({each[-6:] for each in made}) == len(made)
+
+
+def test_no_ids_are_none() -> None:
+    assert new_job_ids(0) == []

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trellis.core.context import Context, fresh_context, is_traceparent, traceparent
+from trellis.core.context import (
+    Context,
+    fresh_context,
+    is_traceparent,
+    random_traceparent,
+    traceparent,
+)
 
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -43,3 +49,9 @@ def test_a_fresh_context_always_has_a_usable_trace(trace_bits: int, span_bits: i
 
 def test_a_traceparent_carries_its_flags() -> None:
     assert traceparent(1, 2, flags=1).endswith("-0000000000000002-01")
+
+
+def test_random_bytes_make_a_traceparent() -> None:
+    made = random_traceparent(bytes(range(24)))
+    assert is_traceparent(made)
+    assert made == "00-000102030405060708090a0b0c0d0e0f-1011121314151617-00"

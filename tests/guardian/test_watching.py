@@ -24,11 +24,11 @@ def test_a_blocked_loop_and_a_held_interpreter_lock_cost_no_lease_and_are_named(
     with shop.gate("gate"):
         jobs = [shop.create(name, "gate") for name in ("hold_loop", "hold_interpreter")]
         loop, lock = (
-            shop.worker("program:app", "--lease=2s", f"--types={name}")
+            shop.worker("program:app", "--lease=4s", f"--types={name}")
             for name in ("hold_loop", "hold_interpreter")
         )
         begun = [shop.begun(job_id) for job_id in jobs]
-        shop.see_silence_judged(3 * SECOND)
+        shop.see_silence_judged(6 * SECOND)
         line = loop.says("has stood still")
         assert re.search(r"at .*program\.py:\d+ in hold_loop. Jobs in it: " + jobs[0], line)
         assert "belongs in a plain function" in line

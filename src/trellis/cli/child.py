@@ -23,6 +23,7 @@ from trellis.cli.options import engine_at
 from trellis.cli.orders import Orders
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
+from trellis.worker import interpreter
 from trellis.worker.board import Board
 from trellis.worker.guardian.link import Link, Parting
 from trellis.worker.guardian.stacks import answer_with_stacks
@@ -42,6 +43,7 @@ def main(text: str) -> int:
     log_lines.set_up(orders.log_format, orders.log_level, _about_job)
     try:
         services = _load(orders)
+        interpreter.set_up()
         return asyncio.run(_work(services, orders, files))
     except BaseException as error:  # noqa: BLE001 - the last place that can put it into words
         return report(error, debug=orders.debug)

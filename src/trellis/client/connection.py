@@ -12,6 +12,7 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from trellis.client.outbox import Outbox
 from trellis.client.source import Borrowed, Source
 from trellis.client.stand_in import current_stand_in
 from trellis.client.waiting import WaitingRoom
@@ -73,6 +74,10 @@ class Connection:
     async def room(self) -> WaitingRoom:
         """Return the place where this loop's waiters wait."""
         return await self._source().room()
+
+    async def outbox(self) -> Outbox:
+        """Return the way of this loop's single jobs into the engine."""
+        return await self._source().outbox()
 
     async def close(self) -> None:
         """Close this loop's engine; the next use opens it again."""

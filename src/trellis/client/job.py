@@ -15,12 +15,13 @@ from trellis.client.connection import Connection
 from trellis.client.options import CreateOptions, ManyOptions
 from trellis.client.ref import JobRef
 from trellis.client.request import new_job, new_jobs
-from trellis.client.storing import how_many, store, store_sync
+from trellis.client.storing import how_many, store, store_one, store_one_sync, store_sync
 from trellis.contract.declaration import JobType
 from trellis.contract.options import check_options
 from trellis.core.job import JobId, NewJob
+from trellis.engines import values
 from trellis.engines.values import CreateResult
-from trellis.errors import ConfigurationError
+from trellis.errors import AdmissionError, ConfigurationError
 from trellis.portal import portal, synced
 
 P_contra = TypeVar("P_contra", contravariant=True)
@@ -110,7 +111,8 @@ class Job(Generic[P_contra, R_co]):
 
         With `dedupe` or `idempotency_key`, the reference may be that of an earlier job.
         """
-        return _only_ref(await self.submit(payload, **options))
+        new, tx = new_job(self._job_type, payload, **options), options.get("tx")
+        return self._ref(new, await store_one(self._connection, new, tx), tx)
 
     @overload
     def create_sync(
@@ -123,7 +125,8 @@ class Job(Generic[P_contra, R_co]):
     def create_sync(self, payload: Any = None, /, **options: Unpack[CreateOptions]) -> JobRef[Any]:
         """`create`, for code without an event loop."""
         portal.refuse_loops("create")
-        return _only_ref(self.submit_sync(payload, **options))
+        new, tx = new_job(self._job_type, payload, **options), options.get("tx")
+        return self._ref(new, store_one_sync(self._connection, new, tx), tx)
 
     @overload
     async def submit(
@@ -135,8 +138,8 @@ class Job(Generic[P_contra, R_co]):
     ) -> Answer[R_co]: ...
     async def submit(self, payload: Any = None, /, **options: Unpack[CreateOptions]) -> Answer[Any]:
         """Create a job and return `Accepted`, `Coalesced`, `Replaced` or `Rejected`."""
-        jobs, tx = [new_job(self._job_type, payload, **options)], options.get("tx")
-        return self._answers(jobs, await store(self._connection, jobs, tx), tx)[0]
+        new, tx = new_job(self._job_type, payload, **options), options.get("tx")
+        return self._answer(new, await store_one(self._connection, new, tx), tx)
 
     @overload
     def submit_sync(
@@ -149,8 +152,8 @@ class Job(Generic[P_contra, R_co]):
     def submit_sync(self, payload: Any = None, /, **options: Unpack[CreateOptions]) -> Answer[Any]:
         """`submit`, for code without an event loop."""
         portal.refuse_loops("submit")
-        jobs, tx = [new_job(self._job_type, payload, **options)], options.get("tx")
-        return self._answers(jobs, store_sync(self._connection, jobs, tx), tx)[0]
+        new, tx = new_job(self._job_type, payload, **options), options.get("tx")
+        return self._answer(new, store_one_sync(self._connection, new, tx), tx)
 
     async def create_many(
         self, payloads: Iterable[P_contra], /, **options: Unpack[ManyOptions]
@@ -160,8 +163,7 @@ class Job(Generic[P_contra, R_co]):
         If some are refused, the others are stored all the same and the first refusal is raised.
         """
         jobs, tx = self._many(payloads, options), options.get("tx")
-        results = await store(self._connection, jobs, tx)
-        return _all_or_raise(self._answers(jobs, results, tx), results)
+        return self._refs(jobs, await store(self._connection, jobs, tx), tx)
 
     def create_many_sync(
         self, payloads: Iterable[P_contra], /, **options: Unpack[ManyOptions]
@@ -169,8 +171,7 @@ class Job(Generic[P_contra, R_co]):
         """`create_many`, for code without an event loop."""
         portal.refuse_loops("create_many")
         jobs, tx = self._many(payloads, options), options.get("tx")
-        results = store_sync(self._connection, jobs, tx)
-        return _all_or_raise(self._answers(jobs, results, tx), results)
+        return self._refs(jobs, store_sync(self._connection, jobs, tx), tx)
 
     def ref(self, job_id: str) -> JobRef[R_co]:
         """Return the reference of a job whose id was kept."""
@@ -187,25 +188,25 @@ class Job(Generic[P_contra, R_co]):
         check_options(options, ManyOptions, "create_many")
         return new_jobs(self._job_type, payloads, **options)
 
-    def _answers(
-        self, jobs: list[NewJob], results: list[CreateResult], tx: object
-    ) -> list[Answer[R_co]]:
+    def _answer(self, new: NewJob, result: CreateResult, tx: object) -> Answer[R_co]:
         def refer(job_id: JobId) -> JobRef[R_co]:
             return JobRef(job_id, self._job_type, self._connection, tx)
 
-        return [answer(new, result, refer) for new, result in zip(jobs, results, strict=True)]
+        return answer(new, result, refer)
 
+    def _ref(self, new: NewJob, result: CreateResult, tx: object) -> JobRef[R_co]:
+        if isinstance(result, values.Accepted):  # as nearly all are
+            return JobRef(result.job_id, self._job_type, self._connection, tx)
+        found = self._answer(new, result, tx)
+        if isinstance(found, Rejected):
+            raise found.error
+        return found.ref
 
-def _only_ref(result: Answer[R]) -> JobRef[R]:
-    if isinstance(result, Rejected):
-        raise result.error
-    return result.ref
-
-
-def _all_or_raise(answers: list[Answer[R]], results: list[CreateResult]) -> list[JobRef[R]]:
-    refused = [each for each in answers if isinstance(each, Rejected)]
-    if refused:
-        error = refused[0].error
-        error.add_note(how_many(results, len(results)))
-        raise error
-    return [each.ref for each in answers if not isinstance(each, Rejected)]
+    def _refs(
+        self, jobs: list[NewJob], results: list[CreateResult], tx: object
+    ) -> list[JobRef[R_co]]:
+        try:
+            return [self._ref(new, result, tx) for new, result in zip(jobs, results, strict=True)]
+        except AdmissionError as error:
+            error.add_note(how_many(results, len(results)))
+            raise

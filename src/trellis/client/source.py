@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from trellis.client.outbox import Outbox
 from trellis.client.waiting import WaitingRoom
 from trellis.engines.port import Engine
 
@@ -22,6 +23,7 @@ from trellis.engines.port import Engine
 class _Opened(NamedTuple):
     engine: Engine
     room: WaitingRoom
+    outbox: Outbox
     #: Open as long as the engine is; ending it closes the engine.
     lifetime: AsyncIterator[None]
 
@@ -79,6 +81,10 @@ class Source:
         """Return the place where this loop's waiters wait."""
         return (await self._use()).room
 
+    async def outbox(self) -> Outbox:
+        """Return the way of this loop's single jobs into the engine."""
+        return (await self._use()).outbox
+
     async def close(self) -> None:
         """Close this loop's engine; the next use opens it again."""
         place = self._place()
@@ -120,8 +126,9 @@ class Source:
                 asyncio.run_coroutine_threadsafe(place.opened.room.close(), loop)
 
     async def _use(self) -> _Opened:
-        opened = await self._open()
-        self._place().is_used = True
+        place = self._place()
+        opened = place.opened or await self._open()
+        place.is_used = True
         return opened
 
     def _place(self) -> _Place:
@@ -146,7 +153,7 @@ class Source:
                 await engine.open()
                 lifetime = _lifetime(engine)
                 await anext(lifetime)
-                place.opened = _Opened(engine, WaitingRoom(engine), lifetime)
+                place.opened = _Opened(engine, WaitingRoom(engine), Outbox(engine), lifetime)
             return place.opened
 
 
@@ -155,6 +162,7 @@ async def _close(place: _Place) -> None:
     place.is_used = False
     if opened is not None:
         await opened.room.close()
+        await opened.outbox.close()
         await anext(opened.lifetime, None)
 
 

@@ -22,6 +22,18 @@ from trellis.portal import call
 _PAGE: Final = 500
 
 
+async def store_one(connection: Connection, new: NewJob, tx: object) -> CreateResult:
+    """Store one job; together with others that are created now, unless it has a `tx`."""
+    if tx is None:
+        return await _store_one(connection, new)
+    return (await store(connection, [new], tx))[0]
+
+
+def store_one_sync(connection: Connection, new: NewJob, tx: object) -> CreateResult:
+    """`store_one`, for code without an event loop."""
+    return call(_store_one, connection, new) if tx is None else store_sync(connection, [new], tx)[0]
+
+
 async def store(connection: Connection, jobs: Sequence[NewJob], tx: object) -> list[CreateResult]:
     """Store these jobs; with `tx`, in the caller's transaction."""
     if tx is None:
@@ -42,6 +54,12 @@ def store_sync(connection: Connection, jobs: Sequence[NewJob], tx: object) -> li
         f"{type(tx).__name__} belongs to an event loop, so its transaction can only be joined "
         "there. Write: await create(..., tx=...)"
     )
+
+
+async def _store_one(connection: Connection, new: NewJob) -> CreateResult:
+    outbox = await connection.outbox()
+    await refuse_while_open(outbox.engine)
+    return await outbox.send(new)
 
 
 async def _store(connection: Connection, jobs: Sequence[NewJob]) -> list[CreateResult]:

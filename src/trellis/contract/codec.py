@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
-from pydantic_core import ErrorDetails, PydanticSerializationError
+from pydantic_core import ErrorDetails, SchemaSerializer
 
 from trellis.contract.plain import check_finite, reveal_secrets
 from trellis.contract.secret_fields import ANY, ANY_DEPTH, Steps, secret_steps
@@ -21,6 +23,8 @@ from trellis.core.jsontext import MAX_DEPTH, check_json_text, dump_json, parse_j
 from trellis.errors import ConfigurationError, PayloadInvalid
 
 _SHOWN_PROBLEMS: Final = 3
+#: Values that are written together; each may have a mebibyte.
+_TOGETHER: Final = 50
 #: Neither Python nor pydantic reads longer numbers: each digit would cost more than the last.
 _MOST_DIGITS: Final = 4300
 _MANY_DIGITS: Final = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
@@ -31,6 +35,9 @@ class Codec(Protocol):
 
     def encode(self, value: object, what: str = "payload") -> str:
         """Return the value as JSON text that every engine can store; raise `PayloadInvalid`."""
+
+    def encode_many(self, values: Sequence[object], texts: list[str]) -> None:
+        """Append each value as JSON text, up to the first that `encode` refuses; raise for it."""
 
     def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
         """Return the validated value; raise `PayloadInvalid`."""
@@ -53,6 +60,10 @@ class NothingCodec:
                 f"{type(value).__name__}."
             )
         return "null"
+
+    def encode_many(self, values: Sequence[object], texts: list[str]) -> None:
+        """Accept only None."""
+        _encode_each(self, values, texts)
 
     def decode(self, text: str, what: str = "payload") -> None:
         """Return None, whatever an older version of the type has stored."""
@@ -90,7 +101,8 @@ class PydanticCodec:
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         # What the adapter would call; a job passes here four times.
         self._validator = self._adapter.validator
-        self._serializer = self._adapter.serializer
+        self._write = self._adapter.serializer.to_json
+        self._annotation = annotation
         self._is_class = isinstance(annotation, type)
         self._has_fields = self._is_class and annotation.__module__ != "builtins"
         self._type_name: str = annotation.__name__ if self._is_class else str(annotation)
@@ -102,11 +114,59 @@ class PydanticCodec:
         try:
             valid = self._validator.validate_python(value, by_alias=True, by_name=True)
             text = self._dump(valid)
-        except ValidationError as error:
-            raise self._misfit(error, what, self._instead(value)) from self._cause(error)
-        except (PydanticSerializationError, UnicodeError, ValueError) as error:
-            raise _unwritable(error, what, tell=not self._secrets) from self._cause(error)
-        if "null" in text or "NaN" in text or "Infinity" in text:
+        except ValueError as error:  # which is what pydantic raises, and wrong Unicode
+            raise self._refusal(error, value, what) from self._cause(error)
+        return self._checked(valid, text, what)
+
+    def encode_many(self, values: Sequence[object], texts: list[str]) -> None:
+        """`encode` each, at half the cost."""
+        for start in range(0, len(values), _TOGETHER):
+            some = values[start : start + _TOGETHER]
+            if self._secrets or len(some) == 1:
+                _encode_each(self, some, texts)
+            else:
+                self._encode_some(some, texts)
+
+    def _encode_some(self, values: Sequence[object], texts: list[str]) -> None:
+        """Write a few values; whether each fits its type is asked for all of them at once.
+
+        Pydantic takes longer to be told `warnings="error"` than to write a small model.
+        """
+        validate, write = self._validator.validate_python, self._write
+        valid: list[object] = []
+        written: list[str] = []
+        for value in values:
+            try:
+                each = validate(value, by_alias=True, by_name=True)
+                text = write(each, by_alias=False, round_trip=True, warnings=False).decode()
+            except ValueError as error:
+                self._check_some(valid, written, texts)
+                raise self._refusal(error, value, "payload") from self._cause(error)
+            valid.append(each)
+            written.append(text)
+        self._check_some(valid, written, texts)
+
+    def _check_some(self, valid: list[object], written: list[str], texts: list[str]) -> None:
+        try:
+            self._list_serializer.to_json(valid, by_alias=False, round_trip=True, warnings="error")
+        except ValueError:
+            _encode_each(self, valid, texts)  # the one that raised this raises it alone, too
+            raise
+        checked = self._checked
+        for each, text in zip(valid, written, strict=True):
+            texts.append(checked(each, text, "payload"))
+
+    @cached_property
+    def _list_serializer(self) -> SchemaSerializer:
+        return TypeAdapter(list[self._annotation]).serializer  # type: ignore[name-defined]
+
+    def _checked(self, valid: object, text: str, what: str) -> str:
+        # The first letters are looked for before the words, because most texts do not have them.
+        if (
+            "null" in text
+            or ("N" in text and "NaN" in text)
+            or ("I" in text and "Infinity" in text)
+        ):
             check_finite(self._adapter.dump_python(valid), what)
         return _check(text, what)
 
@@ -130,6 +190,11 @@ class PydanticCodec:
     def secrets(self) -> frozenset[Steps]:
         """Return the ways to what is secret in a stored value."""
         return self._secrets
+
+    def _refusal(self, error: ValueError, value: object, what: str) -> PayloadInvalid:
+        if isinstance(error, ValidationError):
+            return self._misfit(error, what, self._instead(value))
+        return _unwritable(error, what, tell=not self._secrets)
 
     def _misfit(self, error: ValidationError, what: str, instead: str = "") -> PayloadInvalid:
         open_fields = self._open_fields() if self._secrets else None
@@ -157,8 +222,7 @@ class PydanticCodec:
         if self._secrets:
             plain = self._adapter.dump_python(valid, by_alias=False, round_trip=True)
             return dump_json(reveal_secrets(plain))
-        text = self._serializer.to_json(valid, by_alias=False, round_trip=True, warnings="error")
-        return text.decode()
+        return self._write(valid, by_alias=False, round_trip=True, warnings="error").decode()
 
     def _schema(self, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
         """Return the JSON schema, with fields by their own names; empty if there is none."""
@@ -189,6 +253,10 @@ class MsgspecCodec:
             check_finite(self._msgspec.to_builtins(value), what)
         return _check(text, what)
 
+    def encode_many(self, values: Sequence[object], texts: list[str]) -> None:
+        """`encode` each."""
+        _encode_each(self, values, texts)
+
     def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
         """Validate."""
         try:
@@ -217,6 +285,11 @@ def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annota
             f"{annotation!r} cannot be {what}: {error.message.splitlines()[0]} "
             "Use a pydantic model, a dataclass, a TypedDict or a builtin type."
         ) from error
+
+
+def _encode_each(codec: Codec, values: Sequence[object], texts: list[str]) -> None:
+    for value in values:
+        texts.append(codec.encode(value))  # noqa: PERF401 - what came before a refusal must stay
 
 
 def _is_struct(annotation: object) -> bool:

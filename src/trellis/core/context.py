@@ -35,6 +35,12 @@ def fresh_context(request_id: str, trace_bits: int, span_bits: int) -> Context:
     return Context(request_id, traceparent(trace_bits or 1, span_bits or 1, flags=0))
 
 
+def random_traceparent(randomness: bytes) -> str:
+    """Write a traceparent from 24 random bytes, which are never all zero in either part."""
+    digits = randomness.hex()
+    return f"00-{digits[:32]}-{digits[32:]}-00"
+
+
 def traceparent(trace_id: int, span_id: int, flags: int) -> str:
     """Write a W3C traceparent."""
     return f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"

@@ -19,19 +19,21 @@ from typing import Final, NamedTuple
 from trellis.core.job import Fence, JobId, SessionId
 from trellis.core.spans import Instant
 
-_HEADER: Final = struct.Struct("<qddq")  # session, loop moved, lease renewed, attempts begun
+# In this machine's own form: written and read here only, and packed much faster.
+_HEADER: Final = struct.Struct("@qdd")  # session, loop moved, lease renewed
 #: session, token, began, timeout at, started at, job, isolated
-_RECORD: Final = struct.Struct("<qqddq26s?")
-_TIMES: Final = struct.Struct("<ddq")
+_RECORD: Final = struct.Struct("@qqddq26s?")
+_TIMES: Final = struct.Struct("@ddq")
 _TIMES_AT: Final = 16
 _ISOLATED_AT: Final = _RECORD.size - 1
-_TOKEN: Final = struct.Struct("<q")
-_FREE: Final = bytes(_RECORD.size)
-_WORD: Final = struct.Struct("<d")
+_TOKEN: Final = struct.Struct("@q")
+_WORD: Final = struct.Struct("@d")
 _LATELY: Final = 8192
 _MOVED_AT: Final = 8
 _RENEWED_AT: Final = 16
-_BEGUN_AT: Final = 24
+# Called for every job, so they are looked up once.
+_write_record: Final = _RECORD.pack_into
+_write_token: Final = _TOKEN.pack_into
 
 
 class Running(NamedTuple):
@@ -55,10 +57,10 @@ class Board:
     """The shared memory of one worker process; without a file it is seen by the process alone."""
 
     def __init__(self, slots: int, file: int = -1) -> None:
-        self._slots = slots
         self._memory = mmap.mmap(file, board_size(slots))
         self._lately = _HEADER.size + slots * _RECORD.size
-        self._begun = 0
+        self._records = tuple(_HEADER.size + slot * _RECORD.size for slot in range(slots))
+        self._next = self._lately
 
     # -- written by the worker -----------------------------------------------------------------
 
@@ -80,17 +82,18 @@ class Board:
     ) -> None:  # fmt: skip
         """Note that a handler is about to be called in this slot."""
         memory, (session, token) = self._memory, fence
-        _RECORD.pack_into(
-            memory, _HEADER.size + slot * _RECORD.size,
+        _write_record(
+            memory, self._records[slot],
             session, token, began, timeout_at, started_at, job_id.encode(), False,
         )  # fmt: skip
-        _TOKEN.pack_into(memory, self._lately + self._begun % _LATELY * _TOKEN.size, token)
-        self._begun += 1
-        _TOKEN.pack_into(memory, _BEGUN_AT, self._begun)
+        place = self._next
+        _write_token(memory, place, token)
+        place += _TOKEN.size
+        self._next = self._lately if place == len(memory) else place
 
     def isolate(self, slot: int) -> None:
         """Note that the handler of this slot is yet to be called, and not in this process."""
-        start = _HEADER.size + slot * _RECORD.size
+        start = self._records[slot]
         self._memory[start + _ISOLATED_AT] = True
         _WORD.pack_into(self._memory, start + _TIMES_AT + _WORD.size, inf)
 
@@ -98,14 +101,13 @@ class Board:
         self, slot: int, *, began: float, timeout_at: float, started_at: Instant, isolated: bool
     ) -> None:
         """Note that the handler of such a slot is called now; in this process, if not isolated."""
-        start = _HEADER.size + slot * _RECORD.size
+        start = self._records[slot]
         _TIMES.pack_into(self._memory, start + _TIMES_AT, began, timeout_at, started_at)
         self._memory[start + _ISOLATED_AT] = isolated
 
     def end(self, slot: int) -> None:
         """Note that the handler of this slot has ended."""
-        start = _HEADER.size + slot * _RECORD.size
-        self._memory[start : start + _RECORD.size] = _FREE
+        _write_token(self._memory, self._records[slot], 0)  # a record without a session is none
 
     # -- read by the guardian ------------------------------------------------------------------
 
@@ -127,8 +129,8 @@ class Board:
     def running(self) -> list[Running]:
         """Return the attempts whose handlers run."""
         found = []
-        for slot in range(self._slots):
-            record = _RECORD.unpack_from(self._memory, _HEADER.size + slot * _RECORD.size)
+        for start in self._records:
+            record = _RECORD.unpack_from(self._memory, start)
             session, token, began, timeout_at, started_at, job_id, isolated = record
             if session:
                 fence = Fence(SessionId(session), token)
@@ -138,9 +140,8 @@ class Board:
 
     def has_begun(self, fence: Fence) -> bool:
         """Tell whether the handler of this attempt was ever called; if in doubt, it was."""
-        (begun,) = _TOKEN.unpack_from(self._memory, _BEGUN_AT)
-        token = _TOKEN.pack(fence.token)
-        kept = self._memory[self._lately : self._lately + min(begun, _LATELY) * _TOKEN.size]
+        token = _TOKEN.pack(fence.token)  # never 0, which is what a place not yet written holds
+        kept = self._memory[self._lately :]
         at = kept.find(token)
         while at >= 0 and at % _TOKEN.size:
             at = kept.find(token, at + 1)

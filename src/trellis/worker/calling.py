@@ -1,8 +1,9 @@
 """Calling handlers: on the loop without a task of their own, or in threads of our own.
 
 Each call runs in a context of its own, so what a handler sets in a context variable is gone when
-it ends; `enter` puts into that context what belongs to the job. Threads are daemons: a handler
-stuck in a C call cannot keep the process from ending.
+it ends; `enter` puts into that context what belongs to the job. A handler that never waits costs
+no more than one step. Threads are daemons: a handler stuck in a C call cannot keep the process
+from ending.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
 from types import coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from trellis.contract.ambient import current_context
 from trellis.core.context import Context as JobContext
@@ -23,21 +24,25 @@ from trellis.worker.active import ActiveJob, Surroundings
 from trellis.worker.attempt import Attempt
 from trellis.worker.log import JobLog, current_log
 
-R = TypeVar("R")
-
 
 def bind(
     attempt: Attempt, payload: object, surroundings: Surroundings, log: JobLog
 ) -> Callable[[], Any]:
     """Return the call of the handler with what it takes."""
-    kind = attempt.type
-    match kind.takes:
+    return partial(attempt.type.function, *arguments(attempt, payload, surroundings, log))
+
+
+def arguments(
+    attempt: Attempt, payload: object, surroundings: Surroundings, log: JobLog
+) -> tuple[object, ...]:
+    """Return what the handler takes."""
+    match attempt.type.takes:
         case "payload":
-            return partial(kind.function, payload)
+            return (payload,)
         case "job":
-            return partial(kind.function, ActiveJob(payload, attempt, surroundings, log))
+            return (ActiveJob(payload, attempt, surroundings, log),)
         case "nothing":
-            return partial(kind.function)
+            return ()
 
 
 def enter(context: JobContext, log: JobLog) -> None:
@@ -46,22 +51,32 @@ def enter(context: JobContext, log: JobLog) -> None:
     current_log.set(log)
 
 
+def first_step(work: Coroutine[Any, Any, Any], context: JobContext, log: JobLog) -> Any:  # noqa: ANN401 - what asyncio passes along
+    """Enter the job and begin its handler; return what it waits for, or raise `StopIteration`."""
+    current_context.set(context)
+    current_log.set(log)
+    return work.send(None)
+
+
 @coroutine
-def run_in_context(work: Coroutine[Any, Any, R], context: Context) -> Generator[Any, Any, R]:
-    """Await a coroutine inside this context, in the task that awaits us."""
-    step: Callable[[], Any] = partial(work.send, None)
+def go_on(
+    work: Coroutine[Any, Any, Any],
+    context: Context,
+    waits_for: Any,  # noqa: ANN401 - what asyncio passes along
+) -> Generator[Any, Any, Any]:
+    """Await a coroutine that has begun inside this context, in the task that awaits us."""
+    step: Callable[[], Any]
     while True:
         try:
-            waited_for = context.run(step)
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        try:
-            answer = yield waited_for
+            answer = yield waits_for
         except BaseException as error:  # noqa: BLE001 - passed on into the handler
             step = partial(work.throw, error)
         else:
             step = partial(work.send, answer)
+        try:
+            waits_for = context.run(step)
+        except StopIteration as end:
+            return end.value
 
 
 class HandlerThreads:

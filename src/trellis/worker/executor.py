@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from trellis.contract.home import Home
-from trellis.core.commands import FencedCommand, Release
+from trellis.core.commands import FENCED, FencedCommand, Release
 from trellis.errors import PayloadInvalid
 from trellis.worker import verdict
 from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.board import Board
-from trellis.worker.calling import HandlerThreads, bind, enter, run_in_context
+from trellis.worker.calling import HandlerThreads, arguments, bind, enter, first_step, go_on
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.isolation.running import Isolation
 from trellis.worker.isolation.solitude import Solitude
@@ -36,6 +36,7 @@ _TURN: Final = 0.005
 _FAREWELL: Final = 0.25
 
 Settle = Callable[[Attempt, FencedCommand], None]
+Work: TypeAlias = Coroutine[Any, Any, FencedCommand]
 
 
 class Executor:
@@ -80,6 +81,8 @@ class Executor:
         self._resting: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self._bystander: asyncio.Task[bool] | None = None
+        #: When a handler last ended, and when the loop must have its turn.
+        self._now = 0.0
         self._turn_ends = 0.0
         self._closing = False
         self._quiet = asyncio.Event()
@@ -196,7 +199,7 @@ class Executor:
                 self._give_back(attempt)
                 continue
             await self._execute(attempt, task, number)
-            if time.monotonic() > self._turn_ends:
+            if self._now > self._turn_ends:
                 await asyncio.sleep(0)
                 self._turn_ends = time.monotonic() + _TURN
 
@@ -225,9 +228,8 @@ class Executor:
     async def _execute(
         self, attempt: Attempt, task: asyncio.Task[None] | None, number: int
     ) -> None:
-        began = time.monotonic()
+        began, started_at = time.monotonic(), self._time.now()
         fence = attempt.fence
-        started_at = self._time.now()
         attempt.begin(task, began, started_at)
         self._roster.running[fence] = attempt
         job_id = attempt.record.definition.id
@@ -241,7 +243,8 @@ class Executor:
             if attempt.type.in_process or attempt.is_suspect:
                 command = await self._call_apart(attempt, number)
             else:
-                command = await self._call(attempt)
+                called = self._call(attempt)
+                command = called if isinstance(called, FENCED) else await called
         except asyncio.CancelledError as error:
             if self._is_ending:
                 raise
@@ -250,16 +253,18 @@ class Executor:
             command = verdict.raised(attempt, error)
         finally:
             self._board.end(number)
-            self._leave(attempt, time.monotonic() - began)
+            self._leave(attempt, began)
         if command is not None and not attempt.closed:
             attempt.closed = True
             self._settle(attempt, command)
 
-    def _leave(self, attempt: Attempt, took: float) -> None:
+    def _leave(self, attempt: Attempt, began: float) -> None:
+        self._now = now = time.monotonic()
         attempt.running = False
         del self._roster.running[attempt.fence]
-        attempt.type.busy -= 1
-        attempt.type.took(took)
+        kind = attempt.type
+        kind.busy -= 1
+        kind.took(now - began)
         if attempt.stop_reason is None:
             return
         self._roster.has_stopped(attempt)
@@ -271,7 +276,8 @@ class Executor:
             return verdict.raised(attempt, error)
         return verdict.stopped(attempt, attempt.stop_reason, ended=True)
 
-    async def _call(self, attempt: Attempt) -> FencedCommand:
+    def _call(self, attempt: Attempt) -> FencedCommand | Work:
+        """Call the handler; one that never waits has ended when this returns, without a task."""
         kind = attempt.type
         definition = attempt.record.definition
         try:
@@ -280,11 +286,16 @@ class Executor:
             return verdict.failed_for_good(attempt, error.code, str(error))
         context = self._context.copy()
         log = JobLog(attempt, self._surroundings.notes)
-        context.run(enter, definition.context, log)
-        call = bind(attempt, payload, self._surroundings, log)
-        if kind.is_async:
-            return verdict.returned(attempt, await run_in_context(call(), context))
-        return verdict.returned(attempt, await self._in_thread(attempt, call, context))
+        if not kind.is_async:
+            context.run(enter, definition.context, log)
+            call = bind(attempt, payload, self._surroundings, log)
+            return _returned(attempt, self._in_thread(attempt, call, context))
+        work = kind.function(*arguments(attempt, payload, self._surroundings, log))
+        try:
+            waits_for = context.run(first_step, work, definition.context, log)
+        except StopIteration as end:
+            return verdict.returned(attempt, end.value)
+        return _returned(attempt, go_on(work, context, waits_for))
 
     async def _call_apart(self, attempt: Attempt, number: int) -> FencedCommand | None:
         """Run a handler in a process of its own, or a suspect alone in this one."""
@@ -295,7 +306,8 @@ class Executor:
             return await self._isolation.run(attempt, on_begun)
         async with self._solitude.of(attempt):
             self._begin_apart(attempt, number, isolated=False)
-            return await self._call(attempt)
+            called = self._call(attempt)
+            return called if isinstance(called, FENCED) else await called
 
     def _begin_apart(self, attempt: Attempt, number: int, *, isolated: bool) -> None:
         """Note that a handler is called only now, though its attempt has had a slot before."""
@@ -324,3 +336,7 @@ class Executor:
                     attempt.closed = True
                     self._settle(attempt, command)
         return future.result()
+
+
+async def _returned(attempt: Attempt, result: Awaitable[Any]) -> FencedCommand:
+    return verdict.returned(attempt, await result)

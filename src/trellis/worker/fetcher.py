@@ -123,16 +123,18 @@ class Fetcher:
             self.asking_since = None
         self._time.learn(claimed.now, sent)
         if claimed.jobs:
-            arrived = time.monotonic()
-            attempts = [self._attempt(record, arrived) for record in claimed.jobs]
-            self._executor.add(attempts)
+            self._executor.add(self._take(claimed.jobs))
         return claimed.jobs
 
-    def _attempt(self, record: JobRecord, arrived: float) -> Attempt:
-        definition, head = record
-        if head.fence is None:
-            raise RuntimeError(f"The engine handed out job {definition.id} without a fence.")
-        kind = self._planner.types[definition.service, definition.type]
-        attempt = Attempt(record, head.fence, kind, arrived)
-        self._roster.held[head.fence] = attempt
-        return attempt
+    def _take(self, records: Sequence[JobRecord]) -> list[Attempt]:
+        arrived, types, held = time.monotonic(), self._planner.types, self._roster.held
+        attempts = []
+        for record in records:
+            definition, head = record
+            fence = head.fence
+            if fence is None:
+                raise RuntimeError(f"The engine handed out job {definition.id} without a fence.")
+            kind = types[definition.service, definition.type]
+            held[fence] = attempt = Attempt(record, fence, kind, arrived)
+            attempts.append(attempt)
+        return attempts

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from trellis import control
-from trellis.control import Applied, Contended
+from trellis.control import Applied, Contended, Result
 from trellis.core.commands import Complete, FencedCommand
 from trellis.core.lifecycle import Stale
 from trellis.core.states import State
@@ -55,10 +55,10 @@ class Settler:
 
     def put(self, attempt: Attempt, command: FencedCommand) -> None:
         """Take over a settlement; it is stored with the next batch."""
-        self._waiting.append((attempt, command))
-        if not self._news.is_set():
+        if not self._waiting:
             self._news.set()
             self._done.clear()
+        self._waiting.append((attempt, command))
 
     async def flush(self) -> None:
         """Wait until everything taken over is stored."""
@@ -98,22 +98,30 @@ class Settler:
         results = await control.apply_all(self._engine, asked, self._time.now())
         held = self._roster.held
         for (attempt, command), result in zip(batch, results, strict=True):
-            if isinstance(result, Contended):
-                attempt.record = result.record
-                self._waiting.append((attempt, command))
-                continue
-            held.pop(attempt.fence, None)
-            is_over = isinstance(result, Stale)
-            self.refused += is_over
-            self.settled += not is_over
-            if type(command) is not Complete:
-                report(attempt, result)
-            if isinstance(result, Applied):
+            if type(result) is Applied and type(command) is Complete:  # most are
+                held.pop(attempt.fence, None)
+                self.settled += 1
                 self.last_state = result.record.head.state
-            # Only now does the engine keep the key's slot for a handler that may run on, so a
-            # handler that has stopped meanwhile must be reported from here.
-            if (is_over or not getattr(command, "stopped", True)) and not attempt.running:
-                self._roster.has_stopped(attempt)
+            else:
+                self._conclude(attempt, command, result)
+
+    def _conclude(self, attempt: Attempt, command: FencedCommand, result: Result) -> None:
+        if isinstance(result, Contended):
+            attempt.record = result.record
+            self._waiting.append((attempt, command))
+            return
+        self._roster.held.pop(attempt.fence, None)
+        is_over = isinstance(result, Stale)
+        self.refused += is_over
+        self.settled += not is_over
+        if type(command) is not Complete:
+            report(attempt, result)
+        if isinstance(result, Applied):
+            self.last_state = result.record.head.state
+        # Only now does the engine keep the key's slot for a handler that may run on, so a handler
+        # that has stopped meanwhile must be reported from here.
+        if (is_over or not command.stopped) and not attempt.running:
+            self._roster.has_stopped(attempt)
 
     async def _split(self, batch: Sequence[Settlement], error: Exception) -> None:
         if len(batch) > 1:

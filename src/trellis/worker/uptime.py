@@ -7,9 +7,9 @@ from typing import Final
 
 from trellis.core.spans import Micros
 
-_SOURCE: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+SOURCE: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def uptime() -> Micros:
     """Return microseconds since the machine started; engines judge leases by the same clock."""
-    return time.clock_gettime_ns(_SOURCE) // 1000
+    return time.clock_gettime_ns(SOURCE) // 1000

@@ -17,19 +17,21 @@ from trellis.worker.texts import storable
 
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _FRAMES: Final = 20
+#: Makes a named tuple from its fields in order, at half the cost of calling its class.
+_make: Final = tuple.__new__
 
 
 def returned(attempt: Attempt, result: object) -> FencedCommand:
     """Settle an attempt whose handler returned."""
     text: str | None = None
-    try:
-        if result is not None or not attempt.type.may_return_nothing:
+    if result is not None or not attempt.type.may_return_nothing:
+        try:
             text = attempt.type.encode(result, "result")
-    except PayloadInvalid as error:
-        missing = "" if result is not None else " The handler returned None: is a `return` missing?"
-        return failed_for_good(attempt, "result_invalid", f"{error}{missing}")
+        except PayloadInvalid as error:
+            why = "" if result is not None else " The handler returned None: is a `return` missing?"
+            return failed_for_good(attempt, "result_invalid", f"{error}{why}")
     errors = len(attempt.item_errors) if attempt.item_errors else 0
-    return commands.Complete(attempt.fence, text, errors, attempt.started_at)
+    return _make(commands.Complete, (attempt.fence, text, errors, attempt.started_at))
 
 
 def raised(attempt: Attempt, error: BaseException) -> FencedCommand:

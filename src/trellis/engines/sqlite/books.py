@@ -6,7 +6,7 @@ rolled back must be forgotten again, so `forget` is called on every rollback.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trellis.core.policy import Policy, decode_policy, encode_policy
 
@@ -23,6 +23,15 @@ class Lane(NamedTuple):
     priority: int
 
 
+class Kind(NamedTuple):
+    """What new jobs with the same names, policy and options have in common."""
+
+    lane: int
+    policy: int
+    #: They use none of the optional columns and may start at once.
+    is_bare: bool
+
+
 class Books:
     """The numbers one connection knows."""
 
@@ -31,6 +40,8 @@ class Books:
         self._lane_numbers: dict[Lane, int] = {}
         self._policies: dict[int, Policy] = {}
         self._policy_numbers: dict[Policy, int] = {}
+        #: Kinds of new jobs, beside the policy whose identity is part of the key.
+        self.kinds: dict[tuple[Any, ...], tuple[Policy, Kind]] = {}
 
     def forget(self) -> None:
         """Drop everything; it will be read again."""
@@ -38,6 +49,7 @@ class Books:
         self._lane_numbers.clear()
         self._policies.clear()
         self._policy_numbers.clear()
+        self.kinds.clear()
 
     def refresh_lanes(self, tx: Transaction) -> None:
         """Learn of lanes that other processes added."""

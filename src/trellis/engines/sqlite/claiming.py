@@ -9,6 +9,7 @@ values (`build`) while the writer is at the next transaction. What is stored is 
 from __future__ import annotations
 
 import heapq
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -25,21 +26,24 @@ from trellis.engines.sqlite.upkeep import promote_due
 from trellis.engines.sqlkit.rows import Row, decode_failure, decode_tags, encode_ids
 from trellis.engines.values import Claimed, Demand
 
-# Where `claim_rows` has the columns that decide what else a claim must write.
-_LANE, _POLICY, _DEADLINE, _KEY_HASH = 2, 3, 9, 11
-
-
+#: Where the extras of a job have its deadline and the hash of its key.
+_DEADLINE, _KEY_HASH = 2, 4
+_NO_JOBS: Final = "[]"
+_NO_EXTRAS: Final = (None,) * 10
 #: Makes a named tuple from its fields in order, at half the cost of calling its class.
 _make: Final = tuple.__new__
 
 
 class RawClaim(NamedTuple):
-    """What a claim took, as rows; `build` makes the values."""
+    """What a claim took, as `claim_rows` says it; `build` makes the values."""
 
     now: Instant
     session: SessionId
+    #: With the number of a job added, the token of its claim.
     first_token: int = 0
-    rows: Sequence[Row] = ()
+    facts: str = "[]"
+    payloads: str = ""
+    extras: Mapping[str, Row] = {}
     lanes: Mapping[int, Lane] = {}
     policies: Mapping[int, Policy] = {}
 
@@ -60,23 +64,28 @@ def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit:
     lanes = _lanes(tx, demands)
     promote_due(tx, lanes, limit)
     jobs = _pick(tx, demands, lanes, limit)
-    if not jobs:
+    if jobs == _NO_JOBS:
         return nothing
-    rows = tx.rows("claim_rows", encode_ids(jobs))
-    # One random start per batch and a step per job: no two claims ever share a token.
-    first = secrets.randbits(62) + 1
-    raw = RawClaim(
-        tx.now,
-        session,
-        first,
-        rows,
-        {number: tx.books.lane(tx, number) for number in {row[_LANE] for row in rows}},
-        {number: tx.books.policy(tx, number) for number in {row[_POLICY] for row in rows}},
-    )
-    tx.run_many("claim_take", [(row[0], first + i) for i, row in enumerate(rows)], session, tx.now)
-    tx.run_many("claim_event", [(row[0],) for row in rows])
+    raw = _read(tx, session, jobs)
+    tx.run("claim_take", raw.first_token, session, tx.now, jobs)
+    tx.run("claim_event", jobs)
     _write_extras(tx, raw)
     return raw
+
+
+def _read(tx: Transaction, session: SessionId, jobs: str) -> RawClaim:
+    facts, payloads, lanes, policies, extras = tx.rows("claim_rows", jobs)[0]
+    return RawClaim(
+        tx.now,
+        session,
+        # One random start per list and a number per job: no two claims ever share a token.
+        secrets.randbits(62),
+        facts,
+        payloads,
+        json.loads(extras),
+        {number: tx.books.lane(tx, number) for number in json.loads(lanes)},
+        {number: tx.books.policy(tx, number) for number in json.loads(policies)},
+    )
 
 
 def _lanes(tx: Transaction, demands: Sequence[Demand]) -> dict[int, int]:
@@ -96,15 +105,14 @@ def _lanes(tx: Transaction, demands: Sequence[Demand]) -> dict[int, int]:
     }
 
 
-def _pick(
-    tx: Transaction, demands: Sequence[Demand], lanes: dict[int, int], limit: int
-) -> list[int]:
+def _pick(tx: Transaction, demands: Sequence[Demand], lanes: dict[int, int], limit: int) -> str:
+    """Return the numbers of the jobs to take, as the JSON array that the statements unpack."""
     left = [demand.limit for demand in demands]
     if len(lanes) == 1:
         ((lane, demand),) = lanes.items()
-        found = tx.rows("claim_pick_few", lane, tx.now, min(limit, left[demand]))
-        return [job for (job,) in found]
-    return _merge(tx, lanes, left, limit)
+        ((picked,),) = tx.rows("claim_pick_few", lane, tx.now, min(limit, left[demand]))
+        return str(picked)
+    return encode_ids(_merge(tx, lanes, left, limit))
 
 
 def _merge(tx: Transaction, lanes: dict[int, int], left: list[int], limit: int) -> list[int]:
@@ -131,37 +139,50 @@ def _merge(tx: Transaction, lanes: dict[int, int], left: list[int], limit: int) 
 
 def _write_extras(tx: Transaction, raw: RawClaim) -> None:
     """Write what only some jobs need: when to look at them, and who holds their slot."""
-    for i, row in enumerate(raw.rows):
-        policy = raw.policies[row[_POLICY]]
-        if row[_DEADLINE] is not None or policy.is_watched:
-            record = _record(raw, i, row)
-            tx.run("claim_watch", look_at(*record), row[0])
-        if row[_KEY_HASH] is not None:
-            tx.run("claim_slot", raw.session, raw.first_token + i, row[0])
+    if not _has_timers_or_keys(raw):
+        return
+    for record in build(raw).jobs:
+        definition, head = record
+        if definition.deadline_at is not None or definition.policy.is_watched:
+            tx.run("claim_watch", look_at(definition, head), definition.row)
+        if definition.key_hash is not None and head.fence is not None:
+            tx.run("claim_slot", *head.fence, definition.row)
+
+
+def _has_timers_or_keys(raw: RawClaim) -> bool:
+    return any(policy.is_watched for policy in raw.policies.values()) or any(
+        extra[_DEADLINE] is not None or extra[_KEY_HASH] is not None
+        for extra in raw.extras.values()
+    )
 
 
 def build(raw: RawClaim) -> Claimed:
     """Make the values of a claim."""
-    records = tuple(_record(raw, i, row) for i, row in enumerate(raw.rows))
-    return Claimed(raw.now, records)
-
-
-def _record(raw: RawClaim, index: int, row: Row) -> JobRecord:
-    (
-        seq, job_id, lane_number, policy, payload, created_at, request_id, traceparent, tracestate,
-        deadline_at, key, key_hash, tags, config, expect, schema_version, clone_of,
-        version, generation, attempt, claims, crashes, run_at, suspect, error,
-    ) = row  # fmt: skip
-    lane = raw.lanes[lane_number]
-    context = _make(Context, (request_id, traceparent, tracestate))
-    definition = (
-        seq, job_id, lane.service, lane.type, lane.queue, payload, raw.policies[policy], context,
-        lane.priority, created_at, deadline_at, key, key_hash,
-        () if tags is None else decode_tags(tags), config, expect, schema_version, clone_of,
-    )  # fmt: skip
-    fence = _make(Fence, (raw.session, raw.first_token + index))
-    head = (
-        State.ACTIVE, version + 1, generation, attempt + 1, claims + 1, crashes, run_at, fence,
-        raw.now, None, False, suspect == 1, None if error is None else decode_failure(error), None,
-    )  # fmt: skip
-    return _make(JobRecord, (_make(Definition, definition), _make(Head, head)))
+    now, session, first_token, facts, payloads, extras, lanes, policies = raw
+    records: list[JobRecord] = []
+    end = 0
+    for (
+        row, job_id, lane_number, policy, length, created_at, traceparent, schema_version,
+        version, generation, attempt, claims, crashes, run_at, suspect,
+    ) in json.loads(facts):  # fmt: skip
+        (
+            request_id, tracestate, deadline_at, key, key_hash, tags, config, expect, clone_of,
+            error,
+        ) = extras.get(str(row), _NO_EXTRAS) if extras else _NO_EXTRAS  # fmt: skip
+        start, end = end, end + length
+        lane = lanes[lane_number]
+        context = _make(
+            Context, (job_id if request_id is None else request_id, traceparent, tracestate)
+        )
+        definition = (
+            row, job_id, lane.service, lane.type, lane.queue, payloads[start:end],
+            policies[policy], context, lane.priority, created_at, deadline_at, key, key_hash,
+            () if tags is None else decode_tags(tags), config, expect, schema_version, clone_of,
+        )  # fmt: skip
+        head = (
+            State.ACTIVE, version + 1, generation, attempt + 1, claims + 1, crashes, run_at,
+            _make(Fence, (session, first_token + row)), now, None, False, suspect == 1,
+            None if error is None else decode_failure(error), None,
+        )  # fmt: skip
+        records.append(_make(JobRecord, (_make(Definition, definition), _make(Head, head))))
+    return Claimed(now, tuple(records))

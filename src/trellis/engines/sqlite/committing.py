@@ -17,7 +17,9 @@ from trellis.core.commands import Complete
 from trellis.core.lifecycle import Transition, may_run_on
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
+from trellis.engines.sqlite import completing
 from trellis.engines.sqlite.books import Lane
+from trellis.engines.sqlite.completing import Successes
 from trellis.engines.sqlite.journaling import Shaped, journal, journal_many, shape_many
 from trellis.engines.sqlite.keying import (
     gather_facts,
@@ -38,6 +40,9 @@ class Batch:
     """Decisions to store; the rows of plain settlements are made before the writer's turn."""
 
     transitions: Sequence[Transition]
+    #: What is stored by `completing`, and the places of the others.
+    completed: Successes | None
+    others_at: Sequence[int]
     guards: list[Row] = field(default_factory=list)
     successes: list[Row] = field(default_factory=list)
     others: list[Row] = field(default_factory=list)
@@ -46,9 +51,9 @@ class Batch:
 
 def prepare(transitions: Sequence[Transition]) -> Batch:
     """Make the rows of a call, on the caller's thread."""
-    if len(transitions) < 2 or not all(map(_is_plain_end, transitions)):  # noqa: PLR2004
-        return Batch(transitions)
-    batch = Batch(transitions)
+    batch = Batch(transitions, *completing.gather(transitions))
+    if batch.completed or len(transitions) < 2 or not all(map(_is_plain_end, transitions)):  # noqa: PLR2004
+        return batch
     for transition in transitions:
         batch.guards.append(_guard(transition))
         if isinstance(transition.command, Complete):
@@ -62,13 +67,18 @@ def prepare(transitions: Sequence[Transition]) -> Batch:
 def commit(tx: Transaction, batch: Batch) -> list[CommitResult]:
     """Store decisions, each on its own."""
     tx.topics.update(("ready", "settled"))
-    if batch.guards:
+    results: list[CommitResult] = [_COMMITTED] * len(batch.transitions)
+    places: Sequence[int] = range(len(results))
+    if batch.completed or batch.guards:
         tx.savepoint()
         if _end_together(tx, batch):
             tx.release()
-            return [_COMMITTED] * len(batch.transitions)
-        tx.undo()
-    return [commit_one(tx, transition) for transition in batch.transitions]
+            places = batch.others_at if batch.completed else ()
+        else:
+            tx.undo()
+    for place in places:
+        results[place] = commit_one(tx, batch.transitions[place])
+    return results
 
 
 def _is_plain_end(transition: Transition) -> bool:
@@ -81,6 +91,8 @@ def _is_plain_end(transition: Transition) -> bool:
 
 
 def _end_together(tx: Transaction, batch: Batch) -> bool:
+    if batch.completed:
+        return completing.store(tx, batch.completed)
     if tx.run_many("commit_end", batch.guards) != len(batch.guards):
         return False
     tx.run_many("commit_outcome", batch.successes)

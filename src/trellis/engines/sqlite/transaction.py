@@ -25,6 +25,8 @@ STATEMENTS = load_statements("trellis.engines.sqlite")
 #: Rows per statement when there are many: one call into SQLite instead of one per row, which also
 #: lets other threads run meanwhile. Few sizes, so that few statements are prepared.
 _CHUNKS: Final = (100, 10)
+#: The same where a statement can be filled up with rows that change nothing.
+_SIZES: Final = (8, 16, 32, 64, 128, 256, 512)
 _is_none: Final = partial(operator.is_, None)
 _VALUES: Final = re.compile(r"values (\([?, 0-9]+\))")
 
@@ -85,6 +87,30 @@ class Transaction:
         `head` is bound to what stands before the values.
         """
         return self._run_wide(name, rows, head, ())
+
+    def run_joined(
+        self,
+        name: str,
+        values: list[Any],
+        *head: Any,  # noqa: ANN401
+        nulls: tuple[bool, ...] = (),
+    ) -> int:
+        """Execute a statement that joins `values (...)` with a table by number, for many rows.
+
+        The rows come as one list of values. A call takes as few statements as can be: the last one
+        is filled up with rows of zeros, which are the number of nothing.
+        """
+        width = STATEMENTS[name].count("?") - len(head) - sum(nulls)
+        changed = done = 0
+        while done < len(values):
+            left = (len(values) - done) // width
+            size = next((each for each in _SIZES if each >= left), _SIZES[-1])
+            part = values[done : done + size * width]
+            done += len(part)
+            part += [0] * (size * width - len(part))
+            failpoints.reach("sqlite.statement")
+            changed += self._connection.execute(_widen(name, size, nulls), (*head, *part)).rowcount
+        return changed
 
     def _run_wide(self, name: str, rows: Sequence[Row], head: Row, nulls: tuple[bool, ...]) -> int:
         changed = done = 0

@@ -1,0 +1,176 @@
+"""Storing plain jobs, which have no key and no mark: nothing but their id can keep them out.
+
+A page of them takes a handful of statements, however many they are. If one of the ids is already
+there, SQLite says so while nothing but job rows is written: these are removed, and the page is left
+to whoever looks at each job.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trellis.core.admission import check_new_job
+from trellis.core.events import Event
+from trellis.core.job import Head, NewJob, deadline_of
+from trellis.core.lifecycle import born, first_run_at
+from trellis.core.policy import Policy
+from trellis.core.spans import Instant
+from trellis.engines.sqlite.books import Kind, Lane
+from trellis.engines.sqlite.journaling import journal_many, shape, shape_many
+from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlkit.rows import Row, encode_tags
+from trellis.engines.values import Accepted, CreateResult
+
+#: priority and what follows it in a `NewJob`.
+_OPTIONS: Final = NewJob._fields.index("priority")
+#: What follows the priority of a job that asks for nothing special.
+_BARE: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
+#: Makes a named tuple from its fields in order, at half the cost of calling its class.
+_make: Final = tuple.__new__
+
+
+def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] | None:
+    """Store these jobs; None if one of them is not plain or must be looked at, and nothing is."""
+    last = last_seq(tx)
+    rows = _Rows.of(tx, jobs, last)
+    if rows is None:
+        return None
+    try:
+        tx.run_many("create_job", rows.jobs)
+        tx.run_sparse("create_job_full", rows.full_jobs)
+    except sqlite3.IntegrityError:
+        tx.run("create_undo", last)
+        return None
+    rows.write_queue(tx, last)
+    tx.run("create_counter_set", last + len(jobs))
+    return [_make(Accepted, (new[0],)) for new in jobs]
+
+
+class _Rows:
+    """Rows of one call, by statement."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Row] = []
+        self.full_jobs: list[Row] = []
+        self.full_queue: list[Row] = []
+        self.full_events: list[tuple[int, Event]] = []
+
+    @classmethod
+    def of(cls, tx: Transaction, jobs: Sequence[NewJob], seq: int) -> _Rows | None:
+        """Return the rows of these jobs; None if one is not plain or its queue is draining."""
+        rows, now, kinds = cls(), tx.now, _Kinds(tx)
+        names: Row = ()
+        options: Row = ()
+        policy: Policy | None = None
+        for new in jobs:
+            # Most are like the one before; by place, because names cost a call each.
+            if new[5] is not policy or new[_OPTIONS:] != options or new[1:4] != names:
+                kind = kinds.of(new)
+                if kind is None:
+                    return None
+                lane, number, is_bare = kind
+                names, policy, options = new[1:4], new[5], new[_OPTIONS:]
+            seq += 1
+            request_id, traceparent, tracestate = new[6]
+            if is_bare and request_id == new[0] and tracestate is None:
+                rows.jobs.append((seq, new[0], lane, number, new[4], now, traceparent))
+            else:
+                rows.add_full(new, seq, lane, number, now)
+        return rows
+
+    def add_full(self, new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> None:
+        """Add a job that is not bare: delayed, with a deadline, tagged, ..."""
+        event, head = born(now, first_run_at(new, now))
+        tail = queue_tail("ready" if head.run_at == now else "later", head)
+        self.full_jobs.append(job_row(new, seq, lane, policy, now))
+        self.full_queue.append((seq, lane, *tail, None, None, deadline_of(new, now)))
+        self.full_events.append((seq, event))
+
+    def write_queue(self, tx: Transaction, last: int) -> None:
+        """Insert what belongs to the job rows behind `last`, which are written."""
+        event, head = born(tx.now, tx.now)
+        _, (_, *event_tail) = shape(0, event)
+        tail = queue_tail("ready", head)
+        if not self.full_jobs:
+            # They are all alike, so SQLite writes them itself.
+            tx.run("create_queue_alike", *tail, last)
+            tx.run("create_event_alike", *event_tail, last)
+            return
+        tx.run_many("create_queue", [(seq, lane, *tail) for seq, _, lane, *_ in self.jobs])
+        tx.run_many("event", [(seq, *event_tail) for seq, *_ in self.jobs])
+        tx.run_sparse("create_queue_full", self.full_queue)
+        journal_many(tx, shape_many(self.full_events))
+
+
+class _Kinds:
+    """The kinds of jobs in one call, each looked into once."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._known: dict[tuple[Any, ...], Kind | None] = {}
+
+    def of(self, new: NewJob) -> Kind | None:
+        """Return a job's kind; None if it is not plain or its queue is draining."""
+        # By the policy's identity, because its hash is slow.
+        like = (new[1:4], id(new.policy), new[_OPTIONS:])
+        if like not in self._known:
+            is_plain = new.key is None and new.dedupe is None and new.idempotency_key is None
+            is_open = is_plain and not is_draining(self._tx, new.service, new.queue)
+            self._known[like] = self._look(new, like) if is_open else None
+        return self._known[like]
+
+    def _look(self, new: NewJob, like: tuple[Any, ...]) -> Kind:
+        policy, kind = self._tx.books.kinds.get(like, (None, None))
+        if kind is not None and policy is new.policy:
+            return kind
+        check_new_job(new)
+        kind = Kind(*numbers(self._tx, new), is_bare=new[_OPTIONS + 1 :] == _BARE)
+        if kind.is_bare:  # of these there are few; options may differ from job to job
+            self._tx.books.kinds[like] = (new.policy, kind)
+        return kind
+
+
+def is_draining(tx: Transaction, service: str, queue: str) -> bool:
+    """Tell whether a queue accepts nothing new."""
+    row = tx.one("queue_setting", service, queue)
+    return bool(row and row[1])
+
+
+def last_seq(tx: Transaction) -> int:
+    """Return the number of the last job that was stored."""
+    row = tx.one("create_counter")
+    return row[0] if row else 0
+
+
+def numbers(tx: Transaction, new: NewJob) -> tuple[int, int]:
+    """Return the numbers of a job's lane and policy."""
+    lane = Lane(new.service, new.queue, new.type, new.priority)
+    return tx.books.lane_number(tx, lane), tx.books.policy_number(tx, new.policy)
+
+
+def queue_tail(park: str, head: Head) -> Row:
+    """Return the columns of a queue row behind job and lane."""
+    return (park, head.state.value, head.version, head.generation, head.claims, head.run_at)
+
+
+def job_row(new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> Row:
+    """Return all columns of a job row."""
+    return (
+        seq,
+        new.id,
+        lane,
+        policy,
+        new.payload,
+        now,
+        *new.context,
+        deadline_of(new, now),
+        new.key,
+        new.key_hash,
+        encode_tags(new.tags),
+        new.config,
+        new.expect,
+        new.schema_version,
+        new.clone_of,
+    )

@@ -1,0 +1,1 @@
+delete from trellis_job where seq > ?
