@@ -116,7 +116,7 @@ class Keeper:
 
     def _initial(self, version: int) -> Path:
         """Return the data folder that all servers of a version begin with; made once."""
-        home = self._folders.disk / f"initial-{version}"
+        home = self._folders.memory / f"initial-{version}"
         if not home.exists():
             self._account.make_folder(home)
             self._initialise(version, home)
@@ -146,6 +146,7 @@ class Desk:
         self._owner = os.pidfd_open(owner)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(keeper.door))
+        keeper.door.chmod(0o600)  # before anybody is heard
         self._listener.listen(64)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._owner, selectors.EVENT_READ, None)
@@ -232,6 +233,7 @@ def main(owner: int) -> None:
     if os.fork():
         return  # whoever started us waits for this process only
     os.setsid()
+    os.umask(0o022)  # copied programs are for another account
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     kernel.adopt_orphans()

@@ -143,7 +143,7 @@ def test_a_keeper_that_was_killed_is_replaced_and_swept_up(
     try:
         assert not left.exists()
         assert not folder_of(url).exists()
-        psycopg.connect(shared(second, 18).url()).close()
+        assert not is_gone(second.ask("pid"))
     finally:
         second.end_keeper()
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import asyncpg
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
 from tests.servers.address import Address
+from tests.servers.pipeline import ask_at_once, next_answer
 from tests.servers.pooler import Pooler
 from tests.servers.postgres import Server
 
@@ -47,6 +49,16 @@ def test_psycopg_works_without_named_statements(plain: psycopg.Connection) -> No
     with plain.pipeline():
         found = [plain.execute("select name from plants order by 1") for _ in range(3)]
     assert [cursor.fetchall() for cursor in found] == [[("fern",), ("moss",)]] * 3
+
+
+def test_transactions_asked_at_once_are_answered_in_order(plain: psycopg.Connection) -> None:
+    line = plain.pgconn
+    ask_at_once(line, b"select 1", b"no sql", b"begin", b"commit")
+    ok, rows, wrong = ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.FATAL_ERROR
+    for expected in (rows, wrong, ok, ok):
+        answers = [next_answer(line) for _ in range(3)]
+        assert answers == [expected, None, ExecStatus.PIPELINE_SYNC]
+    line.exit_pipeline_mode()
 
 
 def test_transactions_land_on_different_connections_and_stay_there(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import LiteralString
+from typing import Literal, LiteralString
 
 import asyncpg
 import psycopg
@@ -35,7 +35,7 @@ def test_both_versions_are_what_they_say(
     postgres_server: Databases, request: pytest.FixtureRequest
 ) -> None:
     asked = request.node.callspec.params["postgres_server"]
-    assert postgres_server.version == asked
+    assert asked in {postgres_server.version, "given"}
 
 
 async def test_a_test_gets_an_empty_database_that_both_drivers_reach(postgres_url: str) -> None:
@@ -115,19 +115,22 @@ def test_nobody_gets_in_without_the_password(own_postgres: Server) -> None:
 
 @pytest.mark.parametrize("how", ["fast", "immediate"])
 @only_18
-def test_what_was_committed_is_there_after_a_restart(own_postgres: Server, how: str) -> None:
-    url = own_postgres.new_database()
-    run(url, "create table plants as select 'fern' as name")
-    own_postgres.stop("fast" if how == "fast" else "immediate")
+def test_what_was_committed_is_there_after_a_restart(
+    own_postgres: Server, how: Literal["fast", "immediate"]
+) -> None:
+    url = own_postgres.url()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create table if not exists stops (how text)")
+        connection.execute("insert into stops values (%s)", [how])
+    own_postgres.stop(how)
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
     own_postgres.start()
-    assert ask(url, "select name from plants") == "fern"
-    own_postgres.drop(url)
+    assert ask(url, "select count(*) from stops where how = %s", how) == 1
 
 
 def test_a_killed_server_recovers_what_was_committed_and_only_that(own_postgres: Server) -> None:
-    url = own_postgres.new_database()
+    url = own_postgres.url()
     with psycopg.connect(url) as open_one:
         run(url, "create table plants as select 'fern' as name")
         open_one.execute("insert into plants values ('moss')")
@@ -136,7 +139,6 @@ def test_a_killed_server_recovers_what_was_committed_and_only_that(own_postgres:
             open_one.execute("select 1")
     own_postgres.start()
     assert ask(url, "select string_agg(name, ' ') from plants") == "fern"
-    own_postgres.drop(url)
 
 
 @only_18

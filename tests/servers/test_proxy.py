@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import select
+import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import LiteralString
@@ -12,8 +13,9 @@ import asyncpg
 import psycopg
 import pytest
 from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGconn
 
+from tests.servers.address import Address
+from tests.servers.pipeline import ask_at_once, next_answer
 from tests.servers.postgres import Server
 from tests.servers.proxy import Proxy
 
@@ -116,13 +118,19 @@ async def test_a_frozen_network_answers_nothing_and_delivers_late(
     await connection.close()
 
 
-async def test_a_client_that_leaves_a_frozen_network_is_not_missed(proxy: Proxy) -> None:
-    connection = await asyncpg.connect(proxy.url)
-    proxy.freeze()
-    connection.terminate()
-    assert proxy.connections == 1  # half open: the server still holds its end
-    proxy.thaw()
-    await asyncio.to_thread(proxy.wait_for_connections, 0)
+def test_a_client_that_leaves_a_frozen_network_is_not_missed(proxy: Proxy) -> None:
+    address = Address.of(proxy.url)
+    with psycopg.connect(proxy.url) as leaver:
+        proxy.freeze()
+        with socket.socket(fileno=os.dup(leaver.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)  # without a word
+        with socket.create_connection((address.host, address.port)):
+            proxy.wait_for_connections(2)  # so the proxy has looked after that
+            for _ in range(100):
+                assert proxy.connections == 2  # half open: the server still holds its end
+                proxy.delay(0)
+            proxy.thaw()
+            proxy.wait_for_connections(1)
 
 
 async def test_only_the_answers_may_be_frozen(
@@ -204,26 +212,13 @@ def test_answers_before_the_lost_one_get_through(
     loss = proxy.lose_next_reply(to="moss")
     with psycopg.connect(proxy.url) as connection:
         line = connection.pgconn
-        line.enter_pipeline_mode()
-        for name in (b"fern", b"moss"):  # both are asked before either is answered
-            line.send_query_params(b"insert into plants values ('%s')" % name, None)
-            line.pipeline_sync()
-        line.flush()
-        answers = [_answer(line) for _ in range(3)]
+        ask_at_once(line, *(b"insert into plants values ('%s')" % n for n in (b"fern", b"moss")))
+        answers = [next_answer(line) for _ in range(3)]
         assert answers == [ExecStatus.COMMAND_OK, None, ExecStatus.PIPELINE_SYNC]
         with pytest.raises(psycopg.OperationalError):
-            _answer(line)
+            next_answer(line)
     loss.wait()
     assert plants() == ["fern", "moss"]
-
-
-def _answer(line: PGconn) -> ExecStatus | None:
-    """Read one answer as it comes; libpq's own wait would keep the proxy's thread from running."""
-    while line.is_busy():
-        select.select([line.socket], [], [])
-        line.consume_input()
-    answer = line.get_result()
-    return None if answer is None else ExecStatus(answer.status)
 
 
 async def test_a_lost_request_never_runs(proxy: Proxy, plants: Callable[[], list[str]]) -> None:
