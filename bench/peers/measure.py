@@ -143,13 +143,14 @@ class _Drain:
 
     def watch(self) -> Drained:
         """Wait for its end, or until time is up; return what it was."""
-        jobs, half = self.bench.sizes.drain, self.bench.sizes.drain_seconds / 2
+        jobs, longest = self.bench.sizes.drain, self.bench.sizes.drain_seconds
         self.workers.wait_until(lambda: self._starts() > 0, "a first handler's start")
         before = self._cpu()
-        self.workers.wait(lambda: self._starts() >= jobs // 2, half)
+        if not self.workers.wait(lambda: self._starts() >= jobs // 2, longest / 2):
+            longest /= 2  # it would not get there: what it has done by now is its rate
         open_ones = store.connections(self.connection)
-        self.workers.wait(lambda: self._starts() >= jobs, half)
-        seen = self._wait_for_settlement()
+        self.workers.wait(lambda: self._starts() >= jobs, longest - self._age(time.monotonic_ns()))
+        seen = self._wait_for_settlement(longest)
         used = [late - soon for late, soon in zip(self._cpu(), before, strict=True)]
         done, starts = jobs + self.backlog - seen.jobs, self._starts()
         if not 0 < done <= starts:
@@ -167,10 +168,10 @@ class _Drain:
         server = processes.cpu_seconds([self.bench.server.pid])
         return processes.cpu_seconds(self.workers.pids), server
 
-    def _wait_for_settlement(self) -> Left:
+    def _wait_for_settlement(self, longest: float) -> Left:
         """Ask the store until only the backlog is left or time is up; most of the time, wait."""
         seen = store.left(self.connection, self.bench.system)
-        while seen.jobs > self.backlog and self._age(seen.at) < self.bench.sizes.drain_seconds:
+        while seen.jobs > self.backlog and self._age(seen.at) < longest:
             time.sleep(max(0.002, 3e-9 * (time.monotonic_ns() - seen.at)))
             seen = store.left(self.connection, self.bench.system)
         return seen

@@ -19,7 +19,8 @@ class Sizes:
     #: Jobs by bulk calls, and how long that may take.
     many: int
     many_seconds: float
-    #: Jobs of a drain, and how long it may take from the first handler's start.
+    #: Jobs of a drain, and how long it may take from the first handler's start; who has not begun
+    #: half of them in half of that time is stopped there.
     drain: int
     drain_seconds: float
     #: Jobs that wait behind those of a drain.

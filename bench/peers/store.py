@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import psycopg
-from psycopg import IsolationLevel
 
 from bench.peers.server import Server
 from bench.peers.systems import System
@@ -26,7 +25,6 @@ class Left(NamedTuple):
 def connected(url: str) -> Iterator[psycopg.Connection]:
     """Connect for the length of the block; each statement is a transaction."""
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.isolation_level = IsolationLevel.REPEATABLE_READ
         yield connection
 
 
