@@ -46,7 +46,7 @@ def main() -> None:
     facts |= {**_facts(results), "took": f"{took / 60:.1f} minutes"}
     _report(results, sizes, facts, options, options.results / name)
     if options.quick:
-        print("A quick run tries everything out; it is too short for its rates to count.")
+        print("A quick run tries everything out; neither its rates nor its verdicts count.")
 
 
 def _report(

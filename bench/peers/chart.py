@@ -1,4 +1,4 @@
-"""The chart for the docs: one SVG with a panel per figure, a bar per system, longest first.
+"""The chart for the docs: one SVG with a panel per figure, a bar per system, the best first.
 
 It is drawn from the same medians as the table, with a line from the lowest to the highest round.
 Who has no figure keeps a row that says why.
@@ -6,6 +6,7 @@ Who has no figure keeps a row that says why.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
@@ -48,7 +49,7 @@ def _panel(results: Results, figure: Figure) -> Iterator[str]:
     yield _text(0, 26, name, _INK, weight="bold")
     found = {who: results.series(who, figure) for who in results.systems}
     longest = max((max(series.middles) for series in found.values() if series), default=1.0)
-    for number, who in enumerate(_sorted(found)):
+    for number, who in enumerate(_sorted(found, figure)):
         y = _HEAD + number * _ROW
         yield _text(0, y + 12, who, _INK)
         series = found[who]
@@ -58,12 +59,14 @@ def _panel(results: Results, figure: Figure) -> Iterator[str]:
             yield from _bar(y, series, longest, _OURS if who == results.ours else _THEIRS)
 
 
-def _sorted(found: dict[str, Series | None]) -> Sequence[str]:
-    def length(who: str) -> float:
+def _sorted(found: dict[str, Series | None], figure: Figure) -> Sequence[str]:
+    def rank(who: str) -> float:
         series = found[who]
-        return -1.0 if series is None else series.median
+        if series is None:
+            return math.inf
+        return series.median if figure in COSTS else -series.median
 
-    return sorted(found, key=length, reverse=True)
+    return sorted(found, key=rank)
 
 
 def _bar(y: int, series: Series, longest: float, colour: str) -> Iterator[str]:
@@ -77,7 +80,7 @@ def _bar(y: int, series: Series, longest: float, colour: str) -> Iterator[str]:
         f'<line x1="{place(low)}" x2="{place(high)}" y1="{y + 7}" y2="{y + 7}" '
         f'stroke="{_INK}" stroke-width="1.5"/>'
     )
-    digits = 0 if series.median >= 100 else 2
+    digits = 0 if series.median >= 100 else 2 if series.median >= 1 else 3
     yield _text(_NAME + _BAR + 8, y + 12, f"{series.median:,.{digits}f}", _INK)
 
 

@@ -93,10 +93,11 @@ def create_many(bench: Bench) -> float:
 
 def drain(bench: Bench, count: int, backlog: int = 0) -> Drained:
     """Drain jobs with so many worker processes, while a backlog waits behind them."""
+    jobs = bench.sizes.drain * count
     with _fresh(bench) as (url, folder):
-        fill(bench, url, folder, bench.sizes.drain + backlog)
+        fill(bench, url, folder, jobs + backlog)
         with store.connected(url) as connection, bench.workers(url, folder, count) as workers:
-            return _Drain(bench, workers, connection, folder, backlog).watch()
+            return _Drain(bench, workers, connection, folder, jobs).watch(backlog)
 
 
 def latency(bench: Bench) -> Values:
@@ -139,26 +140,24 @@ class _Drain:
     workers: Workers
     connection: psycopg.Connection
     folder: Path
-    backlog: int
+    jobs: int
 
-    def watch(self) -> Drained:
-        """Wait for its end, or until time is up; return what it was."""
-        jobs, longest = self.bench.sizes.drain, self.bench.sizes.drain_seconds
+    def watch(self, backlog: int) -> Drained:
+        """Wait until only the backlog is left, or until time is up; return what it was."""
+        jobs, longest = self.jobs, self.bench.sizes.drain_seconds
         self.workers.wait_until(lambda: self._starts() > 0, "a first handler's start")
         before = self._cpu()
         if not self.workers.wait(lambda: self._starts() >= jobs // 2, longest / 2):
             longest /= 2  # it would not get there: what it has done by now is its rate
         open_ones = store.connections(self.connection)
         self.workers.wait(lambda: self._starts() >= jobs, longest - self._age(time.monotonic_ns()))
-        seen = self._wait_for_settlement(longest)
+        seen = self._wait_for_settlement(backlog, longest)
         used = [late - soon for late, soon in zip(self._cpu(), before, strict=True)]
-        done, starts = jobs + self.backlog - seen.jobs, self._starts()
+        done, starts = jobs + backlog - seen.jobs, self._starts()
         if not 0 < done <= starts:
             raise PeerFailed(f"{done:,} jobs are settled and {starts:,} handlers began: no rate")
         worker, server = (1000 * seconds / done for seconds in used)
-        return Drained(
-            done / self._age(seen.at), seen.jobs > self.backlog, worker, server, open_ones
-        )
+        return Drained(done / self._age(seen.at), seen.jobs > backlog, worker, server, open_ones)
 
     def _starts(self) -> int:
         return marks.count(self.folder, "start")
@@ -168,10 +167,10 @@ class _Drain:
         server = processes.cpu_seconds([self.bench.server.pid])
         return processes.cpu_seconds(self.workers.pids), server
 
-    def _wait_for_settlement(self, longest: float) -> Left:
+    def _wait_for_settlement(self, backlog: int, longest: float) -> Left:
         """Ask the store until only the backlog is left or time is up; most of the time, wait."""
         seen = store.left(self.connection, self.bench.system)
-        while seen.jobs > self.backlog and self._age(seen.at) < longest:
+        while seen.jobs > backlog and self._age(seen.at) < longest:
             time.sleep(max(0.002, 3e-9 * (time.monotonic_ns() - seen.at)))
             seen = store.left(self.connection, self.bench.system)
         return seen

@@ -1,4 +1,4 @@
-"""How much is measured: 100,000 jobs per drain and round, or a few jobs to try everything."""
+"""How much is measured: 100,000 jobs per process and drain, or a few jobs to try everything."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Sizes:
     #: Jobs by bulk calls, and how long that may take.
     many: int
     many_seconds: float
-    #: Jobs of a drain, and how long it may take from the first handler's start; who has not begun
-    #: half of them in half of that time is stopped there.
+    #: Jobs of a drain per worker process, and how long it may take from the first handler's start;
+    #: who has not begun half of them in half of that time is stopped there.
     drain: int
     drain_seconds: float
     #: Jobs that wait behind those of a drain.
