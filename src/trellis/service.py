@@ -21,6 +21,7 @@ from trellis.contract.settings import WorkerSettings, worker_settings
 from trellis.contract.settings_file import environment
 from trellis.core.names import check_service
 from trellis.core.spans import Span
+from trellis.engines.urls import shown
 from trellis.errors import ConfigurationError, UnknownJobType
 from trellis.portal import synced
 from trellis.worker.active import ActiveJob
@@ -276,8 +277,8 @@ async def work(
     for service in services:
         if service.url != connection.url:
             raise ConfigurationError(
-                f"One worker has one engine, but {services[0].name} uses {connection.url} and "
-                f"{service.name} uses {service.url}. Start two workers, or give --url."
+                f"One worker has one engine, but {services[0].name} uses {shown(connection.url)} "
+                f"and {service.name} uses {shown(service.url)}. Start two workers, or give --url."
             )
     for service in services:
         service.load_included()

@@ -1,4 +1,4 @@
-"""A manual clock inside the server: the engine's own SQL reads it, so nothing of the engine differs."""
+"""A manual clock inside the server: the engine's own SQL reads it, and nothing else differs."""
 
 from __future__ import annotations
 

@@ -46,4 +46,4 @@ def test_random_lives_are_those_of_the_memory_engine(
                 self._clock.close()
                 postgres_server.drop(self._url)
 
-    run_state_machine_as_test(PostgresModel, settings=settings(THOROUGH, max_examples=lives, phases=[p for p in __import__("hypothesis").Phase if p.name != "shrink"]))
+    run_state_machine_as_test(PostgresModel, settings=settings(THOROUGH, max_examples=lives))

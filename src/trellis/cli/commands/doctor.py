@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from trellis.cli.options import debug_option, engine_at, json_option, resolve_url, url_option
+from trellis.engines.urls import shown
 
 if TYPE_CHECKING:
     from trellis.insight.doctor import Diagnosis
@@ -81,7 +82,7 @@ def _as_lines(url: str, origin: str, diagnosis: Diagnosis) -> list[str]:
     health = diagnosis.health
     jobs = ", ".join(f"{count:,} {state}" for state, count in sorted(diagnosis.states.items()))
     lines = [
-        f"Engine      {health.engine} at {url} ({origin})",
+        f"Engine      {health.engine} at {shown(url)} ({origin})",
         f"Durability  {health.durability}",
         *(f"            {name}: {value}" for name, value in health.facts.items()),
         f"Jobs        {jobs or 'none'}",

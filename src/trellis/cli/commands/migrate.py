@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from trellis.cli.options import debug_option, engine_at, resolve_url, url_option
+from trellis.engines.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,10 +50,12 @@ def _tell(url: str, missing: Migrations) -> None:
     from trellis.cli.exits import CommandFailed  # noqa: PLC0415 - loaded when asked for
 
     if not missing:
-        click.echo(f"{url} is up to date.")
+        click.echo(f"{shown(url)} is up to date.")
         return
     numbers = ", ".join(str(number) for number, _ in missing)
-    click.echo(f"{url} is behind: migrations {numbers} are missing. Run them with: trellis migrate")
+    click.echo(
+        f"{shown(url)} is behind: migrations {numbers} are missing. Run them with: trellis migrate"
+    )
     raise CommandFailed
 
 
@@ -72,6 +75,6 @@ async def _migrate(url: str) -> None:
     finally:
         await engine.close()
     if before == after:
-        click.echo(f"{url} is up to date (schema {after}).")
+        click.echo(f"{shown(url)} is up to date (schema {after}).")
     else:
-        click.echo(f"{url} went from schema {before} to {after}.")
+        click.echo(f"{shown(url)} went from schema {before} to {after}.")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from trellis.core.spans import SECOND, micros
+from trellis.engines.urls import shown
 from trellis.errors import ConfigurationError
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -40,12 +41,7 @@ class Address:
     @property
     def shown(self) -> str:
         """The address without its password, for people."""
-        parts = urlsplit(self.dsn)
-        if parts.password is None:
-            return self.dsn
-        host = parts.netloc.rpartition("@")[2]
-        user = quote(parts.username or "", safe="")
-        return urlunsplit(parts._replace(netloc=f"{user}:***@{host}"))
+        return shown(self.dsn)
 
 
 def read_address(url: str) -> Address:
@@ -54,7 +50,7 @@ def read_address(url: str) -> Address:
     options = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in options if name in _OURS}
     theirs = [(name, value) for name, value in options if name not in _OURS]
-    dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(theirs)))
+    dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(theirs, safe="/")))
     # urlunsplit leaves out the empty host of postgresql:///name, which the driver insists on.
     if not parts.netloc and not dsn.startswith("postgresql://"):
         dsn = dsn.replace("postgresql:", "postgresql://", 1)

@@ -1,8 +1,8 @@
 """`claim` on PostgreSQL: one statement picks over the demanded lanes, leases and journals.
 
-The statement first looks whether something must happen before (delayed jobs are due, a guest's keyed
-job waits to be let in, lanes were added); then nothing is taken, that is done, and it runs again.
-What is stored is what the rule for `Claim` says; the conformance suite compares the two.
+The statement first looks whether something must happen before (delayed jobs are due, a guest's
+keyed job waits to be let in, lanes were added); then nothing is taken, that is done, and it runs
+again. What is stored is what the rule for `Claim` says; the conformance suite compares the two.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Claimer:
             plan = self._lanes.plan(demands, left, limit)
             first = secrets.randbits(61) + 1
             with plan.timed():
-                rows = await self._ask(session, plan, left, limit, first, done)
+                rows = await self._ask(session, plan, left, limit=limit, first=first, done=done)
             now, flags, job = rows[0][0], rows[0][1], rows[0][2]
             if flags & _OVER:
                 return [], now, True
@@ -84,6 +84,7 @@ class Claimer:
         session: SessionId,
         plan: Plan,
         left: Sequence[int],
+        *,
         limit: int,
         first: int,
         done: int,
@@ -115,7 +116,7 @@ class Claimer:
         fence = _make(Fence, (session, first + seq))
         if extras is None:
             context = _make(Context, (job_id, traceparent, None))
-            definition = (
+            definition: tuple[object, ...] = (
                 seq, job_id, service, job_type, queue, payload, self._books.policies[policy],
                 context, priority, created_at, None, None, None, (), None, None, 1, None,
             )  # fmt: skip
@@ -131,7 +132,7 @@ class Claimer:
                 config, expect, schema_version, clone_of,
             )  # fmt: skip
         if head is None:
-            after = (
+            after: tuple[object, ...] = (
                 State.ACTIVE, 2, 0, 1, 1, 0, created_at, fence, now, None, False, False, None, None,
             )  # fmt: skip
         else:

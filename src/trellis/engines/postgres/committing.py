@@ -1,8 +1,8 @@
 """`commit` on PostgreSQL: store decisions, guarded by the version and fence they were made against.
 
 Decisions about jobs without a key go in together, in one statement per kind: ends, successes among
-them on a short form, and moves. Each statement says which guards held; the others are conflicts. The
-rest is done one by one in one transaction, under the keys' locks.
+them on a short form, and moves. Each statement says which guards held; the others are conflicts.
+The rest is done one by one in one transaction, under the keys' locks.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ async def seen_at(tx: Transaction, batch: Sequence[Transition]) -> dict[int, Ins
     running = [each.definition.row for each in batch if each.head.fence is not None]
     if not running:
         return {}
-    return {job: seen for job, seen in await tx.rows("commit_seen_at", running)}
+    return {row[0]: row[1] for row in await tx.rows("commit_seen_at", running)}
 
 
 async def _close(tx: Transaction, transition: Transition) -> bool:

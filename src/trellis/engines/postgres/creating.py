@@ -1,8 +1,8 @@
 """`create` on PostgreSQL: one statement for jobs that ask for nothing special, gates for the rest.
 
-A job with a dedupe or idempotency key, or with a bounded key, passes a gate named by it: a lock that
-every creator takes until its transaction ends, so that what was looked up stays true. In a caller's
-transaction the gate is only tried; whoever is in it may have a long way to the commit.
+A job with a dedupe or idempotency key, or with a bounded key, passes a gate named by it: a lock
+that every creator takes until its transaction ends, so that what was looked up stays true. In a
+caller's transaction the gate is only tried; whoever is in it may have a long way to the commit.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ def bare_columns(jobs: Sequence[NewJob], books: Books) -> tuple[list[object], ..
 
 def needs_look(new: NewJob) -> bool:
     """Tell whether a job must pass a gate, or take a slot."""
-    return (
-        new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None
-    )
+    return new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None
 
 
 async def create(
@@ -193,12 +191,14 @@ class _Known:
 
 async def _known(tx: Transaction, jobs: Sequence[NewJob]) -> _Known:
     known = _Known()
-    marks = [
-        [_mark(new, text) for new in jobs if (text := text_of(new)) is not None]
-        for text_of in (lambda new: new.idempotency_key, lambda new: new.dedupe)
-    ]
+    marks = (
+        [_mark(new, text) for new in jobs if (text := new.idempotency_key) is not None],
+        [_mark(new, text) for new in jobs if (text := new.dedupe) is not None],
+    )
     ids = [new.id for new in jobs]
-    for kind, name, job_id, service, job_type, payload in await tx.rows("create_known", ids, *marks):
+    for kind, name, job_id, service, job_type, payload in await tx.rows(
+        "create_known", ids, *marks
+    ):
         if kind == _ID:
             known.ids[name] = (service, job_type, payload)
         elif kind == _IDEMPOTENCY:
@@ -252,10 +252,7 @@ async def _insert(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -> No
         [new.clone_of for new in jobs],
         [new.schema_version for new in jobs],
         [None if new.dedupe is None else _mark(new, new.dedupe) for new in jobs],
-        [
-            None if new.idempotency_key is None else _mark(new, new.idempotency_key)
-            for new in jobs
-        ],
+        [None if new.idempotency_key is None else _mark(new, new.idempotency_key) for new in jobs],
         "guest" if guest else "slot",
     )
     if not guest:

@@ -171,9 +171,7 @@ class PostgresEngine:
         if not self._books.knows(jobs):
             await self._books.enter(self._hot, jobs)
         if all(map(creating.is_bare, jobs)):
-            stored = await self._hot.value(
-                "create_bare", *creating.bare_columns(jobs, self._books)
-            )
+            stored = await self._hot.value("create_bare", *creating.bare_columns(jobs, self._books))
             if stored is None:
                 self._hearing.tell(_READY, self._settle)
                 return [Accepted(new.id) for new in jobs]

@@ -53,8 +53,7 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
     where = address.shown
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return DatabaseMissing(
-            f"There is no such database: {where}. Create it (createdb), then run "
-            "`trellis migrate`."
+            f"There is no such database: {where}. Create it (createdb), then run `trellis migrate`."
         )
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return ReadOnlyDatabase(
@@ -115,9 +114,7 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
             "A text to be stored contains U+0000 or a lone surrogate, which PostgreSQL cannot "
             "store. Nothing of this call was stored; remove or replace it."
         )
-    if isinstance(error, TimeoutError) or isinstance(error, _LOST):
-        return lost(error, address, sent=sent)
-    if isinstance(error, asyncpg.PostgresConnectionError):
+    if isinstance(error, (*_LOST, TimeoutError, asyncpg.PostgresConnectionError)):
         return lost(error, address, sent=sent)
     if isinstance(error, asyncpg.PostgresError):
         return EngineError(f"PostgreSQL at {where} refused a statement: {_said(error)}")

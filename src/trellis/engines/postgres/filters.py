@@ -19,9 +19,7 @@ GROUP_COLUMNS: Final[dict[GroupBy, str]] = {
 }
 
 
-def where_clause(
-    where: JobFilter, errors: list[str] | None = None
-) -> tuple[str, list[object]]:
+def where_clause(where: JobFilter, errors: list[str] | None = None) -> tuple[str, list[object]]:
     """Return the conditions on the record view and their parameters.
 
     `errors` are those that contain what is looked for: no two databases agree on what "in any case"

@@ -1,9 +1,9 @@
 """`create` inside the caller's own transaction, on the caller's own connection.
 
-The caller's commit decides, so nothing here commits, and whatever fails is undone to the point where
-we came in. Numbers of lanes and policies are made beforehand on a short connection of ours: they do
-not depend on the caller's commit, and nobody else waits for it. The code is written once, for drivers
-that are awaited; a plain driver never makes it wait, so it runs through in one go.
+The caller's commit decides, so nothing here commits, and whatever fails is undone to the point
+where we came in. Numbers of lanes and policies are made beforehand on a short connection of ours:
+they do not depend on the caller's commit, and nobody else waits for it. The code is written once,
+for drivers that are awaited; a plain driver never makes it wait, so it runs through in one go.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ async def _books_for(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) 
 
 
 async def _instance(address: Address, wire: GuestWire) -> str | None:
-    """Return what names the database the caller is connected to; None if it has no tables of ours."""
+    """Return what names the caller's database; None if it has no tables of ours."""
     table = f"{address.schema}.meta"
     ((there,),) = await wire.fetch("select to_regclass($1::text) is not null", table)
     if not there:

@@ -11,6 +11,7 @@ from trellis.engines.values import Health
 
 async def describe(link: Link, address: Address, *, can_hear: bool | None) -> Health:
     """Ask the server; never assume."""
+    row: Any
     (row,) = await link.rows("health")
     facts: dict[str, Any] = {
         "url": address.shown,
@@ -27,13 +28,17 @@ async def describe(link: Link, address: Address, *, can_hear: bool | None) -> He
         "feed_lag_seconds": row["feed_lag_seconds"],
         "dead_queue_rows": row["dead_queue_rows"],
     }
-    return Health("postgresql", _durability(facts), facts, tuple(_warnings(facts, can_hear=can_hear)))
+    return Health(
+        "postgresql", _durability(facts), facts, tuple(_warnings(facts, can_hear=can_hear))
+    )
 
 
 def _wake_up(address: Address, *, can_hear: bool | None) -> str:
     if address.wake == "poll" or (address.pooled and address.listen is None):
         return "poll"
-    return {True: "listen", False: "poll (LISTEN is not heard)", None: "listen (not tried)"}[can_hear]
+    return {True: "listen", False: "poll (LISTEN is not heard)", None: "listen (not tried)"}[
+        can_hear
+    ]
 
 
 def _durability(facts: dict[str, Any]) -> str:

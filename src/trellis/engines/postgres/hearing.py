@@ -1,9 +1,9 @@
 """Waking others, and being woken: NOTIFY after a commit, LISTEN beside the work.
 
-Never in the transaction that has the news: NOTIFY makes commits wait for each other. At most one goes
-out per pause and process. LISTEN stands on the connection that claims, so every poll proves that it
-still hears; after each connect it is tested with a word to itself. A hint is never the truth: who
-hears nothing looks once per poll interval.
+Never in the transaction that has the news: NOTIFY makes commits wait for each other. At most one
+goes out per pause and process. LISTEN stands on the connection that claims, so every poll proves
+that it still hears; after each connect it is tested with a word to itself. A hint is never the
+truth: who hears nothing looks once per poll interval.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Key slots in PostgreSQL: rows owned by a job, then by its attempt; never counters.
 
-Whoever moves slots of a key has the key's lock (`key_lock`, until the transaction ends), taken before
-any row: so freeing a slot and handing it to the next waiting job is one step, and two who do so never
-wait for each other in a circle. Creators in a caller's transaction never take it; their jobs park as
-`guest` and are let in after the commit.
+Whoever moves slots of a key has the key's lock (`key_lock`, until the transaction ends), taken
+before any row: so freeing a slot and handing it to the next waiting job is one step, and two who
+do so never wait for each other in a circle. Creators in a caller's transaction never take it;
+their jobs park as `guest` and are let in after the commit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which lanes a claim reads, from where, and how far.
 
-From the beginning, normally: so work that comes back to an old place is found at once. Only when the
-beginning has become slow to read (somebody holds an old snapshot, so rows that are gone cannot be
-cleared away) does a lane's scan start near the last claim; the beginning is then swept now and then,
-paced by its own cost.
+From the beginning, normally: so work that comes back to an old place is found at once. Only when
+the beginning has become slow to read (somebody holds an old snapshot, so rows that are gone cannot
+be cleared away) does a lane's scan start near the last claim; the beginning is then swept now and
+then, paced by its own cost.
 
 With many lanes not all are read to the full: a lane that had work lately gets its share and half as
 much again, one that had none a few. The statement returns only what is surely next in order, so a
@@ -110,7 +110,8 @@ class Lanes:
         if not records:
             return
         numbers = self._books.lane_numbers
-        self._found = found = {}
+        found: dict[int, int] = {}
+        self._found = found
         for definition, _ in records:
             place = (definition.service, definition.queue, definition.type, definition.priority)
             lane = numbers[place]  # type: ignore[index] # a Lane is this tuple

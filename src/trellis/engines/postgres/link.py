@@ -1,4 +1,4 @@
-"""One connection to the server: opened when needed, opened again after it broke, one call at a time.
+"""One connection to the server: opened when needed, again after it broke, one call at a time.
 
 What is sent on it is answered, or the caller hears that the outcome is unknown; nothing is repeated
 here. A call that gets no answer in time ends the connection: a half-open one would never say so.
@@ -57,7 +57,7 @@ class Link:
         async with self._turn:
             connection = await self._connected()
             failpoints.reach("postgres.statement")
-            return await self._guarded(connection, connection.fetch(self._sql[name], *values))
+            return await self._guarded(connection, self._fetch(connection, self._sql[name], values))
 
     async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
         """Run a statement in a transaction of its own; return its first value."""
@@ -68,7 +68,7 @@ class Link:
         """Run a statement that was put together from pieces."""
         async with self._turn:
             connection = await self._connected()
-            return await self._guarded(connection, connection.fetch(text, *values))
+            return await self._guarded(connection, self._fetch(connection, text, values))
 
     async def script(self, text: str) -> None:
         """Run statements without values, together."""
@@ -124,10 +124,12 @@ class Link:
                 await self._guarded(self._connection, self._on_open(self._connection), sent=False)
         return self._connection
 
-    async def _guarded(
-        self, connection: Connection, call: Awaitable[T], *, sent: bool = True
-    ) -> T:
-        """Await a call; whatever breaks it has one of our names, and a broken connection is left."""
+    @staticmethod
+    def _fetch(connection: Connection, text: str, values: Sequence[Any]) -> Awaitable[Any]:
+        return connection.fetch(text, *values)
+
+    async def _guarded(self, connection: Connection, call: Awaitable[T], *, sent: bool = True) -> T:
+        """Await a call; what breaks it gets one of our names, and a broken connection is left."""
         try:
             async with asyncio.timeout(self._address.statement_timeout):
                 return await call

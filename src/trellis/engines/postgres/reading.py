@@ -54,9 +54,7 @@ class Reader:
             f"order by seq desc limit ${place + 2}"
         )
         now = await self._link.value("clock")
-        rows = await self._link.query(
-            in_schema(query, self._schema), *values, after, limit + 1
-        )
+        rows = await self._link.query(in_schema(query, self._schema), *values, after, limit + 1)
         page = tuple(record_from(row) for row in rows[:limit])
         more = page[-1].definition.row if page and len(rows) > limit else None
         return Page(now, page, more)

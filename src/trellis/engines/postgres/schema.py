@@ -1,8 +1,8 @@
 """Bringing a database to this version's schema, one process at a time, while workers go on.
 
 The version stands in `meta`. Migrations are numbered files, run forward only, each in the same
-transaction as its number, under a lock that ends with the transaction: whoever comes second waits and
-then finds nothing to do.
+transaction as its number, under a lock that ends with the transaction: whoever comes second waits
+and then finds nothing to do.
 """
 
 from __future__ import annotations

@@ -70,5 +70,14 @@ def session_record(row: Row) -> SessionRecord:
     ) = row  # fmt: skip
     info = WorkerInfo(name, host, pid, version, details)
     return SessionRecord(
-        SessionId(session), info, opened_at, renewed_at, lease, lapsed, ended_at, held, busy, draining
+        SessionId(session),
+        info,
+        opened_at,
+        renewed_at,
+        lease,
+        lapsed,
+        ended_at,
+        held,
+        busy,
+        draining,
     )

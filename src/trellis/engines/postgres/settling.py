@@ -60,9 +60,7 @@ def _group(transitions: Sequence[Transition]) -> dict[str, Placed]:
     return groups
 
 
-async def _together(
-    link: Link, kind: str, batch: Sequence[Transition]
-) -> Sequence[int] | None:
+async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Sequence[int] | None:
     """Run one statement for all; None if every guard held, else the jobs whose did."""
     held: Sequence[int] | None
     if kind == "commit_done":
@@ -80,11 +78,11 @@ async def _together(
     return held
 
 
-async def _explain(
-    link: Link, group: Placed, held: set[int], results: list[CommitResult]
-) -> None:
+async def _explain(link: Link, group: Placed, held: set[int], results: list[CommitResult]) -> None:
     """Answer those whose guard did not hold with the job as it is now."""
-    refused = [(place, each.definition.row) for place, each in group if each.definition.row not in held]
+    refused = [
+        (place, each.definition.row) for place, each in group if each.definition.row not in held
+    ]
     rows = await link.rows("record_by_seq", [job for _, job in refused])
     found = {row[0]: record_from(row) for row in rows}
     for place, job in refused:

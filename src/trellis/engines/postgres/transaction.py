@@ -5,7 +5,7 @@ It runs on a connection of ours, or on a caller's own (`guests.py`): whatever ca
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from trellis.core.spans import Instant
@@ -18,8 +18,9 @@ from trellis.engines.values import Topic
 class Wire(Protocol):
     """What runs a statement: a connection of ours, or a guest's."""
 
-    def fetch(self, query: str, *args: Any) -> Awaitable[Sequence[Row]]:  # noqa: ANN401
-        """Run one statement; return its rows."""
+    @property
+    def fetch(self) -> Callable[..., Awaitable[Sequence[Row]]]:
+        """Run one statement with its values; return its rows."""
 
 
 class Transaction:

@@ -1,4 +1,4 @@
-"""What the clock does on PostgreSQL: due jobs become claimable, lingering ends, what is old goes."""
+"""What the clock does on PostgreSQL: jobs become due, lingering ends, what is old goes."""
 
 from __future__ import annotations
 

@@ -128,7 +128,9 @@ def wire_for(connection: object) -> GuestWire | None:
         maker = _KNOWN.get((package, cls.__name__))
         if maker is not None:
             return maker(connection)
-    if getattr(connection, "vendor", None) == "postgresql" and hasattr(connection, "in_atomic_block"):
+    if getattr(connection, "vendor", None) == "postgresql" and hasattr(
+        connection, "in_atomic_block"
+    ):
         return _Django(connection, is_async=False)
     return None
 
@@ -144,4 +146,3 @@ _KNOWN: Final[dict[tuple[str, str], _Maker]] = {
     ("sqlalchemy", "Connection"): lambda c: _SqlAlchemy(c, is_async=False),
     ("sqlalchemy", "Session"): lambda c: _SqlAlchemy(c, is_async=False),
 }
-

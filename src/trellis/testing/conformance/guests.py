@@ -105,7 +105,9 @@ class TestGuests(EngineSuite):
             assert record.head == twin.head
             assert record.definition[2:] == twin.definition[2:]
             assert await engine.journal(new.id) == await engine.journal(twin.definition.id)
-        await engine.promote(10)  # where others must not wait for a guest, his keyed job comes later
+        await engine.promote(
+            10
+        )  # where others must not wait for a guest, his keyed job comes later
         assert await holders(engine, KEY) == [jobs[3].id]
 
     async def test_jobs_of_guests_and_others_are_claimed_in_one_order(

@@ -20,6 +20,7 @@ from trellis.core.spans import SECOND, in_words
 from trellis.core.states import State
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
+from trellis.engines.urls import shown
 from trellis.errors import ConflictPersists, EngineError
 from trellis.worker.evidence import MEGABYTE, UNKNOWN, Ended
 from trellis.worker.guardian import aftermath
@@ -147,7 +148,7 @@ class Guardian:
         types = ", ".join(ward.hello.types) if ward.hello else ""
         _logger.info(
             "Working on %s at %s in %d slots of process %d. Ctrl-C stops.",
-            types, ward.url, self._settings.concurrency, ward.pid,
+            types, shown(ward.url), self._settings.concurrency, ward.pid,
         )  # fmt: skip
 
     async def _watch_over(
