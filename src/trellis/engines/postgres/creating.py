@@ -230,9 +230,14 @@ async def _admit(tx: Transaction, new: NewJob, *, guest: bool) -> CreateResult:
 async def _insert(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -> None:
     if not jobs:
         return
-    books = tx.books
-    await tx.rows(
-        "create",
+    await tx.rows("create", *columns(jobs, tx.books), "guest" if guest else "slot", False)
+    if not guest:
+        await hand_over(tx, (new.key_hash for new in jobs))
+
+
+def columns(jobs: Sequence[NewJob], books: Books) -> tuple[list[object], ...]:
+    """Return what `create` wants of the jobs."""
+    return (
         [new.id for new in jobs],
         [books.lane_numbers[lane_of(new)] for new in jobs],
         [books.policy_numbers[new.policy] for new in jobs],
@@ -253,10 +258,7 @@ async def _insert(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -> No
         [new.schema_version for new in jobs],
         [None if new.dedupe is None else _mark(new, new.dedupe) for new in jobs],
         [None if new.idempotency_key is None else _mark(new, new.idempotency_key) for new in jobs],
-        "guest" if guest else "slot",
     )
-    if not guest:
-        await hand_over(tx, (new.key_hash for new in jobs))
 
 
 async def _skip(tx: Transaction, existing: JobId, replaced_by: JobId) -> None:

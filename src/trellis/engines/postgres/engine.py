@@ -72,7 +72,7 @@ from trellis.engines.values import (
     Topic,
     WorkerInfo,
 )
-from trellis.errors import EngineClosed
+from trellis.errors import EngineClosed, EngineError
 
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
@@ -170,18 +170,33 @@ class PostgresEngine:
         jobs = creating.check(jobs)
         if not self._books.knows(jobs):
             await self._books.enter(self._hot, jobs)
-        if all(map(creating.is_bare, jobs)):
-            stored = await self._hot.value("create_bare", *creating.bare_columns(jobs, self._books))
-            if stored is None:
-                self._hearing.tell(_READY, self._settle)
-                return [Accepted(new.id) for new in jobs]
+        if not any(map(creating.needs_look, jobs)) and await self._create_at_once(jobs):
+            self._hearing.tell(_READY, self._settle)
+            return [Accepted(new.id) for new in jobs]
         return await self._create_carefully(jobs)
+
+    async def _create_at_once(self, jobs: Sequence[NewJob]) -> bool:
+        """Store jobs that need no look at others in one statement; False if that did not do."""
+        if all(map(creating.is_bare, jobs)):
+            left_out = await self._hot.value(
+                "create_bare", *creating.bare_columns(jobs, self._books)
+            )
+            return left_out is None
+        try:
+            stored = await self._hot.value(
+                "create", *creating.columns(jobs, self._books), "slot", True
+            )
+        except EngineError as error:
+            if isinstance(error.__cause__, asyncpg.UniqueViolationError):
+                return False
+            raise
+        return bool(stored)
 
     async def _create_carefully(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         while True:
             try:
                 return await self._within(lambda tx: creating.create(tx, jobs))
-            except Exception as error:
+            except EngineError as error:
                 # Somebody else stored one of the ids since we looked: look again.
                 if not isinstance(error.__cause__, asyncpg.UniqueViolationError):
                     raise

@@ -1,4 +1,5 @@
--- Store jobs of any kind, in the order given; none of their ids or marks is there.
+-- Store jobs of any kind, in the order given; none of their ids or marks is there. Returns how many
+-- were stored: none, if $22 says so while any queue is draining.
 with given as materialized (
   select d.*, nextval('trellis.job_seq_seq') as seq, c.now,
     greatest(c.now, coalesce(d.asked_at, c.now + d.delay)) as run_at,
@@ -10,7 +11,8 @@ with given as materialized (
     $16::text[], $17::text[], $18::int[], $19::text[], $20::text[])
     d(id, lane, policy, payload, request_id, traceparent, tracestate, asked_at, delay, deadline,
       deadline_in, key, key_hash, tags, config, expect, clone_of, schema_version, dedupe,
-      idempotency)),
+      idempotency)
+  where not ($22::bool and exists (select 1 from trellis.queue_setting where draining))),
 born as (
   insert into trellis.job (
     seq, id, lane, policy, schema_version, created_at, payload, request_id, traceparent,

@@ -1,0 +1,59 @@
+"""Short ways to what the tests of this folder do again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from tests.servers.databases import Databases
+from trellis.core.job import JobId
+from trellis.engines.postgres import PostgresEngine
+from trellis.errors import EngineError
+
+T = TypeVar("T")
+PATIENCE = 30.0
+
+
+def migrate(url: str) -> None:
+    """Make our tables."""
+    asyncio.run(PostgresEngine(url).migrate())
+
+
+def fresh(server: Databases) -> str:
+    """Return a new database with our tables."""
+    return server.new_database(server.template("migrated", migrate))
+
+
+def with_options(url: str, **options: str) -> str:
+    """Return the URL with options of ours."""
+    joined = "&".join(f"{name}={value}" for name, value in options.items())
+    return f"{url}{'&' if '?' in url else '?'}{joined}"
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresEngine]:
+    """Have an engine for a while."""
+    engine = PostgresEngine(url)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def until_it_works(action: Callable[[], Awaitable[T]]) -> T:
+    """Try again and again while the engine is away."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await action()
+            except EngineError:
+                await asyncio.sleep(0.05)
+
+
+async def state_of(engine: PostgresEngine, job_id: JobId) -> str | None:
+    """Return a job's state; None if there is no such job."""
+    (record,) = (await engine.load([job_id])).records
+    return None if record is None else record.head.state.value
