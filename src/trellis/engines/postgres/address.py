@@ -30,13 +30,18 @@ class Address:
     dsn: str
     schema: str = "trellis"
     wake: Literal["listen", "poll"] = "listen"
-    #: Behind a transaction pooler nothing may outlive a transaction.
-    pooled: bool = False
+    #: What stands before the server; behind `transaction` nothing outlives a transaction.
+    pooler: Literal["none", "session", "transaction"] = "none"
     #: Where to LISTEN when `dsn` leads to a pooler.
     listen: str | None = None
     #: Seconds after which a statement, or a new connection, is given up.
     statement_timeout: float = 30.0
     connect_timeout: float = 10.0
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether LISTEN can be tried."""
+        return self.wake == "listen" and (self.pooler != "transaction" or self.listen is not None)
 
     @property
     def shown(self) -> str:
@@ -58,7 +63,7 @@ def read_address(url: str) -> Address:
         dsn,
         _schema(ours.get("schema", "trellis")),
         "poll" if _word("wake", ours, ("listen", "poll")) == "poll" else "listen",
-        _word("pooler", ours, ("none", "session", "transaction")) == "transaction",
+        _pooler(ours),
         ours.get("listen"),
         _seconds("statement_timeout", ours, "30s"),
         _seconds("connect_timeout", ours, "10s"),
@@ -79,6 +84,16 @@ def _word(name: str, given: dict[str, str], allowed: tuple[str, ...]) -> str:
     if word not in allowed:
         raise ConfigurationError(f"{name}={word!r} is not known. Use one of {', '.join(allowed)}.")
     return word
+
+
+def _pooler(given: dict[str, str]) -> Literal["none", "session", "transaction"]:
+    match _word("pooler", given, ("none", "session", "transaction")):
+        case "session":
+            return "session"
+        case "transaction":
+            return "transaction"
+        case _:
+            return "none"
 
 
 def _seconds(name: str, given: dict[str, str], default: str) -> float:

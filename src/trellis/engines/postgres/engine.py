@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import asyncpg
@@ -89,13 +90,16 @@ class PostgresEngine:
         self._hearing = Hearing(
             address.schema,
             self._hints,
-            listens=address.wake == "listen" and (not address.pooled or address.listen is not None),
+            listens=address.can_listen,
         )
         self._hot = Link(address, PINNED, self._begin)
         self._settle = Link(address, PINNED)
         self._reading = Link(address, PLAIN)
         self._ear = self._hot
-        self._reader = Reader(self._reading, address.schema)
+        if address.listen is not None:
+            past = replace(address, dsn=address.listen, pooler="none", listen=None)
+            self._ear = Link(past, PLAIN, self._hearing.listen)
+        self._reader = Reader(self._hot, self._reading, address.schema)
         self._claimer = Claimer(self._hot, self._books, self._promote_due, self._admit_guests)
         self._pid = os.getpid()
         self._is_open = False
@@ -112,7 +116,7 @@ class PostgresEngine:
         if self._is_open:
             return
         self._pid = os.getpid()
-        for link in (self._hot, self._settle, self._reading):
+        for link in self._links:
             link.reopen()
         self._hints.reopen()
         await self._books.read_lanes(self._hot)
@@ -121,15 +125,20 @@ class PostgresEngine:
     async def _begin(self, connection: Connection) -> None:
         """See that a new connection leads to tables of this version; listen on it."""
         await schema.check_version(connection, self._address)
-        await self._hearing.listen(connection)
+        if self._ear is self._hot:
+            await self._hearing.listen(connection)
 
     async def close(self) -> None:
         """Let go of everything."""
         self._is_open = False
         await self._hearing.close()
         self._hints.close()
-        for link in (self._hot, self._settle, self._reading):
+        for link in self._links:
             await link.close()
+
+    @property
+    def _links(self) -> set[Link]:
+        return {self._hot, self._settle, self._reading, self._ear}
 
     async def migrate(self) -> tuple[int, int]:
         """Bring the schema up to date; return the versions before and after."""

@@ -34,7 +34,7 @@ async def describe(link: Link, address: Address, *, can_hear: bool | None) -> He
 
 
 def _wake_up(address: Address, *, can_hear: bool | None) -> str:
-    if address.wake == "poll" or (address.pooled and address.listen is None):
+    if not address.can_listen:
         return "poll"
     return {True: "listen", False: "poll (LISTEN is not heard)", None: "listen (not tried)"}[
         can_hear

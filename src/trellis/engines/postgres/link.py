@@ -48,16 +48,17 @@ class Link:
         self._settings = settings
         self._on_open = on_open
         self._sql = statements(address.schema)
+        self._begin = "begin"
+        if address.pooler == "transaction":
+            # Nothing set for a connection would last, so it is set for each transaction.
+            self._begin += "".join(f"; set local {name} = {settings[name]}" for name in settings)
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
         self._closed = False
 
     async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
         """Run a statement in a transaction of its own; return its rows."""
-        async with self._turn:
-            connection = await self._connected()
-            failpoints.reach("postgres.statement")
-            return await self._guarded(connection, self._fetch(connection, self._sql[name], values))
+        return await self.query(self._sql[name], *values)
 
     async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
         """Run a statement in a transaction of its own; return its first value."""
@@ -66,8 +67,14 @@ class Link:
 
     async def query(self, text: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
         """Run a statement that was put together from pieces."""
+        if self._address.pooler == "transaction":
+            # The driver speaks twice for one statement; only a transaction keeps it on one server.
+            async with self.transaction() as pooled:
+                found: Sequence[Row] = await self._fetch(pooled, text, values)
+                return found
         async with self._turn:
             connection = await self._connected()
+            failpoints.reach("postgres.statement")
             return await self._guarded(connection, self._fetch(connection, text, values))
 
     async def script(self, text: str) -> None:
@@ -89,7 +96,7 @@ class Link:
         """Have the connection for one transaction: committed at the end, undone on any error."""
         async with self._turn:
             connection = await self._connected()
-            await self._guarded(connection, connection.execute("begin"), sent=False)
+            await self._guarded(connection, connection.execute(self._begin), sent=False)
             try:
                 yield connection
             except BaseException as error:
@@ -119,9 +126,14 @@ class Link:
         if self._closed:
             raise EngineClosed("The engine is closed. Open it again before using it.")
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._address, self._settings)
+            connection = await connect(self._address, self._settings)
             if self._on_open is not None:
-                await self._guarded(self._connection, self._on_open(self._connection), sent=False)
+                try:
+                    await self._guarded(connection, self._on_open(connection), sent=False)
+                except BaseException:
+                    connection.terminate()  # what it leads to is not what we need
+                    raise
+            self._connection = connection
         return self._connection
 
     @staticmethod
@@ -160,17 +172,19 @@ class Link:
 
 async def connect(address: Address, settings: dict[str, str]) -> Connection:
     """Open a connection; say in our words why there is none."""
-    if address.pooled:
-        # A pooler knows no start-up settings and no prepared statements of ours.
-        options: dict[str, Any] = {"statement_cache_size": 0}
+    options: dict[str, Any] = {"command_timeout": address.statement_timeout}
+    if address.pooler == "none":
+        options["server_settings"] = {"application_name": "trellis", **settings}
+    if address.pooler == "transaction":
+        options["statement_cache_size"] = 0
     else:
-        options = {
-            "server_settings": {"application_name": "trellis", **settings},
-            "statement_cache_size": 250,
-            "max_cached_statement_lifetime": 0,
-        }
+        options |= {"statement_cache_size": 250, "max_cached_statement_lifetime": 0}
     try:
         async with asyncio.timeout(address.connect_timeout):
-            return await asyncpg.connect(address.dsn, **options)
+            connection: Connection = await asyncpg.connect(address.dsn, **options)
+            if address.pooler == "session":
+                # A pooler takes no settings at the start of a connection.
+                await connection.execute("".join(f"set {k} = {settings[k]};" for k in settings))
+            return connection
     except Exception as error:
         raise cannot_connect(error, address) from error

@@ -30,16 +30,20 @@ from trellis.engines.values import (
 
 
 class Reader:
-    """Reads through one connection."""
+    """Reads single jobs on the connection that works, and all else on one of its own.
 
-    def __init__(self, link: Link, schema: str) -> None:
+    So a worker needs no further connection, and people's questions never hold it up.
+    """
+
+    def __init__(self, hot: Link, link: Link, schema: str) -> None:
+        self._hot = hot
         self._link = link
         self._schema = schema
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
-        now = await self._link.value("clock")
-        rows = await self._link.rows("record_by_id", list(ids))
+        now = await self._hot.value("clock")
+        rows = await self._hot.rows("record_by_id", list(ids))
         found: dict[str, JobRecord] = {row[1]: record_from(row) for row in rows}
         return Loaded(now, tuple(found.get(job_id) for job_id in ids))
 
@@ -90,28 +94,28 @@ class Reader:
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
-        return [event_from(row) for row in await self._link.rows("read_journal", job_id)]
+        return [event_from(row) for row in await self._hot.rows("read_journal", job_id)]
 
     async def outcomes(self, job_id: JobId) -> list[Outcome]:
         """Return how each generation ended."""
         return [
             Outcome(*row)._replace(state=state_from(row[1]), error=decode_failure(row[6]))
-            for row in await self._link.rows("read_outcomes", job_id)
+            for row in await self._hot.rows("read_outcomes", job_id)
         ]
 
     async def activity(self, job_id: JobId) -> Activity | None:
         """Return what the latest attempt said."""
-        for job, claim, began_at, seen_at, progress, phase in await self._link.rows(
+        for job, claim, began_at, seen_at, progress, phase in await self._hot.rows(
             "read_note", job_id
         ):
-            items = tuple(Item(*row) for row in await self._link.rows("read_items", job))
+            items = tuple(Item(*row) for row in await self._hot.rows("read_items", job))
             latest = Progress(*json.loads(progress)) if progress else None
             return Activity(claim, began_at, seen_at, latest, phase, items)
         return None
 
     async def logs(self, job_id: JobId, after: int, limit: int) -> list[LogEntry]:
         """Return log lines."""
-        return [LogEntry(*row) for row in await self._link.rows("read_logs", job_id, after, limit)]
+        return [LogEntry(*row) for row in await self._hot.rows("read_logs", job_id, after, limit)]
 
     async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
         """Return every key of a type that is in use."""
@@ -123,7 +127,7 @@ class Reader:
 
     async def removed(self, ids: Sequence[JobId]) -> list[bool]:
         """Tell which of these were removed."""
-        gone = {job_id for (job_id,) in await self._link.rows("removed", list(ids))}
+        gone = {job_id for (job_id,) in await self._hot.rows("removed", list(ids))}
         return [job_id in gone for job_id in ids]
 
     async def queue_settings(self) -> list[QueueSettings]:

@@ -96,5 +96,7 @@ async def _one_by_one(
         tx = Transaction(connection, schema, books)
         await lock_keys(tx, (each.definition.key_hash for _, each in singles))
         await tx.read_clock()
+        # In one order everywhere, so that two batches never wait for each other in a circle.
+        singles.sort(key=lambda placed: placed[1].definition.row)
         for place, transition in singles:
             results[place] = await commit_one(tx, transition)
