@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -142,9 +143,14 @@ def _run(command: Sequence[str], folder: Path) -> None:
         check=False,
     )
     if ran.returncode != 0:
-        lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()] or lines or ["no reason given"]
-        raise NotInstalled(f"cannot be installed: {errors[0][:_WHY]}")
+        raise NotInstalled(f"cannot be installed: {reason(ran.stderr)}")
+
+
+def reason(said: str) -> str:
+    """Return the line that says what went wrong, without addresses: it goes into the results."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith(("error", "npm error"))]
+    return re.sub(r"\w+://\S+", "…", (errors or lines[-1:] or ["no reason given"])[0])[:_WHY]
 
 
 def _stamp(place: Path) -> Path:

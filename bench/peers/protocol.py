@@ -23,10 +23,12 @@ from bench.floor_sqlite import PAYLOAD
 from bench.marks import marker
 
 Order = dict[str, Any]
+#: An order in the form that a peer's calls take: the dictionary, or an object made of it.
+Payload = Any
 Answer = dict[str, float | int]
 
 CALLERS: Final = 32
-#: Jobs per call of a peer's bulk API, unless that API has a reason for another number.
+#: Jobs per call of a peer's bulk API.
 PAGE: Final = 5_000
 #: Payloads in memory; jobs beyond them get the same ones again.
 _DIFFERENT: Final = 20_000
@@ -38,10 +40,10 @@ mark_latency = marker("latency")
 class Client(Protocol):
     """What creates jobs; `noop` takes an order, `stamp` the time at which it was sent."""
 
-    async def create(self, order: Order) -> object:
+    async def create(self, order: Payload) -> object:
         """Create one job."""
 
-    async def create_many(self, orders: Sequence[Order]) -> object:
+    async def create_many(self, orders: Sequence[Payload]) -> object:
         """Create many jobs by the peer's bulk call."""
 
     async def stamp(self, sent: int) -> object:
@@ -49,7 +51,11 @@ class Client(Protocol):
 
 
 class Peer(Protocol):
-    """What a peer's `app.py` has at its top level."""
+    """What a peer's `app.py` has at its top level.
+
+    It may have `payload` too, which makes of an order what its calls take: an application has such
+    objects at hand, so they are made before the clock runs. Writing them as JSON is timed.
+    """
 
     async def migrate(self, url: str) -> None:
         """Set up the peer's tables."""
@@ -71,12 +77,12 @@ def stamped(sent: int) -> None:
     mark_latency(time.monotonic_ns() - sent)
 
 
-async def create(client: Client, callers: int, seconds: float) -> Answer:
+async def create(client: Client, orders: Sequence[Payload], callers: int, seconds: float) -> Answer:
     """Let callers create one job after the other, each waiting for its own, for this long.
 
     A quarter of that time goes before the clock runs, so that all connections are open.
     """
-    left = cycle(make_orders(_DIFFERENT))
+    left = cycle(orders)
 
     async def call_after_call(end: float) -> int:
         count = 0
@@ -95,9 +101,8 @@ async def create(client: Client, callers: int, seconds: float) -> Answer:
     return await all_callers(seconds) if seconds else warm_up
 
 
-async def bulk(client: Client, jobs: int, seconds: float, page: int) -> Answer:
+async def bulk(client: Client, orders: Sequence[Payload], jobs: int, seconds: float) -> Answer:
     """Create jobs by bulk calls, page after page, until all are there or time is up."""
-    orders = make_orders(min(page, jobs))
     count = 0
     began = time.perf_counter()
     while count < jobs and time.perf_counter() - began < seconds:
@@ -123,15 +128,16 @@ def make_orders(count: int) -> list[Order]:
 
 
 async def _with_client(peer: Peer, options: argparse.Namespace) -> Answer:
+    shape = getattr(peer, "payload", dict)
     async with peer.client(options.url) as client:
         match options.command:
-            case "create-one":
-                return await create(client, 1, options.seconds)
-            case "create-32":
-                return await create(client, CALLERS, options.seconds)
+            case "create-one" | "create-32":
+                orders = [shape(order) for order in make_orders(_DIFFERENT)]
+                callers = CALLERS if options.command == "create-32" else 1
+                return await create(client, orders, callers, options.seconds)
             case "bulk":
-                page = getattr(peer, "PAGE", PAGE)
-                return await bulk(client, options.jobs, options.seconds, page)
+                orders = [shape(order) for order in make_orders(min(PAGE, options.jobs))]
+                return await bulk(client, orders, options.jobs, options.seconds)
             case _:
                 return await latency(client, options.jobs)
 

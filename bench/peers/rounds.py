@@ -22,8 +22,11 @@ from bench.peers.server import Server
 from bench.peers.sizes import Sizes
 from bench.peers.systems import Language, System
 from bench.peers.workers import PeerFailed
+from bench.programs import ROOT
 
-FAILURES: Final = (PeerFailed, OSError, ValueError, psycopg.Error, subprocess.SubprocessError)
+FAILURES: Final = (
+    PeerFailed, LookupError, OSError, ValueError, psycopg.Error, subprocess.SubprocessError,
+)  # fmt: skip
 Found = tuple[Values, frozenset[Figure]]
 
 
@@ -155,7 +158,7 @@ def take_turn(book: Book, number: int, bench: Bench, parts: Sequence[Part]) -> I
 def _failure(
     number: int, who: str, part: str, figures: tuple[Figure, ...], error: Exception
 ) -> Failure:
-    text = str(error).strip() or type(error).__name__
+    text = str(error).strip().replace(str(ROOT), ".") or type(error).__name__
     return Failure(number, who, part, " ".join(text.split()), figures)
 
 

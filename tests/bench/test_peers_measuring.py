@@ -15,7 +15,15 @@ import pytest
 
 from bench.peers import measure, processes, protocol, server, systems, workers
 from bench.peers.figures import Figure
-from bench.peers.install import NotInstalled, Pins, all_pins, find_python, install, why_absent
+from bench.peers.install import (
+    NotInstalled,
+    Pins,
+    all_pins,
+    find_python,
+    install,
+    reason,
+    why_absent,
+)
 from bench.peers.measure import Bench
 from bench.peers.neighbours import Neighbours
 from bench.peers.protocol import Order
@@ -154,14 +162,14 @@ class Counting:
 
 async def test_bulk_calls_have_the_size_of_a_page_and_make_exactly_what_is_asked_for() -> None:
     client = Counting()
-    answer = await protocol.bulk(client, jobs=25, seconds=60, page=10)
+    answer = await protocol.bulk(client, protocol.make_orders(10), jobs=25, seconds=60)
     assert client.calls == [10, 10, 5]
     assert answer["count"] == 25
 
 
 async def test_no_time_means_one_job_per_caller() -> None:
     client = Counting()
-    answer = await protocol.create(client, callers=4, seconds=0)
+    answer = await protocol.create(client, protocol.make_orders(2), callers=4, seconds=0)
     assert answer["count"] == len(client.calls) == 4
 
 
@@ -174,6 +182,12 @@ def test_a_peer_that_cannot_be_installed_says_why_from_then_on(tmp_path: Path) -
     why = install("oban", pins, tmp_path)
     assert why == "needs Python 99.0, and none was found"
     assert why_absent("oban", pins, tmp_path) == why
+
+
+def test_the_reason_of_a_failed_installation_names_no_address() -> None:
+    said = "WARNING: error at https://a.example\nERROR: nothing at https://b.example/simple\nlast"
+    assert reason(said) == "ERROR: nothing at …"
+    assert reason("") == "no reason given"
 
 
 def test_a_python_that_is_new_enough_is_ours() -> None:

@@ -49,14 +49,18 @@ async def stamp(sent: Sent) -> None:
 class Jobs:
     """Creates jobs."""
 
-    async def create(self, order: Order) -> None:
-        await noop.create(Purchase(**order))
+    async def create(self, order: Purchase) -> None:
+        await noop.create(order)
 
-    async def create_many(self, orders: Sequence[Order]) -> None:
-        await noop.create_many([Purchase(**order) for order in orders])
+    async def create_many(self, orders: Sequence[Purchase]) -> None:
+        await noop.create_many(orders)
 
     async def stamp(self, sent: int) -> None:
         await stamp.create(Sent(at=sent))
+
+
+def payload(order: Order) -> Purchase:
+    return Purchase(**order)
 
 
 async def migrate(url: str) -> None:
