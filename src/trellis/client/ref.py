@@ -16,7 +16,7 @@ from trellis.client import history
 from trellis.client.connection import Connection
 from trellis.client.history import JobEvent, JobLogLine
 from trellis.client.missing import no_such_job, not_committed
-from trellis.client.transactions import refuse_while_open
+from trellis.client.transactions import itself, refuse_while_open
 from trellis.client.workers import missing_worker, nobody_works
 from trellis.cloning import clone
 from trellis.contract import given
@@ -85,7 +85,7 @@ class JobRef(Generic[R_co]):
         self._job_type = job_type
         self._connection = connection
         # The caller's connection whose commit stores the job.
-        self._tx = tx
+        self._tx = None if tx is None else itself(tx)
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self._job_type.service}/{self._job_type.name}>"

@@ -1,15 +1,15 @@
 """Jobs created inside the caller's own transaction, and what must not be asked until it has ended.
 
-Such a job is stored by the caller's commit. Until then nobody else sees it, and on an engine with
-one writer nobody else can write: whoever waits before committing would wait for himself. That is
-refused at once, and only for the task or thread that has the transaction: others may well wait.
+Such a job is stored by the caller's commit. Until then nobody else sees it, so whoever waits for it
+would wait for himself; on an engine with one writer nobody else can write, either. That is refused
+at once, and only for the task or thread that has the transaction: others may well wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trellis.core.job import JobId, NewJob
 from trellis.engines.port import Engine
@@ -26,15 +26,40 @@ class _Guest(NamedTuple):
     job_id: JobId
 
 
+#: libpq's words for a connection without a transaction.
+_IDLE, _UNKNOWN = 0, 4
 _last_guest: Final[ContextVar[_Guest | None]] = ContextVar("trellis_guest", default=None)
 
 
 def is_open(connection: object) -> bool:
     """Tell whether the caller's connection is known to have a transaction under way."""
     try:
-        return bool(getattr(connection, "in_transaction", False))
+        return _is_open(connection)
     except Exception:  # noqa: BLE001 - the driver's own, for a closed connection
         return False
+
+
+def _is_open(connection: Any) -> bool:  # noqa: ANN401 - any driver
+    if hasattr(connection, "in_atomic_block"):  # Django, which may also be told not to commit
+        return connection.in_atomic_block or _is_open(connection.connection)
+    if hasattr(connection, "is_in_transaction"):  # asyncpg
+        return bool(connection.is_in_transaction())
+    if hasattr(connection, "in_transaction"):  # sqlite3; a method of SQLAlchemy
+        told = connection.in_transaction
+        return bool(told() if callable(told) else told)
+    status = getattr(getattr(connection, "info", None), "transaction_status", _IDLE)  # psycopg
+    return status not in (_IDLE, _UNKNOWN)
+
+
+def itself(connection: Any) -> Any:  # noqa: ANN401 - any driver
+    """Return what a stand-in for the connection of each thread stands for in this one."""
+    match type(connection).__name__:
+        case "ConnectionProxy":  # Django
+            return connection._connections[connection._alias]  # noqa: SLF001 - no other way
+        case "scoped_session" | "async_scoped_session":  # SQLAlchemy
+            return connection.registry()
+        case _:
+            return connection
 
 
 def create_within(
@@ -54,6 +79,8 @@ async def refuse_while_open(engine: Engine, awaited: JobId | None = None) -> Non
     """
     guest = _last_guest.get()
     if guest is None or guest.whose != whose_turn() or guest.job_id == awaited:
+        return
+    if not engine.capabilities.one_writer:
         return
     if is_open(guest.connection) and not _begins_always(guest.connection):
         (record,) = (await engine.load([guest.job_id])).records

@@ -396,6 +396,8 @@ class Capabilities(NamedTuple):
     transactions: bool = False
     #: Leases count on a clock nobody can set, which starts anew with the machine.
     boot_clock: bool = True
+    #: While a caller's transaction is open, nobody else can write.
+    one_writer: bool = False
 
 
 class Health(NamedTuple):

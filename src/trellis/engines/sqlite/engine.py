@@ -94,7 +94,7 @@ class SqliteEngine:
     @property
     def capabilities(self) -> Capabilities:
         """What this engine can do."""
-        return Capabilities(durable=True, processes=True, transactions=True)
+        return Capabilities(durable=True, processes=True, transactions=True, one_writer=True)
 
     async def open(self) -> None:
         """Open the file; create and migrate it if it may be created."""
