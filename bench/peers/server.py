@@ -1,6 +1,6 @@
 """One PostgreSQL 18 for the whole run, out of a wheel, with every promise of durability kept.
 
-`fsync` and `synchronous_commit` are on, `shared_buffers` is 1 GB, all else is PostgreSQL's default.
+`fsync` and `synchronous_commit` are on, `shared_buffers` is 1 GB, all else that weighs is default.
 Its data is in the folder for temporary files: TMPDIR chooses the disk that is measured.
 """
 
@@ -22,7 +22,6 @@ SETTINGS: Final = {
     "synchronous_commit": "on",
     "shared_buffers": "1GB",
     "max_connections": "200",
-    "dynamic_shared_memory_type": "posix",
 }
 
 
