@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
@@ -27,6 +28,21 @@ from trellis.engines.values import (
     Progress,
     QueueSettings,
 )
+
+
+class Place(NamedTuple):
+    """A place in the feed of all events: nothing is ever added before it."""
+
+    xid: int = 0
+    seq: int = 0
+
+
+class FeedEntry(NamedTuple):
+    """One event in the feed."""
+
+    place: Place
+    job_id: JobId
+    event: Event
 
 
 class Reader:
@@ -95,6 +111,13 @@ class Reader:
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
         return [event_from(row) for row in await self._hot.rows("read_journal", job_id)]
+
+    async def feed(self, after: Place, limit: int) -> list[FeedEntry]:
+        """Return events of all jobs behind a place; what is still being written comes later."""
+        return [
+            FeedEntry(Place(xid, seq), job_id, event_from(row))
+            for xid, seq, job_id, *row in await self._link.rows("read_feed", *after, limit)
+        ]
 
     async def outcomes(self, job_id: JobId) -> list[Outcome]:
         """Return how each generation ended."""

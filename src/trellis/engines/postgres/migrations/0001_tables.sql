@@ -61,9 +61,12 @@ create table trellis.job (
   clone_of       text
 );
 
--- One narrow row while a job waits or runs; gone when it has ended.
+-- One narrow row while a job waits or runs; gone when it has ended. pos is its place in its lane: the
+-- job's number under another name, so that no index but queue_ready can serve a claim, whatever the
+-- planner believes.
 create table trellis.queue (
   job        bigint primary key,
+  pos        bigint not null,
   run_at     bigint not null,
   lane       integer not null,
   park       trellis.park not null,
@@ -90,7 +93,7 @@ create table trellis.queue (
   autovacuum_vacuum_insert_threshold = 100000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 
-create index queue_ready on trellis.queue (lane, job) where park = 'ready';
+create index queue_ready on trellis.queue (lane, pos) where park = 'ready';
 create index queue_later on trellis.queue (lane, run_at, job) where park = 'later';
 create index queue_guest on trellis.queue (job) where park = 'guest';
 create index queue_session on trellis.queue (session) where session is not null;

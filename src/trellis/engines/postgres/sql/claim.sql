@@ -28,9 +28,9 @@ found as materialized (
   cross join open l
   cross join lateral (
     select x.ctid as tid, x.job from trellis.queue x
-    where x.lane = l.lane and x.park = 'ready' and x.job >= l.start
+    where x.lane = l.lane and x.park = 'ready' and x.pos >= l.start
       and (x.look_at is null or x.look_at > look.now)
-    order by x.job limit l.take for update skip locked) q
+    order by x.pos limit l.take for update skip locked) q
   where look.flags = 0),
 -- A lane of which as many were read as asked, though more could be taken, may have more: what comes
 -- after its last one must wait.
@@ -69,9 +69,13 @@ journalled as (
     t.attempt, 'active', 'started'
   from look, taken t),
 held as (
-  update trellis.key_slot s set session = $1, token = t.token
-  from taken t
-  where t.key_hash is not null and s.job = t.job and s.token is null and s.linger_until is null)
+  update trellis.key_slot s set session = $1, token = k.token
+  from (
+    select x.tid, t.token from taken t cross join lateral (
+      select y.ctid as tid from trellis.key_slot y
+      where y.job = t.job and y.token is null and y.linger_until is null for update) x
+    where t.key_hash is not null) k
+  where s.ctid = k.tid)
 select look.now, look.flags, t.job, t.id, t.lane, t.policy, t.payload, t.created_at, t.traceparent,
   case when num_nonnulls(t.request_id, t.tracestate, t.deadline_at, t.key, t.tags, t.config,
                          t.expect, t.clone_of) > 0 or t.schema_version <> 1

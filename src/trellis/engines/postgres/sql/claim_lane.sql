@@ -19,10 +19,10 @@ look as materialized (
 picked as materialized (
   select q.ctid as tid, q.job
   from trellis.queue q
-  where q.lane = $2 and q.park = 'ready' and q.job >= $3
+  where q.lane = $2 and q.park = 'ready' and q.pos >= $3
     and (q.look_at is null or q.look_at > (select now from look))
     and (select flags = 0 from look) and (select yes from open)
-  order by q.job limit $4 for update of q skip locked),
+  order by q.pos limit $4 for update of q skip locked),
 taken as (
   update trellis.queue q
   set park = 'taken', state = 'active', version = q.version + 1, attempt = q.attempt + 1,
@@ -44,9 +44,13 @@ journalled as (
     t.attempt, 'active', 'started'
   from look, taken t),
 held as (
-  update trellis.key_slot s set session = $1, token = t.token
-  from taken t
-  where t.key_hash is not null and s.job = t.job and s.token is null and s.linger_until is null)
+  update trellis.key_slot s set session = $1, token = k.token
+  from (
+    select x.tid, t.token from taken t cross join lateral (
+      select y.ctid as tid from trellis.key_slot y
+      where y.job = t.job and y.token is null and y.linger_until is null for update) x
+    where t.key_hash is not null) k
+  where s.ctid = k.tid)
 select look.now, look.flags, t.job, t.id, t.lane, t.policy, t.payload, t.created_at, t.traceparent,
   case when num_nonnulls(t.request_id, t.tracestate, t.deadline_at, t.key, t.tags, t.config,
                          t.expect, t.clone_of) > 0 or t.schema_version <> 1

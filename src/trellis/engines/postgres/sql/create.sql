@@ -22,9 +22,9 @@ born as (
   from given),
 waiting as (
   insert into trellis.queue (
-    job, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked, suspect,
+    job, pos, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked, suspect,
     key_hash, dedupe, look_at)
-  select seq, run_at, lane,
+  select seq, seq, run_at, lane,
     case when run_at > now then 'later'
          when key_hash is not null then $21::text
          else 'ready' end::trellis.park,

@@ -13,8 +13,8 @@ with born as (
   returning seq, id, lane, created_at),
 waiting as (
   insert into trellis.queue (
-    job, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked, suspect)
-  select seq, created_at, lane, 'ready', 'pending', 1, 0, 0, 0, 0, false, false from born),
+    job, pos, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked, suspect)
+  select seq, seq, created_at, lane, 'ready', 'pending', 1, 0, 0, 0, 0, false, false from born),
 journalled as (
   insert into trellis.event (xid, job, at, version, attempt, state, kind)
   select (select pg_current_xact_id()::text::bigint), seq, created_at, 1, 0, 'pending', 'created'
