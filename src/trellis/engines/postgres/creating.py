@@ -77,6 +77,11 @@ def needs_look(new: NewJob) -> bool:
     return new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None
 
 
+def has_gates(new: NewJob) -> bool:
+    """Tell whether a job must pass a gate."""
+    return any(True for _ in _gates(new))
+
+
 async def create(
     tx: Transaction, jobs: Sequence[NewJob], *, guest: bool = False
 ) -> list[CreateResult]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from trellis.core.job import NewJob
@@ -22,13 +23,20 @@ from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.wires import GuestWire, wire_for
 from trellis.engines.values import CreateResult
-from trellis.errors import EngineError, TransactionRefused, TrellisError
+from trellis.errors import (
+    EngineBusy,
+    EngineError,
+    ReadOnlyDatabase,
+    TransactionRefused,
+    TrellisError,
+)
 
 T = TypeVar("T")
 #: Which database an address led to, and the numbers known of a database.
 _instances: Final[dict[Address, str]] = {}
 _books: Final[dict[str, Books]] = {}
-_NO_TRANSACTION, _FAILED_TRANSACTION = "25P01", "25P02"
+_NO_TRANSACTION: Final = "25P01"
+_OLD_SNAPSHOTS: Final = frozenset({"repeatable read", "serializable"})
 
 
 class Apart:
@@ -76,12 +84,12 @@ async def _join(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> li
     try:
         books = await _books_for(address, wire, jobs)
         tx = Transaction(wire, address.schema, books)
+        await _check_isolation(wire, jobs)
         results = await creating.create(tx, jobs, guest=True)
         await wire.fetch("select pg_notify($1::text, '')", f"{address.schema}_ready")
     except BaseException as error:
-        await wire.run("rollback to savepoint trellis_guest")
-        await wire.run("release savepoint trellis_guest")
-        raise _in_words(error, address) from error
+        await _undo(wire)
+        raise _in_words(error, address, wire) from error
     await wire.run("release savepoint trellis_guest")
     return results
 
@@ -91,17 +99,36 @@ async def _save(address: Address, wire: GuestWire) -> None:
     try:
         await wire.run("savepoint trellis_guest")
     except Exception as error:
-        state = wire.sqlstate(error)
-        if state == _NO_TRANSACTION:
+        if wire.sqlstate(error) == _NO_TRANSACTION:
             raise TransactionRefused(
                 "This connection has no open transaction, so the job would be stored at once, "
                 "whatever becomes of your rows. Begin one first."
             ) from error
-        if state == _FAILED_TRANSACTION:
+        if wire.has_failed(error):
             raise TransactionRefused(
                 "Your transaction has failed before, so nothing can join it. Roll it back first."
             ) from error
-        raise _in_words(error, address) from error
+        raise _in_words(error, address, wire) from error
+
+
+async def _undo(wire: GuestWire) -> None:
+    """Go back to the point where we came in; what cannot even do that is beyond use."""
+    with suppress(Exception):
+        await wire.run("rollback to savepoint trellis_guest")
+        await wire.run("release savepoint trellis_guest")
+
+
+async def _check_isolation(wire: GuestWire, jobs: Sequence[NewJob]) -> None:
+    """Refuse to decide by an old snapshot what only the present can tell."""
+    if not any(creating.has_gates(new) for new in jobs):
+        return
+    ((level,),) = await wire.fetch("select current_setting('transaction_isolation')")
+    if level in _OLD_SNAPSHOTS:
+        raise TransactionRefused(
+            f"Your transaction is {level}, so it does not see the jobs that others have created "
+            "since it began, and a dedupe key, idempotency key or bounded key could not hold. Use "
+            "READ COMMITTED, or create this job without such a key."
+        )
 
 
 async def _books_for(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> Books:
@@ -152,10 +179,23 @@ async def _enter(address: Address, books: Books, jobs: Sequence[NewJob]) -> None
         await books.enter(link, jobs)
 
 
-def _in_words(error: BaseException, address: Address) -> BaseException:
+def _in_words(error: BaseException, address: Address, wire: GuestWire) -> BaseException:
     if isinstance(error, TrellisError) or not isinstance(error, Exception):
         return error
-    return EngineError(
-        f"The job could not be created in your transaction at {address.shown}: {error}. Nothing "
-        "of it is left in the transaction."
-    )
+    where = address.shown
+    match wire.sqlstate(error):
+        case "42501":
+            return ReadOnlyDatabase(
+                f"The user of your connection may not create jobs at {where}: {error}. Nothing of "
+                "it is left in your transaction. See the roles in docs/operations/postgresql.md."
+            )
+        case "40001" | "40P01" | "55P03" | "57014":
+            return EngineBusy(
+                f"The job could not be created in your transaction at {where}: {error}. Roll back "
+                "and repeat the transaction."
+            )
+        case _:
+            return EngineError(
+                f"The job could not be created in your transaction at {where}: {error}. Nothing "
+                "of it is left in the transaction."
+            )

@@ -12,6 +12,9 @@ from typing import Any, Final, Protocol
 
 from trellis.engines.sqlkit.rows import Row
 
+_FAILED: Final = "25P02"
+#: What SQLAlchemy and Django raise without asking the server.
+_SAY_FAILED: Final = frozenset({"PendingRollbackError", "TransactionManagementError"})
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
 
@@ -29,6 +32,9 @@ class GuestWire(Protocol):
 
     def sqlstate(self, error: BaseException) -> str | None:
         """Return PostgreSQL's code of an error."""
+
+    def has_failed(self, error: BaseException) -> bool:
+        """Tell whether an error says that the transaction had failed before."""
 
 
 class _Wire:
@@ -52,6 +58,10 @@ class _Wire:
                 if isinstance(state, str):
                     return state
         return None
+
+    def has_failed(self, error: BaseException) -> bool:
+        """Tell whether the server, or the driver before asking it, says so."""
+        return self.sqlstate(error) == _FAILED or type(error).__name__ in _SAY_FAILED
 
 
 class _Asyncpg(_Wire):
@@ -84,7 +94,7 @@ class _SqlAlchemy(_Wire):
 
     async def fetch(self, query: str, *args: Any) -> Sequence[Row]:  # noqa: ANN401
         connection = self.connection
-        if hasattr(connection, "connection") and hasattr(connection, "get_bind"):  # a session
+        if hasattr(connection, "get_bind"):  # a session
             connection = connection.connection()
             if self.is_async:
                 connection = await connection
@@ -143,6 +153,8 @@ _KNOWN: Final[dict[tuple[str, str], _Maker]] = {
     ("psycopg", "Connection"): lambda c: _Psycopg(c, is_async=False),
     ("sqlalchemy", "AsyncConnection"): lambda c: _SqlAlchemy(c, is_async=True),
     ("sqlalchemy", "AsyncSession"): lambda c: _SqlAlchemy(c, is_async=True),
+    ("sqlalchemy", "async_scoped_session"): lambda c: _SqlAlchemy(c, is_async=True),
     ("sqlalchemy", "Connection"): lambda c: _SqlAlchemy(c, is_async=False),
     ("sqlalchemy", "Session"): lambda c: _SqlAlchemy(c, is_async=False),
+    ("sqlalchemy", "scoped_session"): lambda c: _SqlAlchemy(c, is_async=False),
 }
