@@ -8,7 +8,7 @@ The rest is done one by one in one transaction, under the keys' locks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from trellis.core.admission import Reject, revive_key
 from trellis.core.agenda import keep_until, look_at
@@ -24,7 +24,8 @@ from trellis.engines.sqlkit.rows import encode_data, encode_failure, record_from
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 
 COMMITTED: Final = Committed()
-Columns = Iterable[list[object]]
+T = TypeVar("T")
+Columns = Iterable[list[Any]]
 
 
 def kind_of(transition: Transition) -> str:
@@ -41,14 +42,33 @@ def kind_of(transition: Transition) -> str:
 
 def done_columns(batch: Sequence[Transition]) -> Columns:
     """Return what `commit_done` wants; the batch has one state, kind and moment."""
+    commands: list[Any] = [each[2] for each in batch]
+    results = [command.result for command in commands]
     return (
-        [each.definition.row for each in batch],
-        [each.before.version for each in batch],
-        [each.before.fence.token if each.before.fence else 0 for each in batch],
-        [getattr(each.command, "started_at", None) for each in batch],
-        [getattr(each.command, "result", None) for each in batch],
-        [keep_until(each.definition, each.head) for each in batch],
+        [each[0].row for each in batch],
+        _one_for_all([each[1].version for each in batch]),
+        [each[1].fence.token if each[1].fence else 0 for each in batch],
+        [command.started_at for command in commands],
+        results if any(result is not None for result in results) else [],
+        _one_for_all(_kept(batch)),
     )
+
+
+def _one_for_all(values: list[T]) -> list[T]:
+    """Return the values, or just one if they are all the same: the rest is then filled in there."""
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def _kept(batch: Sequence[Transition]) -> list[Instant | None]:
+    """Return until when each is kept; jobs that share a policy and a moment share that too."""
+    found: dict[int, Instant | None] = {}
+    kept = []
+    for definition, _, _, _, head in batch:
+        policy = id(definition.policy)
+        if policy not in found:
+            found[policy] = keep_until(definition, head)
+        kept.append(found[policy])
+    return kept
 
 
 def end_columns(batch: Sequence[Transition]) -> Columns:

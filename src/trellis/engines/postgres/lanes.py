@@ -109,14 +109,19 @@ class Lanes:
         """Note where work was found."""
         if not records:
             return
+        lanes = self._columns[0]
+        if len(lanes) == 1:
+            self._found = {lanes[0]: len(records)}
+            self._last[lanes[0]] = records[-1].definition.row
+            return
         numbers = self._books.lane_numbers
         found: dict[int, int] = {}
-        self._found = found
         for definition, _ in records:
             place = (definition.service, definition.queue, definition.type, definition.priority)
             lane = numbers[place]  # type: ignore[index] # a Lane is this tuple
             found[lane] = found.get(lane, 0) + 1
             self._last[lane] = definition.row
+        self._found = found
 
     def sweep_soon(self) -> None:
         """Read from the beginning next time: nothing was found behind the cursors."""

@@ -22,6 +22,8 @@ from trellis.engines.sqlkit.rows import record_from
 from trellis.engines.values import CommitResult, Conflict, Topic
 
 Placed = list[tuple[int, Transition]]
+#: The statement, and what its decisions must have in common.
+Kind = tuple[str, object]
 
 
 async def commit(
@@ -31,12 +33,12 @@ async def commit(
     topics: set[Topic] = {"settled"}
     results: list[CommitResult] = [COMMITTED] * len(transitions)
     groups = _group(transitions)
-    singles = groups.pop("", [])
-    for kind, group in groups.items():
+    singles = groups.pop(("", None), [])
+    for (kind, _), group in groups.items():
         group.sort(key=lambda placed: placed[1].definition.row)
         if kind == "commit_move":
             topics.add("ready")
-        held = await _together(link, kind.partition(" ")[0], [each for _, each in group])
+        held = await _together(link, kind, [each for _, each in group])
         if held is not None:
             await _explain(link, group, set(held), results)
     if singles:
@@ -45,18 +47,20 @@ async def commit(
     return results, topics
 
 
-def _group(transitions: Sequence[Transition]) -> dict[str, Placed]:
+def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
     """Sort decisions by how they are stored; two about one job are never stored together."""
-    groups: dict[str, Placed] = {}
+    groups: dict[Kind, Placed] = {}
     seen: set[int] = set()
     for place, transition in enumerate(transitions):
-        row = transition.definition.row
+        row = transition[0].row
         kind = "" if row in seen else kind_of(transition)
         seen.add(row)
-        if kind == "commit_done":
-            # One state and moment per statement.
-            kind = f"commit_done {transition.head.state._value_} {transition.event.at}"
-        groups.setdefault(kind, []).append((place, transition))
+        # Successes have one state and moment per statement.
+        same = (transition[3].state, transition[3].at) if kind == "commit_done" else None
+        found = groups.get((kind, same))
+        if found is None:
+            found = groups[kind, same] = []
+        found.append((place, transition))
     return groups
 
 
