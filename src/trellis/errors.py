@@ -37,6 +37,7 @@ tables keyed by it) and each message says what happened and what to do next.
     ├── NotFound                  an operator named something that is not there
     │   ├── KeyNotFound
     │   └── WorkerNotFound
+    ├── MoveRefused               jobs cannot be moved to another store now
     └── EngineError               the store could not do what was asked
         ├── EngineUnavailable     may work later; nothing was lost
         │   ├── EngineBusy
@@ -276,6 +277,12 @@ class WorkerNotFound(NotFound):
     """No worker process has this id or name."""
 
     code = "worker_not_found"
+
+
+class MoveRefused(TrellisError):
+    """Jobs cannot be moved to another store as things are; nothing was moved by this step."""
+
+    code = "move_refused"
 
 
 class EngineError(TrellisError):

@@ -40,6 +40,7 @@ CODES: Final = {
     "wait_timeout": TIMED_OUT,
     "job_not_completed": FAILED,
     "not_found": NOT_FOUND,
+    "move_refused": REFUSED,
     "engine": UNREACHABLE,
     "capability_missing": USAGE,
 }

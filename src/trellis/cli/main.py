@@ -25,6 +25,7 @@ _COMMANDS: Final = (
     "locks",
     "doctor",
     "migrate",
+    "move",
     "completion",
 )
 

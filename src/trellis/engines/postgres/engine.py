@@ -27,6 +27,7 @@ from trellis.engines.postgres import (
     keying,
     locking,
     noting,
+    receiving,
     schema,
     sessions,
     settling,
@@ -38,7 +39,7 @@ from trellis.engines.postgres.claiming import Claimer
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.hearing import Hearing
 from trellis.engines.postgres.link import PINNED, PLAIN, Connection, Link
-from trellis.engines.postgres.reading import Reader
+from trellis.engines.postgres.reading import FeedEntry, Place, Reader
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.values import (
     Accepted,
@@ -346,6 +347,11 @@ class PostgresEngine:
         self._check_open()
         return await self._reader.journal(job_id)
 
+    async def feed(self, after: Place, limit: int = 1000) -> list[FeedEntry]:
+        """Return events of all jobs behind a place in the feed, in its order, without gaps."""
+        self._check_open()
+        return await self._reader.feed(after, limit)
+
     async def outcomes(self, job_id: JobId) -> list[Outcome]:
         """Return how each generation ended."""
         self._check_open()
@@ -381,6 +387,12 @@ class PostgresEngine:
         self._check_open()
         await self._hot.rows("queue_set", *settings)
         self._hearing.tell(_READY, self._settle)
+
+    # -- growing up ----------------------------------------------------------------------------
+
+    def receiver(self) -> receiving.PostgresReceiver:
+        """Return the way in, for jobs that come from another store."""
+        return receiving.PostgresReceiver(self._within, self._hot, self._books)
 
     # -- transactions --------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from trellis.engines.sqlite import (
     locking,
     noting,
     schema,
+    sending,
     sessions,
     upkeep,
 )
@@ -333,6 +334,12 @@ class SqliteEngine:
     async def set_queue(self, settings: QueueSettings) -> None:
         """Pause, drain or reopen a queue."""
         await self._write(lambda tx: upkeep.set_queue(tx, settings))
+
+    # -- growing up ----------------------------------------------------------------------------
+
+    def sender(self) -> sending.SqliteSender:
+        """Return the way out, for jobs that move to another store."""
+        return sending.SqliteSender(self._path, self._clock)
 
     # -- the two ways to the file --------------------------------------------------------------
 

@@ -1,0 +1,201 @@
+"""Taking in jobs of another store, a parcel at a time.
+
+A parcel is stored in one transaction with the number of its last job: a move that died goes on
+behind that number, so nothing is taken in twice, not even a job that has ended here and was
+removed meanwhile. Numbers are new and rise in the order of the parcels: creation order stays. A job
+that held its key's slot while it waited gets it back if it is free; all other slots are handed out
+at the end, when everybody who waits is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from trellis import failpoints
+from trellis.core.context import Context
+from trellis.core.job import JobId, NewJob
+from trellis.core.policy import decode_policy
+from trellis.engines.moving import Clash, Compared, Parcel, SentHead, SentJob, refusal
+from trellis.engines.postgres.books import Books, lane_of
+from trellis.engines.postgres.keying import hand_over, lock_keys
+from trellis.engines.postgres.link import Link
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sqlkit.rows import Row
+from trellis.errors import MoveRefused
+
+T = TypeVar("T")
+_KEYS: Final = 200
+#: Rows that differ from the parcel's in nothing but the job's number.
+_PLAIN: Final = ("outcomes", "events", "notes", "items", "logs", "marks")
+
+
+class Within(Protocol):
+    """Runs a verb in a transaction of its own."""
+
+    def __call__(self, verb: Callable[[Transaction], Awaitable[T]], /) -> Awaitable[T]:
+        """Run it."""
+
+
+class PostgresReceiver:
+    """The way into one database."""
+
+    def __init__(self, within: Within, link: Link, books: Books) -> None:
+        self._within = within
+        self._link = link
+        self._books = books
+
+    async def instance(self) -> str:
+        """Return what names this database among all."""
+        return str(await self._link.value("instance"))
+
+    async def cursor(self, move: str) -> int:
+        """Return the number of the last job that was taken in; 0 before the first."""
+        found: int | None = await self._link.value("receive_cursor", _name(move))
+        return found or 0
+
+    async def compare(self, parcel: Parcel) -> Compared:
+        """Tell what is here already, and what cannot be taken in."""
+        return await self._within(lambda tx: _compare(tx, parcel))
+
+    async def receive(self, move: str, parcel: Parcel) -> int:
+        """Store a parcel and how far the move is, together; return how many jobs were new."""
+        await self._books.enter(self._link, [_as_new(job) for job in parcel.jobs])
+        await self._link.rows("receive_begin", _name(move))
+        return await self._within(lambda tx: _receive(tx, move, parcel))
+
+    async def hand_out(self) -> None:
+        """Give the free slots of all keys to their waiting jobs."""
+        after = ""
+        while True:
+            rows = await self._link.rows("receive_keys", after, _KEYS)
+            keys = [key for (key,) in rows]
+            if not keys:
+                return
+            await self._within(lambda tx, keys=keys: _hand_out(tx, keys))  # type: ignore[misc]
+            after = keys[-1]
+
+
+async def _hand_out(tx: Transaction, keys: Sequence[str]) -> None:
+    await lock_keys(tx, keys)
+    await hand_over(tx, keys)
+
+
+def _name(move: str) -> str:
+    return f"received/{move}"
+
+
+def _as_new(job: SentJob) -> NewJob:
+    """Return what the books want to know of a job."""
+    return NewJob(
+        job.id,
+        job.service,
+        job.type,
+        job.queue,
+        "",
+        decode_policy(job.policy),
+        Context(job.id, job.traceparent),
+        job.priority,
+    )
+
+
+async def _compare(tx: Transaction, parcel: Parcel) -> Compared:
+    found = await tx.rows(
+        "receive_known",
+        *_columns(
+            [
+                (job.id, *job[2:6], job.created_at, job.payload)  # service, queue, type, priority
+                for job in parcel.jobs
+            ],
+            7,
+        ),
+    )
+    known = frozenset(JobId(job_id) for job_id, _ in found)
+    other = [
+        Clash(JobId(job_id), "another job has its id") for job_id, is_same in found if not is_same
+    ]
+    return Compared(known, (*other, *await _taken_marks(tx, parcel, known)))
+
+
+async def _taken_marks(tx: Transaction, parcel: Parcel, known: frozenset[JobId]) -> list[Clash]:
+    """Return the jobs that are not here, but whose marks are somebody else's."""
+    ids = {job.row: job.id for job in parcel.jobs if job.id not in known}
+    once = {mark: ids[row] for row, mark in parcel.marks if row in ids}
+    dedupe = {
+        head.dedupe: ids[head.row] for head in parcel.heads if head.dedupe and head.row in ids
+    }
+    if not once and not dedupe:
+        return []
+    return [
+        Clash(
+            (dedupe if is_dedupe else once)[mark],
+            f"job {holder} has its {'dedupe' if is_dedupe else 'idempotency'} key",
+        )
+        for is_dedupe, mark, holder in await tx.rows("receive_taken", list(once), list(dedupe))
+    ]
+
+
+async def _receive(tx: Transaction, move: str, parcel: Parcel) -> int:
+    if await tx.value("receive_turn", _name(move)) != parcel.after:
+        raise MoveRefused(
+            "Another `trellis move` of the same database is under way, or was until now. Let it "
+            "finish, then run this again to see that all is there."
+        )
+    # Before any row of theirs: whoever moves slots of a key takes its lock first.
+    await lock_keys(tx, (head.key_hash for head in parcel.heads if head.holds))
+    compared = await _compare(tx, parcel)
+    if compared.clashes:
+        raise MoveRefused(refusal(compared.clashes))
+    new = [job for job in parcel.jobs if job.id not in compared.known]
+    if new:
+        await _store(tx, new, parcel)
+    failpoints.reach("postgres.receive")
+    await tx.rows("receive_advance", _name(move), parcel.last)
+    tx.topics.add("ready")
+    return len(new)
+
+
+async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> None:
+    lanes = {job.row: tx.books.lane_numbers[lane_of(_as_new(job))] for job in jobs}
+    rows = [(job.id, lanes[job.row], _policy(tx, job), *_definition(job)) for job in jobs]
+    stored = {job_id: seq for seq, job_id in await tx.rows("receive_jobs", *_columns(rows))}
+    seqs = {job.row: stored[job.id] for job in jobs}
+    heads = [head for head in parcel.heads if head.row in seqs]
+    for head in heads:
+        if head.holds:
+            await tx.rows("receive_slot", seqs[head.row])
+    await _put(tx, "heads", [(seqs[head.row], lanes[head.row], *_place(head)) for head in heads])
+    for table in _PLAIN:
+        theirs: Iterable[Row] = getattr(parcel, table)
+        await _put(
+            tx, table, [(seqs[row], *map(_clean, rest)) for row, *rest in theirs if row in seqs]
+        )
+
+
+def _clean(value: object) -> object:
+    """Return what can be stored: a log line may contain U+0000, which no text here can."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
+def _policy(tx: Transaction, job: SentJob) -> int:
+    return tx.books.policy_numbers[decode_policy(job.policy)]
+
+
+def _definition(job: SentJob) -> Row:
+    """Return the columns behind the policy."""
+    return job[7:]
+
+
+def _place(head: SentHead) -> Row:
+    """Return the columns behind the lane, without the word on the slot."""
+    return head[1:-1]
+
+
+async def _put(tx: Transaction, table: str, rows: Sequence[Row]) -> None:
+    if rows:
+        await tx.rows(f"receive_{table}", *_columns(rows))
+
+
+def _columns(rows: Sequence[Row], width: int = 0) -> list[list[Any]]:
+    """Turn rows into columns, as statements want them."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]

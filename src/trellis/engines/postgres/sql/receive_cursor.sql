@@ -1,0 +1,1 @@
+select value::bigint from trellis.meta where name = $1

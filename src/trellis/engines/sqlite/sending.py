@@ -1,0 +1,178 @@
+"""Handing out what a file has, once it is sealed.
+
+The seal is a row in a table of its own and a trigger on every table for every kind of change: so it
+also binds programs that have the file open, transactions of the application's own, and versions of
+Trellis that know nothing of it. It is set in one transaction with the look at who works here. What
+the file holds stays readable, and the application's own tables are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import accumulate, product
+from pathlib import Path
+from typing import Final, TypeVar
+
+from trellis import failpoints
+from trellis.engines.clock import Clock
+from trellis.engines.moving import Busy, Parcel, Seal, SentHead, SentJob
+from trellis.engines.sqlite.connection import connect, patiently
+from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.forking import no_fork
+from trellis.engines.sqlite.transaction import STATEMENTS
+from trellis.engines.sqlkit.rows import Row, encode_ids
+
+T = TypeVar("T")
+_TABLES: Final = (
+    "job", "queue", "outcome", "event", "session", "key_slot", "note", "item", "log",
+    "idempotency", "queue_setting", "lock", "removal",
+)  # fmt: skip
+#: Characters of payload after which a parcel takes no more jobs.
+_LOAD: Final = 4_000_000
+_CHANGES: Final = ("insert", "update", "delete")
+_TABLE: Final = (
+    "create table trellis_moved (id text not null, instance text not null, address text not null, "
+    "is_finished integer not null)"
+)
+_IS_SEALED: Final = "select 1 from sqlite_master where type = 'table' and name = 'trellis_moved'"
+_READ: Final = "select id, instance, address, is_finished from trellis_moved"
+
+
+class SqliteSender:
+    """The way out of one file."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+
+    async def seal_of(self) -> Seal | None:
+        """Return the seal, if the file has one."""
+        return await self._with_file(_read_seal)
+
+    async def seal(self, instance: str, address: str) -> Seal | Busy:
+        """Let nobody change anything from now on; refuse while somebody works here."""
+        return await self._with_file(lambda file: self._seal(file, instance, address))
+
+    async def parcel(self, after: int, limit: int, states: Sequence[str], *, whole: bool) -> Parcel:
+        """Return the next jobs in these states, or their outline; none at the end."""
+        return await self._with_file(
+            lambda file: _parcel(file, after, limit, json.dumps(states), whole=whole)
+        )
+
+    async def count_up_to(self, last: int, states: Sequence[str]) -> int:
+        """Return how many jobs in these states have a number up to this one."""
+
+        def look(file: sqlite3.Connection) -> int:
+            return int(_rows(file, "send_count", last, json.dumps(states))[0][0])
+
+        return await self._with_file(look)
+
+    async def finish(self) -> None:
+        """Note that everything was carried over."""
+        await self._with_file(lambda file: file.execute("update trellis_moved set is_finished = 1"))
+
+    async def _with_file(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something on a connection of our own, in a thread."""
+
+        def work() -> T:
+            with no_fork(), closing(connect(self._path, create=False)) as file:
+                try:
+                    return patiently(lambda: action(file))
+                except sqlite3.Error as error:
+                    raise translate(error, self._path) from error
+
+        return await asyncio.to_thread(work)
+
+    def _seal(self, file: sqlite3.Connection, instance: str, address: str) -> Seal | Busy:
+        file.execute("begin immediate")
+        with closing(_Undo(file)):
+            found = _read_seal(file)
+            if found is not None:
+                return found
+            busy = Busy(
+                *_rows(file, "send_busy", self._clock.boot_id(), self._clock.lease_now())[0]
+            )
+            if any(busy):
+                return busy
+            seal = Seal(secrets.token_hex(16), instance, address, is_finished=False)
+            file.execute(_TABLE)
+            file.execute("insert into trellis_moved values (?, ?, ?, ?)", seal)
+            for table, change in product(_TABLES, _CHANGES):
+                file.execute(_trigger(table, change, address))
+            failpoints.reach("sqlite.seal")
+            file.execute("commit")
+            return seal
+
+
+class _Undo:
+    """Rolls back what was not committed."""
+
+    def __init__(self, file: sqlite3.Connection) -> None:
+        self._file = file
+
+    def close(self) -> None:
+        if self._file.in_transaction:
+            self._file.execute("rollback")
+
+
+def _trigger(table: str, change: str, address: str) -> str:
+    text = (
+        f"its jobs were moved to {address}, and nothing here can be changed any more; "
+        "use that URL instead"
+    ).replace("'", "''")
+    return (
+        f"create trigger trellis_moved_{change}_{table} before {change} on trellis_{table} "
+        f"begin select raise(abort, '{text}'); end"
+    )
+
+
+def _read_seal(file: sqlite3.Connection) -> Seal | None:
+    if file.execute(_IS_SEALED).fetchone() is None:
+        return None
+    move, instance, address, is_finished = file.execute(_READ).fetchone()
+    return Seal(move, instance, address, bool(is_finished))
+
+
+def _rows(file: sqlite3.Connection, name: str, *values: object) -> list[Row]:
+    return file.execute(STATEMENTS[name], values).fetchall()
+
+
+def _parcel(
+    file: sqlite3.Connection, after: int, limit: int, states: str, *, whole: bool
+) -> Parcel:
+    numbers = _page(_rows(file, "send_page", after, states, limit))
+    picked = encode_ids(numbers)
+    outline = Parcel(
+        after,
+        numbers[-1] if numbers else after,
+        [SentJob(*row) for row in _rows(file, "send_jobs", picked)],
+        [_head(row) for row in _rows(file, "send_heads", picked)],
+        _rows(file, "send_marks", picked),
+    )
+    if not whole:
+        return outline
+    return outline._replace(
+        outcomes=_rows(file, "send_outcomes", picked),
+        events=_rows(file, "send_events", picked),
+        notes=_rows(file, "send_notes", picked),
+        items=_rows(file, "send_items", picked),
+        logs=_rows(file, "send_logs", picked),
+    )
+
+
+def _page(rows: Sequence[Row]) -> list[int]:
+    """Return the numbers of as many jobs as are not too much to carry at once; at least one."""
+    sizes = accumulate(size for _, size in rows)
+    return [number for (number, own), size in zip(rows, sizes, strict=True) if size - own < _LOAD]
+
+
+def _head(row: Row) -> SentHead:
+    head = SentHead(*row)
+    return head._replace(
+        blocked=bool(head.blocked), suspect=bool(head.suspect), holds=bool(head.holds)
+    )

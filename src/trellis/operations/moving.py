@@ -1,0 +1,224 @@
+"""Growing up: everything that waits in one store is carried to another, and is worked on there.
+
+First all that could refuse is asked, with nothing changed. Then the source is sealed for good: from
+that moment no job of it can be started, changed or created there. Only then is it copied, parcel by
+parcel. So no job can ever run in both places, also if this dies half-way: run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from trellis import failpoints
+from trellis.core.states import WAITING, State
+from trellis.engines.moving import Busy, CanReceive, CanSend, Clash, Receiver, Seal, Sender, refusal
+from trellis.engines.port import Engine
+from trellis.engines.values import JobFilter
+from trellis.errors import CapabilityMissing, MoveRefused
+
+Progress = Callable[[int, int], None]
+
+#: Jobs in one transaction of the target.
+LOAD: Final = 500
+_SHOWN: Final = 5
+_ALWAYS: Final = (*sorted(WAITING), State.DEAD)
+#: A job that runs is never moved.
+_HISTORY: Final = tuple(state for state in State if state is not State.ACTIVE)
+
+
+class Place(NamedTuple):
+    """An open engine and its address as people may see it."""
+
+    engine: Engine
+    address: str
+
+
+class Road(NamedTuple):
+    """Both ends of a move, the ways out and in, and how much is carried at once."""
+
+    source: Place
+    target: Place
+    sender: Sender
+    receiver: Receiver
+    load: int
+
+
+class Moved(NamedTuple):
+    """What a move did, or would do."""
+
+    #: Jobs to be moved by their state, whether an earlier run has carried them or this one.
+    states: dict[str, int]
+    #: How many of them this run carried over, and how many were there before.
+    carried: int
+    known: int
+    #: Ended jobs that stay at the source.
+    left: int
+    queues: int
+    is_finished: bool
+
+
+async def move(
+    source: Place,
+    target: Place,
+    *,
+    history: bool = False,
+    dry_run: bool = False,
+    load: int = LOAD,
+    progress: Progress = lambda _done, _total: None,
+) -> Moved:
+    """Carry the jobs over, `load` at once; with `dry_run` only say what would be done."""
+    road = Road(source, target, _sender(source), _receiver(target), load)
+    states = _HISTORY if history else _ALWAYS
+    seal = await _known_seal(road)
+    known = await _look_for_clashes(road, seal, states)
+    if dry_run:
+        return await _summary(source.engine, states, known=known)
+    if seal is None:
+        seal = await _seal(road)
+    await _copy_settings(source.engine, target.engine)
+    carried = await _carry(road, _move_of(seal, states), states, progress)
+    await road.receiver.hand_out()
+    failpoints.reach("move.before-finish")
+    await road.sender.finish()
+    summary = await _summary(source.engine, states)
+    known = sum(summary.states.values()) - carried
+    return summary._replace(carried=carried, known=known, is_finished=True)
+
+
+def _sender(source: Place) -> Sender:
+    if not isinstance(source.engine, CanSend):
+        raise CapabilityMissing(
+            f"Jobs cannot be moved out of {source.address}. Move from sqlite:///path/to/jobs.db."
+        )
+    return source.engine.sender()
+
+
+def _receiver(target: Place) -> Receiver:
+    if not isinstance(target.engine, CanReceive):
+        raise CapabilityMissing(
+            f"Jobs cannot be moved into {target.address}. Move to postgresql://host/database."
+        )
+    return target.engine.receiver()
+
+
+def _move_of(seal: Seal, states: Sequence[State]) -> str:
+    """Name what is carried: a later run may take more states along, from the beginning."""
+    return f"{seal.id}/{'history' if len(states) == len(_HISTORY) else 'waiting'}"
+
+
+# -- before anything is changed ----------------------------------------------------------------
+
+
+async def _known_seal(road: Road) -> Seal | None:
+    """Return the seal of an earlier run; refuse what it rules out, or what works at the source."""
+    seal = await road.sender.seal_of()
+    if seal is None:
+        await _refuse_if_busy(road.source)
+    elif seal.instance != await road.receiver.instance():
+        raise MoveRefused(
+            f"The jobs of {road.source.address} go to {seal.address} since an earlier "
+            f"`trellis move`; {road.target.address} is another database. Give --to {seal.address}."
+        )
+    return seal
+
+
+async def _refuse_if_busy(source: Place) -> None:
+    """Say who works at the source, and what to do about it."""
+    live = [
+        f"{each.info.name} (process {each.info.pid})"
+        for each in await source.engine.sessions()
+        if each.ended_at is None and not each.lapsed
+    ]
+    if live:
+        raise MoveRefused(
+            f"{source.address} has {len(live):,} live workers: {_some(live)}. Let them finish with "
+            f"`trellis workers drain NAME --url {source.address}` or stop them, then move again. "
+            "Nothing was changed."
+        )
+    running = JobFilter(states=(State.ACTIVE,))
+    active = (await source.engine.count(running, "state")).groups
+    if active:
+        found = (await source.engine.find(running, limit=_SHOWN)).jobs
+        raise MoveRefused(
+            f"{source.address} has {sum(active.values()):,} active jobs whose worker is gone: "
+            f"{_some([each.definition.id for each in found])}. Start a worker there, which takes "
+            "them up when their lease is over, let it finish and stop it; then move again. "
+            "Nothing was changed."
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+async def _look_for_clashes(road: Road, seal: Seal | None, states: Sequence[State]) -> int:
+    """Return how many of the jobs are there already; refuse if there is no room for some."""
+    after = 0 if seal is None else await road.receiver.cursor(_move_of(seal, states))
+    known = await road.sender.count_up_to(after, states)
+    clashes: list[Clash] = []
+    while (parcel := await road.sender.parcel(after, road.load, states, whole=False)).jobs:
+        compared = await road.receiver.compare(parcel)
+        known += len(compared.known)
+        clashes += compared.clashes
+        after = parcel.last
+    if clashes:
+        raise MoveRefused(f"{refusal(clashes)} Nothing was changed.")
+    return known
+
+
+# -- the move ----------------------------------------------------------------------------------
+
+
+async def _seal(road: Road) -> Seal:
+    instance = await road.receiver.instance()
+    sealed = await road.sender.seal(instance, road.target.address)
+    if isinstance(sealed, Busy):
+        await _refuse_if_busy(road.source)
+        raise MoveRefused(
+            f"A handler at {road.source.address} that was stopped from outside may still be "
+            "running. It is given up one lease later (30 s by default); then move again. Nothing "
+            "was changed."
+        )
+    if sealed.instance != instance:
+        raise MoveRefused(
+            f"Somebody else has just begun to move the jobs of {road.source.address} to "
+            f"{sealed.address}. Nothing was changed by this run."
+        )
+    failpoints.reach("move.sealed")
+    return sealed
+
+
+async def _copy_settings(source: Engine, target: Engine) -> None:
+    """Pause there what is paused here, before its jobs come; what was set there is left alone."""
+    there = {(each.service, each.queue) for each in await target.queue_settings()}
+    for each in await source.queue_settings():
+        if (each.service, each.queue) not in there:
+            await target.set_queue(each)
+
+
+async def _carry(road: Road, name: str, states: Sequence[State], progress: Progress) -> int:
+    """Copy what is not there yet; return how many jobs that were."""
+    total = sum((await _count(road.source.engine, states)).values())
+    after = await road.receiver.cursor(name)
+    done = await road.sender.count_up_to(after, states)
+    carried = 0
+    while (parcel := await road.sender.parcel(after, road.load, states, whole=True)).jobs:
+        carried += await road.receiver.receive(name, parcel)
+        failpoints.reach("move.parcel")
+        done += len(parcel.jobs)
+        after = parcel.last
+        progress(done, total)
+    return carried
+
+
+async def _count(engine: Engine, states: Sequence[State]) -> dict[str, int]:
+    return dict((await engine.count(JobFilter(states=tuple(states)), "state")).groups)
+
+
+async def _summary(source: Engine, states: Sequence[State], *, known: int = 0) -> Moved:
+    chosen = await _count(source, states)
+    left = sum((await _count(source, ())).values()) - sum(chosen.values())
+    queues = len(await source.queue_settings())
+    return Moved(chosen, 0, known, left, queues, is_finished=False)
