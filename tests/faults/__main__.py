@@ -14,15 +14,26 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.faults.campaign import Campaign, Size
 from tests.faults.checker.report import complain
+from tests.faults.checker.sometimes import LEAST, LEAST_WITH_SERVER
+from tests.faults.stores.postgres import own_store
+from tests.faults.stores.sqlite import SQLiteStore
+from tests.faults.stores.store import Store
+from tests.postgres.steps import migrate
 
 
 def main() -> int:
     """Run campaign after campaign; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument(
+        "--on", choices=["sqlite", "postgres"], default="sqlite", help="the store (%(default)s)"
+    )
+    parser.add_argument("--version", type=int, default=18, help="of PostgreSQL (%(default)s)")
     parser.add_argument("--seed", help="repeat the decisions of this seed (only one campaign)")
     parser.add_argument("--minutes", type=float, default=10, help="start none after this (10)")
     parser.add_argument("--jobs", type=int, default=12_000, help="jobs per campaign (12000)")
@@ -36,21 +47,35 @@ def main() -> int:
     failed = 0
     while True:
         seed = asked.seed or secrets.token_hex(4)
-        size = Size(jobs=asked.jobs, rounds=asked.rounds, seconds=240, rest=90, lease=asked.lease)
-        failed += not _run(seed, size, keep=asked.keep)
+        failed += not _run(seed, asked)
         if asked.seed or time.monotonic() > latest:
             return 1 if failed else 0
 
 
-def _run(seed: str, size: Size, *, keep: bool) -> bool:
+def _size(asked: argparse.Namespace) -> Size:
+    least = LEAST_WITH_SERVER if asked.on == "postgres" else LEAST
+    return Size(asked.jobs, 3, asked.rounds, 240, 90, asked.lease, least=dict(least))
+
+
+@contextmanager
+def _store(asked: argparse.Namespace, folder: Path) -> Iterator[Store]:
+    if asked.on == "sqlite":
+        yield SQLiteStore(folder)
+    else:
+        with own_store(asked.version, migrate) as store:
+            yield store
+
+
+def _run(seed: str, asked: argparse.Namespace) -> bool:
     print(f"seed {seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
     began = time.monotonic()
-    verdict = asyncio.run(Campaign(seed, size, folder, print).run())
+    with _store(asked, folder) as store:
+        verdict = asyncio.run(Campaign(seed, _size(asked), folder, store, print).run())
     wrong = [*verdict.shortcomings, *filter(None, [complain(verdict.violations)])]
     print(f"took {time.monotonic() - began:.0f} s")
     print("\n".join(wrong) if wrong else "every promise was kept")
-    if wrong or keep:
+    if wrong or asked.keep:
         print(f"the histories are in {folder}", flush=True)
     else:
         shutil.rmtree(folder)

@@ -1,9 +1,10 @@
-"""A campaign: real workers and producers on one SQLite file, a nemesis, and then the verdict.
+"""A campaign: real workers and producers on one database, a nemesis, and then the verdict.
 
 While jobs flow, each worker suffers its plan (`plan.py`, `nemesis.py`) and producers are killed
-(`feeding.py`). Then the faults end, everything must come to rest, the workers are stopped in order,
-and the checker judges what all of them wrote down. A run proves something only if it saw enough:
-when the plan ends too early for that, it is carried on, within limits of time and number.
+(`feeding.py`), and so is the server if there is one (`outages.py`). Then the faults end, everything
+must come to rest, the workers are stopped in order, and the checker judges what all of them wrote
+down. A run proves something only if it saw enough: when the plan ends too early for that, it is
+carried on, within limits of time and number.
 """
 
 from __future__ import annotations
@@ -24,13 +25,21 @@ from tests.faults.checker.report import describe
 from tests.faults.checker.sometimes import LEAST, count_sometimes, too_few
 from tests.faults.checker.violations import Violation
 from tests.faults.diary import Diary
-from tests.faults.export import export
 from tests.faults.feeding import Feeding
 from tests.faults.nemesis import Scene, Worker
-from tests.faults.plan import Deed, carry_on, make_plan
+from tests.faults.outages import Siege
+from tests.faults.plan import (
+    Deed,
+    ServerDeed,
+    carry_on,
+    carry_on_for_server,
+    make_plan,
+    plan_for_server,
+)
 from tests.faults.processes import left_behind
 from tests.faults.recorder import boot_ns
-from tests.faults.sight import Database, Effects
+from tests.faults.sight import Effects
+from tests.faults.stores.store import Store
 from tests.faults.waiting import Impatience, until
 
 Say: TypeAlias = Callable[[str], None]
@@ -66,23 +75,25 @@ class Verdict:
 class Campaign:
     """One run in a folder of its own."""
 
-    def __init__(self, seed: str, size: Size, folder: Path, say: Say) -> None:
+    def __init__(self, seed: str, size: Size, folder: Path, store: Store, say: Say) -> None:
         self._seed = seed
         self._size = size
         self._folder = folder
         self._say = say
         for name in ("effects", "clients", "stuck"):
             (folder / name).mkdir()
-        self._database = Database(folder / "jobs.db")
+        self._store = store
         options = {
             "lease": size.lease, "grace": size.grace, "poll": "300ms", "concurrency": "5",
         }  # fmt: skip
+        diary = Diary(folder / "nemesis.jsonl")
         scene = Scene(
-            folder, self._database, Effects(folder / "effects"), Diary(folder / "nemesis.jsonl"),
-            options, asyncio.Semaphore(size.workers - 1),
+            folder, store, Effects(folder / "effects"), diary, options,
+            asyncio.Semaphore(size.workers - 1),
         )  # fmt: skip
         self._workers = [Worker(number, scene) for number in range(size.workers)]
-        self._feeding = Feeding(seed, folder, self._database, size.jobs)
+        self._feeding = Feeding(seed, folder, store, size.jobs)
+        self._siege = Siege(store, diary, self._is_busy, float(size.lease.removesuffix("s")))
         self._latest = boot_ns() + int(size.seconds * 1e9)
 
     async def run(self) -> Verdict:
@@ -109,7 +120,11 @@ class Campaign:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feeding.feed(is_calm))
             group.create_task(self._tend(is_calm))
-            await self._torment(lambda worker: make_plan(self._seed, worker, self._size.rounds))
+            rounds = self._size.rounds
+            await self._torment(
+                lambda worker: make_plan(self._seed, worker, rounds),
+                plan_for_server(self._seed, rounds),
+            )
             for extension in range(_MOST_EXTENSIONS):
                 missing = too_few(count_sometimes(self._read()), self._size.least)
                 if not missing or self._is_late:
@@ -131,12 +146,27 @@ class Campaign:
     async def _carry_on(self, seed: str, missing: dict[str, int]) -> None:
         self._say(f"carried on: {_in_words(missing)}")
         workers = len(self._workers)
-        await self._torment(lambda worker: carry_on(seed, worker, missing, workers))
+        await self._torment(
+            lambda worker: carry_on(seed, worker, missing, workers),
+            carry_on_for_server(seed, missing),
+        )
 
-    async def _torment(self, plan_of: Callable[[int], list[Deed]]) -> None:
+    async def _torment(
+        self, plan_of: Callable[[int], list[Deed]], of_server: list[ServerDeed]
+    ) -> None:
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._besiege(of_server))
             for worker in self._workers:
                 group.create_task(self._torment_one(worker, plan_of(worker.number)))
+
+    async def _besiege(self, plan: list[ServerDeed]) -> None:
+        for deed in plan if self._store.server is not None else ():
+            if self._is_late:
+                return
+            await self._siege.lay(deed)
+
+    def _is_busy(self) -> bool:
+        return any(worker.is_busy() for worker in self._workers)
 
     async def _torment_one(self, worker: Worker, plan: list[Deed]) -> None:
         for deed in plan:
@@ -153,7 +183,7 @@ class Campaign:
         def is_at_rest() -> bool:
             for worker in self._workers:  # a handler may still take its process down
                 worker.start()
-            return not self._database.unfinished()
+            return not self._store.unfinished()
 
         await until(is_at_rest, "everything to come to rest", self._size.rest)
         async with asyncio.TaskGroup() as group:
@@ -162,7 +192,7 @@ class Campaign:
         await until(lambda: not left_behind(self._folder), "every process to be gone", 5)
 
     def _read(self) -> Histories:
-        export(self._folder / "jobs.db", self._folder / "system.jsonl")
+        self._store.export(self._folder / "system.jsonl")
         return read_folder(self._folder)
 
     def _end_all(self) -> None:
@@ -172,7 +202,7 @@ class Campaign:
         for pid in left_behind(self._folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._database.close()
+        self._store.close()
 
 
 def _in_words(missing: dict[str, int]) -> str:

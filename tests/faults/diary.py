@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from tests.faults.checker.histories import FaultKind
@@ -20,10 +21,18 @@ class Diary:
     ) -> int:
         """Write down what is about to be done, or was done just then."""
         self._last += 1
+        at = at or boot_ns()
         facts = {"number": self._last, "kind": kind, "target": target, "pids": pids}
-        self._log.write(event="fault", at=at or boot_ns(), grace=int(grace * 1e9), **facts)
+        facts |= {"at": at, "began_at": _engine_time(at), "grace": int(grace * 1e9)}
+        self._log.write(event="fault", **facts)
         return self._last
 
     def over(self, number: int, held_up: int = 0) -> None:
         """Write down that it is over, and how long its victims had been kept from running."""
-        self._log.write(event="over", number=number, held_up=held_up)
+        ended_at = _engine_time(boot_ns())
+        self._log.write(event="over", number=number, held_up=held_up, ended_at=ended_at)
+
+
+def _engine_time(at: int) -> int:
+    """Return the same moment as engines tell it: microseconds of this machine's wall clock."""
+    return (time.time_ns() - (boot_ns() - at)) // 1000

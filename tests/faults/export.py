@@ -1,35 +1,28 @@
-"""The system truth as JSON lines, read from the file with plain SQL over its documented tables."""
+"""The system truth as JSON lines, read with plain SQL over the documented tables of any store."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.faults.recorder import payload_hash
 
-Line = dict[str, Any]
+Line: TypeAlias = dict[str, Any]
+#: Runs a query in which names like {event} stand for tables; its rows answer to column names.
+Ask: TypeAlias = Callable[[str], Iterable[Any]]
 
 
-def export(database: Path, target: Path) -> None:
+def write_truth(ask: Ask, target: Path) -> None:
     """Write everything the checker needs to know about a database."""
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-    connection.row_factory = sqlite3.Row
-    try:
-        (sound,) = connection.execute("pragma integrity_check").fetchone()
-        if sound != "ok":
-            raise SystemExit(f"the database is damaged: {sound}")
-        with target.open("w", encoding="utf-8") as file:
-            for part in (_rows, _events, _outcomes, _slots, _sessions, _removals):
-                for line in part(connection):
-                    file.write(json.dumps(line, separators=(",", ":")) + "\n")
-    finally:
-        connection.close()
+    with target.open("w", encoding="utf-8") as file:
+        for part in (_rows, _events, _outcomes, _slots, _sessions, _removals):
+            for line in part(ask):
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
-def _fence(row: sqlite3.Row) -> str | None:
+def _fence(row: Line) -> str | None:
     return None if row["token"] is None else f"{row['session']:016x}{row['token']:016x}"
 
 
@@ -37,10 +30,10 @@ def _json(text: str | None) -> Any:  # noqa: ANN401 - whatever was stored
     return None if text is None else json.loads(text)
 
 
-def _rows(connection: sqlite3.Connection) -> Iterator[Line]:
+def _rows(ask: Ask) -> Iterator[Line]:
     plain = ("state", "version", "generation", "attempt", "claims", "crashes", "run_at",
              "claimed_at", "asked_at", "finished_at")  # fmt: skip
-    for row in connection.execute("select * from trellis_record"):
+    for row in ask("select * from {record}"):
         policy = json.loads(row["policy"])
         head = {name: row[name] for name in plain}
         flags = {name: bool(row[name]) for name in ("blocked", "suspect")}
@@ -58,37 +51,38 @@ def _rows(connection: sqlite3.Connection) -> Iterator[Line]:
         }
 
 
-def _events(connection: sqlite3.Connection) -> Iterator[Line]:
-    query = "select e.*, j.id from trellis_event e join trellis_job j on j.seq = e.job"
-    for row in connection.execute(query):
+def _events(ask: Ask) -> Iterator[Line]:
+    query = "select e.*, j.id from {event} e join {job} j on j.seq = e.job"
+    for row in ask(query):
         names = ("seq", "version", "kind", "state", "at", "attempt")
         facts = {name: row[name] for name in names}
         data = _json(row["data"]) or {}
         yield {"what": "event", "job": row["id"], **facts, "fence": _fence(row), "data": data}
 
 
-def _outcomes(connection: sqlite3.Connection) -> Iterator[Line]:
-    query = "select o.*, j.id from trellis_outcome o join trellis_job j on j.seq = o.job"
-    for row in connection.execute(query):
+def _outcomes(ask: Ask) -> Iterator[Line]:
+    query = "select o.*, j.id from {outcome} o join {job} j on j.seq = o.job"
+    for row in ask(query):
         facts = {name: row[name] for name in ("generation", "state")}
         yield {"what": "outcome", "job": row["id"], **facts, "result": _json(row["result"])}
 
 
-def _slots(connection: sqlite3.Connection) -> Iterator[Line]:
+def _slots(ask: Ask) -> Iterator[Line]:
     query = (
         "select s.key_hash, s.session, s.token, j.id "
-        "from trellis_key_slot s left join trellis_job j on j.seq = s.job"
+        "from {key_slot} s left join {job} j on j.seq = s.job"
     )
-    for row in connection.execute(query):
+    for row in ask(query):
         key = row["key_hash"]
         yield {"what": "slot", "key_hash": key, "job": row["id"], "fence": _fence(row)}
 
 
-def _sessions(connection: sqlite3.Connection) -> Iterator[Line]:
-    for row in connection.execute("select id, pid from trellis_session"):
-        yield {"what": "session", "id": f"{row['id']:016x}", "pid": row["pid"]}
+def _sessions(ask: Ask) -> Iterator[Line]:
+    for row in ask("select id, pid, lease, renewed_at from {session}"):
+        facts = {name: row[name] for name in ("pid", "lease", "renewed_at")}
+        yield {"what": "session", "id": f"{row['id']:016x}", **facts}
 
 
-def _removals(connection: sqlite3.Connection) -> Iterator[Line]:
-    for row in connection.execute("select id from trellis_removal"):
+def _removals(ask: Ask) -> Iterator[Line]:
+    for row in ask("select id from {removal}"):
         yield {"what": "removed", "id": row["id"]}

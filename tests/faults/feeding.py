@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.faults.processes import Group
-from tests.faults.sight import Database
+from tests.faults.processes import Group, Place
+from tests.faults.stores.store import Store
 from tests.faults.waiting import until
 
 #: More work is handed out when fewer jobs than this wait.
@@ -27,10 +27,10 @@ _MOST: Final = 5
 class Feeding:
     """The jobs of one campaign."""
 
-    def __init__(self, seed: str, folder: Path, database: Database, wanted: int) -> None:
+    def __init__(self, seed: str, folder: Path, store: Store, wanted: int) -> None:
         self._seed = seed
-        self._folder = folder
-        self._database = database
+        self._place = Place(folder, store.url)
+        self._store = store
         self._wanted = wanted
         self._random = Random(f"{seed}/producers")
         self._producers: list[Group] = []
@@ -42,7 +42,7 @@ class Feeding:
             self._producers.append(self._new_producer())
         killing = asyncio.create_task(self._kill_now_and_then())
         try:
-            while not (is_calm.is_set() and self._database.jobs() >= self._wanted):
+            while not (is_calm.is_set() and self._store.jobs() >= self._wanted):
                 if self._is_hungry():
                     self._give_all()
                 await asyncio.sleep(_LOOK_EVERY)
@@ -57,17 +57,19 @@ class Feeding:
             producer.end()
 
     def _is_hungry(self) -> bool:
-        return self._database.ready() < _LOW and self._database.jobs() < self._wanted * _MOST
+        return self._store.ready() < _LOW and self._store.jobs() < self._wanted * _MOST
 
     def _give_all(self) -> None:
-        for producer in self._producers:
+        for number, producer in enumerate(self._producers):
+            if producer.exit_code is not None:  # it came up while the server was away
+                self._producers[number] = self._new_producer()
             producer.feed(f"{_PORTION}\n")
 
     def _new_producer(self) -> Group:
         name = f"producer-{self._started}"
         self._started += 1
         arguments = ["-m", "tests.faults.producer", name, self._seed]
-        return Group(arguments, self._folder, "producers.log", fed=True)
+        return Group(arguments, self._place, "producers.log", fed=True)
 
     async def _kill_now_and_then(self) -> None:
         while True:

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from tests.faults.diary import Diary
 from tests.faults.plan import Deed
-from tests.faults.processes import Group, Queueing, is_still
+from tests.faults.processes import Group, Place, Queueing, is_still
 from tests.faults.recorder import boot_ns
-from tests.faults.sight import Database, Effects, writer_of
+from tests.faults.sight import Effects
+from tests.faults.stores.store import Store
 from tests.faults.waiting import Impatience, until
 
 
@@ -25,7 +26,7 @@ class Scene(NamedTuple):
     """What all workers of a campaign share."""
 
     folder: Path
-    database: Database
+    store: Store
     effects: Effects
     diary: Diary
     #: How workers are started.
@@ -39,7 +40,7 @@ class Worker:
 
     def __init__(self, number: int, scene: Scene) -> None:
         self.number = number
-        self._folder, self._database, self._effects = scene.folder, scene.database, scene.effects
+        self._folder, self._store, self._effects = scene.folder, scene.store, scene.effects
         self._diary, self._options, self._permits = scene.diary, scene.options, scene.permits
         self._group: Group | None = None
         self._grace = float(self._options["grace"].removesuffix("s"))
@@ -53,8 +54,9 @@ class Worker:
                 return
             self._group.end()
         options = [f"--{name}={value}" for name, value in self._options.items()]
+        place = Place(self._folder, self._store.url)
         arguments = ["-m", "trellis.cli", "worker", "tests.faults.jobs:app", *options]
-        self._group = Group(arguments, self._folder, f"worker-{self.number}.log")
+        self._group = Group(arguments, place, f"worker-{self.number}.log")
 
     def end(self) -> None:
         """End it the hard way; for cleaning up only."""
@@ -70,7 +72,7 @@ class Worker:
 
     def sessions(self) -> dict[int, int]:
         """Return its living sessions, each with the process that works."""
-        known = self._database.sessions()
+        known = self._store.sessions()
         return {session: pid for session, pid in known.items() if self.group.has(pid)}
 
     def _is_working(self) -> bool:
@@ -81,6 +83,10 @@ class Worker:
         """Start it if need be, and wait until it works; return its sessions."""
         await until(self._is_working, f"worker {self.number} to work", 60)
         return self.sessions()
+
+    def is_busy(self) -> bool:
+        """Tell whether a handler is in flight."""
+        return self._group is not None and self._has()
 
     def _has(self, *kinds: str) -> bool:
         """Tell whether a handler (of one of these kinds) is in flight; start it if it died."""
@@ -108,7 +114,7 @@ class Worker:
                 await self._be_stopped(deed)
             case "term":
                 await self._be_told(stuck=True)
-            case "crash" | "pause":
+            case _:
                 raise ValueError(f"A {deed.kind} is not planned, it happens.")
 
     async def _be_killed(self, deed: Deed) -> None:
@@ -135,7 +141,7 @@ class Worker:
         group = self.group
         try:
             await until(
-                lambda: all(map(self._database.is_over, sessions)),
+                lambda: all(map(self._store.is_over, sessions)),
                 f"others to take what stopped worker {self.number} ({deed.target}) held", 60,
             )  # fmt: skip
         finally:
@@ -162,7 +168,7 @@ class Worker:
             for pid in workers:
                 group.send(signal.SIGSTOP, pid)
             await until(lambda: all(map(is_still, workers)), "a worker to stand still", 5)  # noqa: B023 - awaited at once
-            if writer_of(self._folder / "jobs.db") not in group.members():
+            if self._store.writer() not in group.members():
                 return sessions, self._diary.begin("stop", deed.target, workers, at=began)
             self._diary.over(self._diary.begin("pause", deed.target, workers, at=began))
             group.send_all(signal.SIGCONT)
@@ -171,7 +177,7 @@ class Worker:
         """Wait for the late results; there are none if the stop came a moment too late."""
         with suppress(Impatience):
             await until(
-                lambda: any(map(self._database.refusals, sessions)) or self.group.is_gone,
+                lambda: any(map(self._store.refusals, sessions)) or self.group.is_gone,
                 "a late result", 3,
             )  # fmt: skip
 

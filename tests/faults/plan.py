@@ -3,6 +3,7 @@
 Each worker has a list of deeds of its own, with a pause before each, so the same seed repeats the
 same decisions whatever the machine's load does to their timing. Deeds that hit only the child of a
 guardian never follow each other: a guardian starts a process that keeps dying ever more slowly.
+A server, where there is one, has a list too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from random import Random
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tests.faults.checker.histories import FaultKind
-from tests.faults.checker.sometimes import KILLS, STUCK, TAKEOVERS, ZOMBIES
+from tests.faults.checker.sometimes import (
+    CRASHES,
+    KILLS,
+    LONG_OUTAGES,
+    STUCK,
+    TAKEOVERS,
+    ZOMBIES,
+)
 
 Target: TypeAlias = Literal["child", "guardian", "group"]
 
@@ -25,6 +33,14 @@ class Deed(NamedTuple):
     pause: float = 0.0
 
 
+class ServerDeed(NamedTuple):
+    """One thing to do to the server, after a pause; it is away for so many leases."""
+
+    kind: Literal["server_kill", "server_stop", "cut"]
+    away: float = 0.0
+    pause: float = 0.0
+
+
 KILL_CHILD: Final = Deed("kill", "child")
 KILL_GUARDIAN: Final = Deed("kill", "guardian")
 KILL_GROUP: Final = Deed("kill", "group")
@@ -32,8 +48,14 @@ STOP_CHILD: Final = Deed("stop", "child")
 STOP_GROUP: Final = Deed("stop", "group")
 TERM_STUCK: Final = Deed("term", "guardian")
 
-_PAUSE: Final = (0.1, 0.9)
+CUT: Final = ServerDeed("cut")
+KILL_SERVER: Final = ServerDeed("server_kill", 0.2)
+STOP_SERVER: Final = ServerDeed("server_stop", 0.2)
+LONG_OUTAGE: Final = ServerDeed("server_kill", 1.5)
 
+_PAUSE: Final = (0.1, 0.9)
+#: Between two deeds to the server much else must have time to happen.
+_SERVER_PAUSE: Final = (2.0, 5.0)
 
 #: What brings about what was seen too rarely.
 _REMEDIES: Final = {
@@ -42,6 +64,7 @@ _REMEDIES: Final = {
     STUCK: TERM_STUCK,
     TAKEOVERS: KILL_GROUP,
 }
+_SERVER_REMEDIES: Final = {CRASHES: KILL_SERVER, LONG_OUTAGES: LONG_OUTAGE}
 
 
 def make_plan(seed: str, worker: int, rounds: int) -> list[Deed]:
@@ -56,9 +79,38 @@ def make_plan(seed: str, worker: int, rounds: int) -> list[Deed]:
 def carry_on(seed: str, worker: int, missing: Mapping[str, int], workers: int) -> list[Deed]:
     """Plan one worker's share of what has been seen too rarely."""
     random = Random(f"{seed}/worker-{worker}")
-    plan = [_REMEDIES[what] for what, n in missing.items() for _ in range(1 + n // workers)]
+    plan = [
+        _REMEDIES[what]
+        for what, n in missing.items()
+        if what in _REMEDIES
+        for _ in range(1 + n // workers)
+    ]
     random.shuffle(plan)
     return _with_pauses(plan, random)
+
+
+def plan_for_server(seed: str, rounds: int) -> list[ServerDeed]:
+    """Draw the deeds to the server."""
+    random = Random(f"{seed}/server")
+    plan: list[ServerDeed] = []
+    for _ in range(rounds):
+        part = [KILL_SERVER, STOP_SERVER, LONG_OUTAGE, CUT, CUT]
+        random.shuffle(part)
+        plan += part
+    return _apart(plan, random)
+
+
+def carry_on_for_server(seed: str, missing: Mapping[str, int]) -> list[ServerDeed]:
+    """Plan what has been done to the server too rarely."""
+    plan = [
+        _SERVER_REMEDIES[what] for what, n in missing.items() if what in _SERVER_REMEDIES
+        for _ in range(n)
+    ]  # fmt: skip
+    return _apart(plan, Random(f"{seed}/server"))
+
+
+def _apart(plan: list[ServerDeed], random: Random) -> list[ServerDeed]:
+    return [deed._replace(pause=random.uniform(*_SERVER_PAUSE)) for deed in plan]
 
 
 def _with_pauses(plan: list[Deed], random: Random) -> list[Deed]:

@@ -13,15 +13,23 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 _PROC: Final = Path("/proc")
 
 
-def environment(folder: Path) -> dict[str, str]:
+class Place(NamedTuple):
+    """Where the processes of a campaign live: their folder, and the database they work on."""
+
+    folder: Path
+    url: str
+
+
+def environment(place: Place) -> dict[str, str]:
     """Return the environment of our processes: nothing of the caller's Trellis, our own folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+    folder, url = place
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
     return {
@@ -30,7 +38,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "NO_COLOR": "1",
         "FAULTS_FOLDER": str(folder),
-        "TRELLIS_URL": f"sqlite:///{folder / 'jobs.db'}",
+        "TRELLIS_URL": url,
         "TMPDIR": str(scratch),
     }
 
@@ -38,12 +46,12 @@ def environment(folder: Path) -> dict[str, str]:
 class Group:
     """A process we started, and whatever it started."""
 
-    def __init__(self, arguments: list[str], folder: Path, log: str, *, fed: bool = False) -> None:
-        with (folder / log).open("ab") as output:
+    def __init__(self, arguments: list[str], place: Place, log: str, *, fed: bool = False) -> None:
+        with (place.folder / log).open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
-                cwd=folder,
-                env=environment(folder),
+                cwd=place.folder,
+                env=environment(place),
                 stdin=subprocess.PIPE if fed else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -14,10 +14,10 @@ from tests.faults.checker.causes import second_starts
 from tests.faults.checker.conservation import sort_requests
 from tests.faults.checker.keys import overlap_causes
 from tests.faults.checker.sometimes import KILLS, STUCK, TAKEOVERS, ZOMBIES, count_sometimes
-from tests.faults.stories import of_jobs, of_rules
+from tests.faults.stories import of_jobs, of_rules, of_servers
 from tests.faults.stories.language import Story, tell
 
-STORIES = (*of_jobs.STORIES, *of_rules.STORIES)
+STORIES = (*of_jobs.STORIES, *of_rules.STORIES, *of_servers.STORIES)
 every_story = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.title)
 
 

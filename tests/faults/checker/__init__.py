@@ -21,6 +21,7 @@ from tests.faults.checker.ending import check_ending
 from tests.faults.checker.folding import check_folding
 from tests.faults.checker.histories import Histories
 from tests.faults.checker.keys import check_keys
+from tests.faults.checker.outages import check_outages
 from tests.faults.checker.owners import check_owners
 from tests.faults.checker.settling import check_settling
 from tests.faults.checker.shutdown import check_shutdown
@@ -40,6 +41,7 @@ RULES: Final = (
     check_ending,
     check_causes,
     check_shutdown,
+    check_outages,
 )
 
 

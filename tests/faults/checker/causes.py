@@ -30,7 +30,7 @@ def check_causes(histories: Histories) -> Iterator[Violation]:
 
 
 def _unexplained(histories: Histories, event: Event) -> str | None:
-    done = {fault.kind for fault in histories.faults_on(event.fence)}
+    done = {fault.kind for fault in histories.faults_before(event)}
     if event.error_code in _CRASHES and not done & _DEADLY:
         return f"{event.fence} is said to have crashed, but nothing ended its process"
     runs = histories.runs_by_fence.get(event.fence or "", [])
@@ -60,6 +60,9 @@ def _cause(histories: Histories, before: Event) -> str:
     if code is not None and code not in (*_CRASHES, "lease_lost"):
         return f"handler: {code}"
     what = "handed back" if code is None else code.replace("_", " ")
-    faults = histories.faults_on(before.fence)
-    # A session rarely survives the first thing that is done to its process.
-    return f"{what} after {faults[0].kind}" if faults else f"{what}, no fault"
+    faults = histories.faults_before(before)
+    if faults:  # a session rarely survives the first thing that is done to its process
+        return f"{what} after {faults[0].kind}"
+    row = histories.rows.get(before.job)
+    is_keyed = row is not None and row.key is not None
+    return f"{what}, {'keyed, ' if is_keyed else ''}no fault of its process"

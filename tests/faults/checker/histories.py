@@ -2,7 +2,8 @@
 
 Two clocks, never mixed: `at` is engine time (microseconds of the wall clock, as the journal has
 it), `t` is real time (nanoseconds since boot, as client, handlers and nemesis saw it). Order in the
-engine is `seq`, the order of commits, so no rule has to compare the two.
+engine is `seq`, the order of commits, so no rule has to compare the two; what was done to processes
+and servers is told on both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
 
@@ -108,14 +109,24 @@ class Session:
 
     id: str
     pid: int
+    #: How long it lasts without being renewed, in microseconds, and when it last was.
+    lease: int = 0
+    renewed_at: int = 0
 
 
-FaultKind: TypeAlias = Literal["kill", "stop", "pause", "term", "crash"]
+FaultKind: TypeAlias = Literal[
+    "kill", "stop", "pause", "term", "crash", "server_kill", "server_stop", "cut"
+]
+#: Faults that take the whole server away for a while; nothing is written to disk in order.
+OUTAGES: Final = frozenset({"server_kill", "server_stop"})
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something done to processes: killed, stopped (or paused for a moment), told to stop."""
+    """Something done to processes: killed, stopped (or paused for a moment), told to stop.
+
+    Or to the server: killed, stopped at once (both until it was back), its connections cut.
+    """
 
     kind: FaultKind
     t: int
@@ -128,6 +139,9 @@ class Fault:
     grace: int = 0
     #: term: how long those who had to act stood in line for a processor meanwhile.
     held_up: int = 0
+    #: The same moments as engines tell the time; None if nobody knows.
+    began_at: int | None = None
+    ended_at: int | None = None
 
     @property
     def last_moment(self) -> int:
@@ -212,6 +226,35 @@ class Histories:
             ),
             key=lambda fault: fault.t,
         )
+
+    def faults_before(self, event: Event) -> list[Fault]:
+        """Return what had been done to an attempt's processes when this was said about it."""
+        return [
+            fault
+            for fault in self.faults_on(event.fence)
+            if fault.began_at is None or fault.began_at <= event.at
+        ]
+
+    @cached_property
+    def outages(self) -> list[Fault]:
+        """When the whole server was away."""
+        return [fault for fault in self.faults if fault.kind in OUTAGES]
+
+    def outage_behind(self, event: Event) -> Fault | None:
+        """Return the outage since which a lost attempt's session had not been heard, if any.
+
+        The session was alive when the server went, and had not been renewed when it was back. One
+        that was heard again and then fell silent did so for reasons of its own.
+        """
+        session = self.sessions.get((event.fence or "")[:16])
+        if session is None:
+            return None
+        for outage in self.outages:
+            began, ended = outage.began_at or 0, outage.ended_at or event.at
+            was_alive = session.renewed_at + session.lease >= began
+            if began <= event.at and was_alive and session.renewed_at < ended:
+                return outage
+        return None
 
 
 def transitions(journal: Iterable[Event]) -> list[Event]:

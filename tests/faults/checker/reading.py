@@ -89,12 +89,13 @@ def _read_nemesis(lines: Iterable[Json], histories: Histories) -> None:
             case "fault":
                 faults[line["number"]] = Fault(
                     line["kind"], line["at"], tuple(line["pids"]), line["target"],
-                    grace=line["grace"],
+                    grace=line["grace"], began_at=line.get("began_at"),
                 )  # fmt: skip
             case "over":
                 fault = faults[line["number"]]
-                over = replace(fault, until=line["t"], held_up=line["held_up"])
-                faults[line["number"]] = over
+                faults[line["number"]] = replace(
+                    fault, until=line["t"], held_up=line["held_up"], ended_at=line.get("ended_at")
+                )
             case _:
                 raise _unreadable(line)
     histories.faults.extend(faults.values())

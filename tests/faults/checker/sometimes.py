@@ -2,7 +2,8 @@
 
 A campaign that never saw a takeover proves nothing about takeovers. A SIGKILL counts if a handler
 of the victim was in flight, a zombie (a session) if a result of the stopped and resumed process was
-refused in the journal, a SIGTERM if a handler was stuck until the end.
+refused in the journal, a SIGTERM if a handler was stuck until the end, a server crash if handlers
+anywhere outlived it, and an outage if it outlasted the lease of every session.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ KILLS: Final = "SIGKILLs with work in flight"
 ZOMBIES: Final = "zombies whose late settlement was refused"
 STUCK: Final = "SIGTERMs with a stuck handler"
 TAKEOVERS: Final = "takeovers of a keyed job"
+CRASHES: Final = "server crashes with work in flight"
+LONG_OUTAGES: Final = "outages longer than the lease"
 
 #: What a run must have seen at least.
 LEAST: Final = {KILLS: 30, ZOMBIES: 10, STUCK: 5, TAKEOVERS: 1}
+LEAST_WITH_SERVER: Final = {**LEAST, CRASHES: 5, LONG_OUTAGES: 1}
 
 
 def count_sometimes(histories: Histories) -> dict[str, int]:
@@ -32,6 +36,8 @@ def count_sometimes(histories: Histories) -> dict[str, int]:
         ZOMBIES: len(_zombies(histories)),
         STUCK: sum(_stuck(fault, runs) for fault in _of(histories, "term")),
         TAKEOVERS: sum(1 for _ in _takeovers(histories)),
+        CRASHES: sum(_outlived(fault, histories.runs) for fault in histories.outages),
+        LONG_OUTAGES: sum(_is_long(fault, histories) for fault in histories.outages),
     }
 
 
@@ -51,6 +57,16 @@ def _in_flight(fault: Fault, runs: dict[int, list[Run]]) -> bool:
         for pid in fault.pids
         for run in runs.get(pid, [])
     )
+
+
+def _outlived(fault: Fault, runs: list[Run]) -> bool:
+    """Tell whether a handler began before and ended after; one that never did may be dead."""
+    return any(run.began < fault.t and run.ended and run.ended > fault.t for run in runs)
+
+
+def _is_long(outage: Fault, histories: Histories) -> bool:
+    lease = max((session.lease for session in histories.sessions.values()), default=0)
+    return outage.until is not None and outage.until - outage.t > lease * 1000
 
 
 def _stuck(fault: Fault, runs: dict[int, list[Run]]) -> bool:

@@ -14,8 +14,9 @@ whoever completed a job ran it.
     row J attempt=2                  what the row says instead
     outcome J by=b1                  what was stored instead; word: none
     slot k J                         a slot that is still taken
-    session a in 7                   whose fences begin with a
-    fault stop 7 @10..40             kill, stop, pause, term (grace=20 held_up=5), crash
+    session a in 7 lease=30 heard=9  whose fences begin with a; when it was last renewed
+    fault stop 7 @10..40             kill, stop, pause, term (grace=20 held_up=5), crash;
+                                     server_kill, server_stop, cut (of no process)
 """
 
 from __future__ import annotations
@@ -200,14 +201,19 @@ class _Teller:
 
     def _session(self, words: _Words) -> None:
         name = words.names[1].rjust(16, "0")
-        self.told.sessions[name] = Session(name, int(words.names[3]))
+        lease, heard = words.number("lease") * _US, words.number("heard") * _US
+        self.told.sessions[name] = Session(name, int(words.names[3]), lease, heard)
 
     def _fault(self, words: _Words) -> None:
-        kind, pid = words.names[1], int(words.names[2])
+        kind, pids = words.names[1], tuple(map(int, words.names[2:]))
         until = None if words.ends is None else words.ends * _NS
         grace = words.number("grace") * _NS
         held_up = words.number("held_up") * _NS
-        fault = Fault("kill", words.begins * _NS, (pid,), "", until, grace, held_up)
+        ended_at = None if words.ends is None else words.ends * _US
+        fault = Fault(
+            "kill", words.begins * _NS, pids, "", until, grace, held_up, words.begins * _US,
+            ended_at,
+        )  # fmt: skip
         self.told.faults.append(replace(fault, kind=kind))  # type: ignore[arg-type]
 
     # -- what nobody said ----------------------------------------------------------------------
