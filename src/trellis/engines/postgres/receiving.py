@@ -26,8 +26,15 @@ from trellis.errors import MoveRefused
 
 T = TypeVar("T")
 _KEYS: Final = 200
-#: Rows that differ from the parcel's in nothing but the job's number.
-_PLAIN: Final = ("outcomes", "events", "notes", "items", "logs", "marks")
+#: What stores rows that differ from the parcel's in nothing but the job's number.
+_PLAIN: Final = (
+    "receive_outcomes",
+    "receive_events",
+    "receive_notes",
+    "receive_items",
+    "receive_logs",
+    "receive_marks",
+)
 
 
 class Within(Protocol):
@@ -164,11 +171,13 @@ async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> No
     for head in heads:
         if head.holds:
             await tx.rows("receive_slot", seqs[head.row])
-    await _put(tx, "heads", [(seqs[head.row], lanes[head.row], *_place(head)) for head in heads])
-    for table in _PLAIN:
-        theirs: Iterable[Row] = getattr(parcel, table)
+    await _put(
+        tx, "receive_heads", [(seqs[head.row], lanes[head.row], *_place(head)) for head in heads]
+    )
+    for name in _PLAIN:
+        theirs: Iterable[Row] = getattr(parcel, name.removeprefix("receive_"))
         await _put(
-            tx, table, [(seqs[row], *map(_clean, rest)) for row, *rest in theirs if row in seqs]
+            tx, name, [(seqs[row], *map(_clean, rest)) for row, *rest in theirs if row in seqs]
         )
 
 
@@ -191,9 +200,9 @@ def _place(head: SentHead) -> Row:
     return head[1:-1]
 
 
-async def _put(tx: Transaction, table: str, rows: Sequence[Row]) -> None:
+async def _put(tx: Transaction, name: str, rows: Sequence[Row]) -> None:
     if rows:
-        await tx.rows(f"receive_{table}", *_columns(rows))
+        await tx.rows(name, *_columns(rows))
 
 
 def _columns(rows: Sequence[Row], width: int = 0) -> list[list[Any]]:
