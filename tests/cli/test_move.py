@@ -1,0 +1,110 @@
+"""`trellis move` as people type it: what it says, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.postgres.household import furnish
+from tests.postgres.steps import fresh
+from tests.servers.databases import Databases
+from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from trellis.core.spans import SECOND
+from trellis.engines.sqlite import SqliteEngine
+from trellis.testing.builders import a_worker
+
+pytestmark = pytest.mark.on_postgres(18)
+
+
+@pytest.fixture
+def target(postgres_server: Databases) -> Iterator[str]:
+    url = fresh(postgres_server)
+    yield url
+    postgres_server.drop(url)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    asyncio.run(furnish(tmp_path / "jobs.db"))
+    return f"sqlite:///{tmp_path / 'jobs.db'}"
+
+
+def test_a_dry_run_says_what_a_move_then_does_and_the_second_finds_nothing_to_do(
+    command: Run, source: str, target: str
+) -> None:
+    way = ("move", "--from", source, "--to", target)
+    dry = command(*way, "--dry-run")
+    assert dry.code == 0
+    assert "Would move 12 jobs (" in dry.out
+    assert "3 jobs that ended stay behind; --history takes them along. Nothing was done." in dry.out
+    assert "Jobs        none" in command("doctor", "--url", target).out
+
+    moved = command(*way)
+    assert (moved.code, moved.err) == (0, "")
+    assert moved.out.startswith("12 jobs moved to postgresql://")
+    assert "8 pending" in moved.out
+    assert f"{source} can only be read from now on" in moved.out
+
+    again = command(*way, "--json")
+    found = json.loads(again.out)
+    assert (again.code, found["moved"], found["already_there"]) == (0, 0, 12)
+    assert found["states"] == {"pending": 8, "retry": 2, "dead": 2}
+    assert (found["finished"], found["left_behind"]) == (True, 3)
+
+    doctor = command("doctor", "--url", target)
+    assert (doctor.code, "12 folded, all agree" in doctor.out) == (0, True)
+    password = urlsplit(target).password
+    if password:
+        assert password not in dry.out + moved.out + again.out
+
+
+def test_a_target_without_tables_is_refused_with_the_line_that_makes_them(
+    command: Run, source: str, postgres_url: str
+) -> None:
+    ran = command("move", "--from", source, "--to", postgres_url)
+    assert (ran.code, ran.out) == (5, "")
+    assert "Run `trellis migrate --url postgresql://" in ran.err
+
+
+def test_a_source_that_is_not_there_is_not_made(command: Run, tmp_path: Path, target: str) -> None:
+    ran = command("move", "--from", f"sqlite:///{tmp_path / 'none.db'}", "--to", target)
+    assert (ran.code, "There is no database" in ran.err) == (5, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_live_worker_at_the_source_is_a_refusal_that_names_it(
+    command: Run, source: str, target: str, tmp_path: Path
+) -> None:
+    async def begin() -> None:
+        engine = SqliteEngine(tmp_path / "jobs.db")
+        await engine.open()
+        await engine.open_session(a_worker("left-running"), 600 * SECOND)
+        await engine.close()
+
+    asyncio.run(begin())
+    ran = command("move", "--from", source, "--to", target)
+    assert (ran.code, ran.out) == (4, "")
+    assert "left-running" in ran.err
+    assert f"trellis workers drain NAME --url {source}" in ran.err
+
+
+def test_the_wrong_way_round_is_a_wrong_command_line(
+    command: Run, source: str, target: str
+) -> None:
+    ran = command("move", "--from", target, "--to", source)
+    assert (ran.code, "Move from sqlite:///" in ran.err) == (2, True)
+
+
+def test_after_a_move_old_programs_hear_where_the_jobs_are(
+    command: Run, source: str, target: str
+) -> None:
+    assert command("move", "--from", source, "--to", target).code == 0
+    ran = command("enqueue", "shop/invoice", "{}", "--url", source)
+    assert (ran.code, "its jobs were moved to postgresql://" in ran.err) == (5, True)
+    assert command("jobs", "list", "--url", source).code == 0
