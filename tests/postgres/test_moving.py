@@ -207,11 +207,26 @@ async def test_after_the_seal_nothing_can_be_done_at_the_source_but_looking(
 
 
 @once
+async def test_the_seal_is_lifted_as_the_guide_says(
+    source: SqliteEngine, target: PostgresEngine, tmp_path: Path
+) -> None:
+    await carry(source, target)
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "growing.md").read_text()
+    (query, last) = guide.partition("```sql\n")[2].partition("```")[0].strip().split("\n")
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as own:
+        own.execute("pragma wal_autocheckpoint = 0")
+        for (line,) in own.execute(query).fetchall():
+            own.execute(line)
+        own.execute(last)
+    assert await source.create([new := a_job()]) == [Accepted(new.id)]
+
+
+@once
 async def test_a_source_with_a_live_worker_or_an_active_job_is_refused_and_stays_as_it_is(
     source: SqliteEngine, target: PostgresEngine, tmp_path: Path
 ) -> None:
     session = (await source.open_session(a_worker("busy-one"), 30 * SECOND)).id
-    with pytest.raises(MoveRefused, match=r"1 live workers: busy-one .* workers drain"):
+    with pytest.raises(MoveRefused, match=r"1 live worker: busy-one .* workers drain"):
         await carry(source, target)
     (taken,) = (await source.claim(session, [a_demand()], 1)).jobs
     await source.close_session(session)

@@ -132,20 +132,24 @@ async def _refuse_if_busy(source: Place) -> None:
     ]
     if live:
         raise MoveRefused(
-            f"{source.address} has {len(live):,} live workers: {_some(live)}. Let them finish with "
-            f"`trellis workers drain NAME --url {source.address}` or stop them, then move again. "
-            "Nothing was changed."
+            f"{source.address} has {_many(len(live), 'live worker')}: {_some(live)}. Let them "
+            f"finish with `trellis workers drain NAME --url {source.address}` or stop them, then "
+            "move again. Nothing was changed."
         )
     running = JobFilter(states=(State.ACTIVE,))
     active = (await source.engine.count(running, "state")).groups
     if active:
         found = (await source.engine.find(running, limit=_SHOWN)).jobs
         raise MoveRefused(
-            f"{source.address} has {sum(active.values()):,} active jobs whose worker is gone: "
-            f"{_some([each.definition.id for each in found])}. Start a worker there, which takes "
-            "them up when their lease is over, let it finish and stop it; then move again. "
+            f"{source.address} has {_many(sum(active.values()), 'active job')} whose worker is "
+            f"gone: {_some([each.definition.id for each in found])}. Start a worker there, which "
+            "takes them up when their lease is over, let it finish and stop it; then move again. "
             "Nothing was changed."
         )
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _some(names: Sequence[str]) -> str:
