@@ -284,6 +284,19 @@ async def test_a_move_that_was_begun_goes_to_no_other_database(
 
 
 @once
+async def test_a_parcel_is_taken_in_by_one_of_two_moves_at_once(
+    source: SqliteEngine, target: PostgresEngine
+) -> None:
+    parcel = await source.sender().parcel(0, 4, ["pending"], whole=True)
+    assert await target.receiver().receive("a-move", parcel) == 4
+    with pytest.raises(MoveRefused, match="Another `trellis move`"):
+        await target.receiver().receive("a-move", parcel)
+    # Another move has a number of its own, and finds the same jobs there.
+    assert await target.receiver().receive("other-move", parcel) == 0
+    assert (await target.count(JobFilter(), "state")).groups == {"pending": 4}
+
+
+@once
 async def test_only_engines_that_can_take_part_do(
     source: SqliteEngine, target: PostgresEngine
 ) -> None:
