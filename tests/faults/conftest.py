@@ -2,4 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.stores.postgres import SETTINGS, PostgresStore, make_store
+from tests.postgres.steps import migrate
 from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from tests.servers.fixtures import GIVEN
+from tests.servers.kept import Line
+from tests.servers.postgres import Server
+
+
+@pytest.fixture
+def crashing(postgres_run: Line) -> Iterator[PostgresStore]:
+    """A database on a durable server of its own, which a campaign may kill."""
+    if GIVEN is not None:
+        pytest.skip("TRELLIS_TEST_POSTGRES names a server, and a campaign would kill it")
+    server = Server(postgres_run, 18, durable=True, settings=SETTINGS)
+    yield make_store(server, migrate)
+    server.end()

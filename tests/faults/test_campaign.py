@@ -7,7 +7,6 @@ killed and stopped as well (`make faults ARGS="--on postgres"`).
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import sys
 from pathlib import Path
@@ -25,11 +24,9 @@ from tests.faults.checker.sometimes import (
     ZOMBIES,
 )
 from tests.faults.plan import carry_on, carry_on_for_server, make_plan, plan_for_server
-from tests.faults.stores.postgres import make_store
+from tests.faults.stores.postgres import PostgresStore
 from tests.faults.stores.sqlite import SQLiteStore
 from tests.faults.stores.store import Store
-from tests.postgres.steps import migrate
-from tests.servers.postgres import Server
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="looks at processes and locks in /proc"
@@ -60,13 +57,11 @@ async def test_workers_killed_stopped_and_told_to_stop_lose_nothing_and_double_n
 
 
 @pytest.mark.timeout(420)
-@pytest.mark.on_postgres(18)
 async def test_nor_do_they_when_the_server_crashes_too(
-    tmp_path: Path, seed: str, own_postgres: Server
+    tmp_path: Path, seed: str, crashing: PostgresStore
 ) -> None:
-    store = await asyncio.to_thread(make_store, own_postgres, migrate)
     least = {**FAULTS, CRASHES: 2, LONG_OUTAGES: 1}
-    await run(seed, Size(jobs=3000, least=least), tmp_path, store)
+    await run(seed, Size(jobs=3000, least=least), tmp_path, crashing)
 
 
 def test_a_seed_repeats_its_decisions_and_another_makes_others() -> None:

@@ -14,6 +14,8 @@ from tests.faults.export import write_truth
 from tests.faults.stores.looking import Looking, Rows, named
 from tests.servers.postgres import Server, postgres
 
+#: For a server that crashes often: its recovery flushes the file system once, not every file.
+SETTINGS: Final = {"recovery_init_sync_method": "syncfs"}
 _PREFIX: Final = "trellis."
 #: Ours call themselves so; the harness has another name, and is not cut off.
 _CUT: Final = """
@@ -73,7 +75,7 @@ class PostgresStore(Looking):
 @contextmanager
 def own_store(version: int, migrate: Callable[[str], None]) -> Iterator[PostgresStore]:
     """Have a server and a database of one's own."""
-    with postgres(version, durable=True) as server:
+    with postgres(version, durable=True, settings=SETTINGS) as server:
         yield make_store(server, migrate)
 
 

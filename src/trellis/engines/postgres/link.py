@@ -23,6 +23,9 @@ from trellis.errors import EngineClosed
 T = TypeVar("T")
 Connection = asyncpg.Connection
 
+#: A process that stands still in the middle of a transaction (stopped, or its host is) keeps its
+#: locks, and everybody waits for it: the server undoes it after so many milliseconds.
+_STANDS_STILL: Final = {"idle_in_transaction_session_timeout": "5000"}
 #: Plans are made once and without looking at statistics, which are always wrong for a queue; the
 #: joins that only pay for large tables are off. See docs/performance.md.
 PINNED: Final = {
@@ -31,8 +34,9 @@ PINNED: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    **_STANDS_STILL,
 }
-PLAIN: Final = {"jit": "off"}
+PLAIN: Final = {"jit": "off", **_STANDS_STILL}
 
 
 class Link:
