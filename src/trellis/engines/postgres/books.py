@@ -8,7 +8,7 @@ remembered stays true.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from trellis.core.agenda import look_after
@@ -41,22 +41,24 @@ class Books:
         self.policies: dict[int, Policy] = {}
         self.lane_numbers: dict[Lane, int] = {}
         self.policy_numbers: dict[Policy, int] = {}
+        #: What was entered together, so that the type's policy is known to SQL.
+        self._entered: set[tuple[Lane, Policy]] = set()
         #: Changes whenever lanes were read, for what is derived from them.
         self.edition = 0
 
     def knows(self, jobs: Iterable[NewJob]) -> bool:
         """Tell whether the numbers of all these jobs are known."""
-        lanes, policies = self.lane_numbers, self.policy_numbers
+        entered = self._entered
         last: NewJob | None = None
         for new in jobs:
             if last is not None and new.policy is last.policy and lane_of(new) == lane_of(last):
                 continue
             last = new
-            if lane_of(new) not in lanes or new.policy not in policies:
+            if (lane_of(new), new.policy) not in entered:
                 return False
         return True
 
-    async def enter(self, desk: Desk, jobs: Iterable[NewJob]) -> None:
+    async def enter(self, desk: Desk, jobs: Sequence[NewJob]) -> None:
         """Learn the numbers of these jobs' lanes and policies, making those that are new."""
         lanes = {lane_of(new) for new in jobs} - self.lane_numbers.keys()
         if lanes:
@@ -69,6 +71,18 @@ class Books:
             await desk.rows("policy_add", *map(list, zip(*rows, strict=True)))
             for digest, number in await desk.rows("policy_find", list(by_digest)):
                 self._remember(number, by_digest[digest])
+        await self._enter_types(desk, jobs)
+
+    async def _enter_types(self, desk: Desk, jobs: Sequence[NewJob]) -> None:
+        pairs = {(lane_of(new), new.policy) for new in jobs} - self._entered
+        types = {
+            (lane.service, lane.type): (lane.queue, self.policy_numbers[policy])
+            for lane, policy in pairs
+        }
+        rows = [(*names, *values) for names, values in sorted(types.items())]
+        if rows:
+            await desk.rows("type_put", *map(list, zip(*rows, strict=True)))
+        self._entered |= pairs
 
     async def read_lanes(self, desk: Desk) -> None:
         """Learn of all lanes there are."""
