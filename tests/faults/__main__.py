@@ -54,7 +54,10 @@ def main() -> int:
 
 def _size(asked: argparse.Namespace) -> Size:
     least = LEAST_WITH_SERVER if asked.on == "postgres" else LEAST
-    return Size(asked.jobs, 3, asked.rounds, 240, 90, asked.lease, least=dict(least))
+    return Size(
+        jobs=asked.jobs, rounds=asked.rounds, seconds=240, rest=90, lease=asked.lease,
+        least=dict(least),
+    )  # fmt: skip
 
 
 @contextmanager

@@ -53,6 +53,8 @@ class Size:
     jobs: int = 5000
     workers: int = 3
     rounds: int = 1
+    #: No worker's plan is longer than this.
+    deeds: int | None = None
     #: No fault begins later than this, whatever was seen.
     seconds: float = 150
     #: How long everything may take to come to rest afterwards.
@@ -122,7 +124,7 @@ class Campaign:
             group.create_task(self._tend(is_calm))
             rounds = self._size.rounds
             await self._torment(
-                lambda worker: make_plan(self._seed, worker, rounds),
+                lambda worker: make_plan(self._seed, worker, rounds)[: self._size.deeds],
                 plan_for_server(self._seed, rounds),
             )
             for extension in range(_MOST_EXTENSIONS):

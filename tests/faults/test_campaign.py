@@ -32,6 +32,8 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="looks at processes and locks in /proc"
 )
 FAULTS = {KILLS: 30, ZOMBIES: 10, STUCK: 5, TAKEOVERS: 1}
+#: Outages take time; what workers do without them the campaign on SQLite shows as well.
+SERVER_FAULTS = {KILLS: 15, ZOMBIES: 5, STUCK: 2, TAKEOVERS: 1, CRASHES: 2, LONG_OUTAGES: 1}
 
 
 @pytest.fixture
@@ -60,8 +62,7 @@ async def test_workers_killed_stopped_and_told_to_stop_lose_nothing_and_double_n
 async def test_nor_do_they_when_the_server_crashes_too(
     tmp_path: Path, seed: str, crashing: PostgresStore
 ) -> None:
-    least = {**FAULTS, CRASHES: 2, LONG_OUTAGES: 1}
-    await run(seed, Size(jobs=3000, least=least), tmp_path, crashing)
+    await run(seed, Size(jobs=2000, deeds=10, least=SERVER_FAULTS), tmp_path, crashing)
 
 
 def test_a_seed_repeats_its_decisions_and_another_makes_others() -> None:
