@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -132,14 +133,18 @@ async def test_marks_mean_the_same_from_both_sides(engine: PostgresEngine, sql: 
     assert (await engine.count(JobFilter(), "state")).groups == {"pending": 2}
 
 
-def test_two_who_enqueue_the_same_take_turns(url: str, sql: Sql) -> None:
+async def test_two_who_enqueue_the_same_take_turns(url: str, sql: Sql) -> None:
     with psycopg.connect(url) as first:
-        enqueue(first, "shop", "greet", '"a"', dedupe="d")
-        sql.execute("set lock_timeout = '50ms'")
-        with pytest.raises(psycopg.errors.LockNotAvailable):
-            enqueue(sql, "shop", "greet", '"b"', dedupe="d")
-        first.rollback()
-    assert enqueue(sql, "shop", "greet", '"b"', dedupe="d")
+        kept = enqueue(first, "shop", "greet", '"a"', dedupe="d")
+        second = asyncio.create_task(
+            asyncio.to_thread(enqueue, sql, "shop", "greet", '"b"', dedupe="d")
+        )
+        waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+        async with asyncio.timeout(30):
+            while first.execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        first.commit()
+        assert await second == kept
 
 
 async def test_what_cannot_be_enqueued_is_refused_with_the_reason(

@@ -34,7 +34,7 @@ _last_guest: Final[ContextVar[_Guest | None]] = ContextVar("trellis_guest", defa
 def is_open(connection: object) -> bool:
     """Tell whether the caller's connection is known to have a transaction under way."""
     try:
-        return _is_open(connection)
+        return _is_open(itself(connection))
     except Exception:  # noqa: BLE001 - the driver's own, for a closed connection
         return False
 
