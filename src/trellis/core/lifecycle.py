@@ -13,6 +13,7 @@ from trellis.core.changes import Case, Change
 from trellis.core.commands import FENCED, Command
 from trellis.core.events import Event, EventKind
 from trellis.core.job import Definition, Head, JobRecord, NewJob
+from trellis.core.making import make
 from trellis.core.rules import RULES
 from trellis.core.spans import Instant
 from trellis.core.states import State
@@ -58,8 +59,6 @@ def _index() -> dict[type, dict[str, tuple[_Line, ...]]]:
 
 
 _TABLE: Final = _index()
-#: Makes a named tuple from its fields in order, at half the cost of calling its class.
-_make: Final = tuple.__new__
 
 
 def decide(record: JobRecord, command: Command, now: Instant) -> Transition | Stale | Refused:
@@ -67,14 +66,14 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
     definition, head = record
     if isinstance(command, FENCED) and command.fence != head.fence:
         return Stale(head)
-    case = _make(Case, (definition, head, command, now))
+    case = make(Case, (definition, head, command, now))
     for holds, change, kind in _TABLE[type(command)].get(head.state._value_, ()):
         if holds is None or holds(case):
             after, data = change(case)
             who = head if head.fence is not None else after
             spoken = (kind, after.version, after.state, now, who.attempt, who.fence, data)
-            event = _make(Event, spoken)
-            return _make(Transition, (definition, head, command, event, after))
+            event = make(Event, spoken)
+            return make(Transition, (definition, head, command, event, after))
     return Refused(head, _why_not(command, head))
 
 

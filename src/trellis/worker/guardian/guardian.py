@@ -241,8 +241,9 @@ class Guardian:
     def _is_another_wanted(self, ward: Ward, *, has_worked: bool) -> bool:
         if self._once:
             state = None if ward.bye is None else ward.bye.last_state
-            # Stopped before any job came: nothing was asked of it that it did not do.
-            is_good = state in _GOOD or (state is None and self._stop.is_set() and ward.bye)
+            # Stopped in order before any job came: nothing was left undone.
+            came_to_nothing = ward.bye is not None and state is None and self._stop.is_set()
+            is_good = state in _GOOD or came_to_nothing
             self._exit_code = self._exit_code or (OK if is_good else _failure(ward))
             return False
         if self._stop.is_set():
