@@ -9,7 +9,7 @@ CALLERS: Final = 32
 #: What the floor does in one transaction, as the statements of its drain were measured first.
 BATCH: Final = 100
 #: What one call of `create_many` sends in one transaction.
-PAGE: Final = 500
+PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)

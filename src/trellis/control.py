@@ -13,6 +13,7 @@ from trellis.core.commands import Command
 from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, JobRecord
 from trellis.core.lifecycle import Refused, Stale, Transition, decide
+from trellis.core.making import make
 from trellis.core.spans import Instant
 from trellis.engines.port import Engine
 from trellis.engines.values import (
@@ -31,8 +32,6 @@ from trellis.errors import (
 )
 
 _TRIES: Final = 5
-#: Makes a named tuple from its fields in order, at half the cost of calling its class.
-_make: Final = tuple.__new__
 
 
 class Applied(NamedTuple):
@@ -137,8 +136,8 @@ async def _go_on(
 
 
 def _applied(transition: Transition) -> Applied:
-    record = _make(JobRecord, (transition.definition, transition.head))
-    return _make(Applied, (record,))
+    record = make(JobRecord, (transition.definition, transition.head))
+    return make(Applied, (record,))
 
 
 def _meaning(transition: Transition, answer: CommitResult) -> Result:

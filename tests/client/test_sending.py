@@ -95,6 +95,6 @@ async def test_a_doubt_stays_a_doubt_when_later_tries_store_nothing() -> None:
 async def test_a_failure_in_the_middle_of_many_says_how_many_were_accepted() -> None:
     engine = TroubledEngine(DiskFull("no"), works_first=2)
     with pytest.raises(DiskFull) as raised:
-        await job_on(engine).create_many(range(1200))
-    assert raised.value.__notes__ == ["1000 of 1200 jobs were accepted."]
-    assert await stored(engine) == 1000
+        await job_on(engine).create_many(range(2200))
+    assert raised.value.__notes__ == ["2000 of 2200 jobs were accepted."]
+    assert await stored(engine) == 2000

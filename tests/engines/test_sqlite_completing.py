@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from trellis.core.commands import Cancel, Command, Complete, Fail
@@ -18,14 +15,6 @@ from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Committed, Conflict
 from trellis.testing.builders import a_demand, a_job, fence_of
 from trellis.testing.conformance.steps import a_session, accept, claim, journal, the
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
-    engine = SqliteEngine(tmp_path / "jobs.db")
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 async def claimed(engine: SqliteEngine, *jobs: NewJob) -> list[JobRecord]:

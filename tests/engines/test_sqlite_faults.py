@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -37,14 +36,6 @@ from trellis.errors import (
 )
 from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker
 from trellis.testing.clock import ManualClock
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
-    engine = SqliteEngine(tmp_path / "jobs.db")
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 async def count(engine: SqliteEngine) -> int:

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -34,19 +34,6 @@ from trellis.errors import (
     TrellisError,
 )
 from trellis.testing.builders import a_job, a_keyed_job
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
-
-
-@pytest.fixture
-async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
-    engine = SqliteEngine(path)
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,6 @@ from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Accepted, JobFilter
 from trellis.errors import ConfigurationError
 from trellis.testing.builders import a_job
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
-
-
-@pytest.fixture
-async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
-    engine = SqliteEngine(path)
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 async def test_an_id_that_is_known_late_in_a_page_undoes_no_other_job(

@@ -31,6 +31,18 @@ def test_once_runs_one_job_and_exits_by_its_outcome(shop: Shop, job_type: str, c
     assert shop.kinds(second) == ["created"]
 
 
+@pytest.mark.parametrize(("has_job", "code"), [(True, 1), (False, 0)])
+def test_once_that_is_stopped_says_whether_it_left_its_job_undone(
+    shop: Shop, *, has_job: bool, code: int
+) -> None:
+    job_id = shop.create("wait_for", "never") if has_job else None
+    worker = shop.working("--once")
+    if job_id is not None:
+        shop.begun(job_id)
+    worker.signal()
+    assert worker.ends() == code
+
+
 def test_a_process_is_replaced_after_max_jobs(shop: Shop) -> None:
     jobs = [shop.create("greet", "you") for _ in range(5)]
     shop.working("--max-jobs=2")

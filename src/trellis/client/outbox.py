@@ -54,7 +54,7 @@ class Outbox:
         return await letter.answer
 
     async def close(self) -> None:
-        """Wait until everything is sent."""
+        """Wait until every page is sent; who is on the way alone waits for himself."""
         await asyncio.sleep(0)  # whoever looks whether he is alone
         while unsent := [each.answer for each in self._waiting if not each.answer.done()]:
             await asyncio.wait(unsent)

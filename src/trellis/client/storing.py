@@ -19,7 +19,7 @@ from trellis.engines.values import CreateResult, Rejected
 from trellis.errors import EngineError, TransactionRefused
 from trellis.portal import call
 
-_PAGE: Final = 500
+_PAGE: Final = 1000
 
 
 async def store_one(connection: Connection, new: NewJob, tx: object) -> CreateResult:

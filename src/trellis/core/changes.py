@@ -6,7 +6,7 @@ always drops the fence, so the attempt that held it can never write again.
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from trellis.core.commands import (
     Cancel,
@@ -25,14 +25,13 @@ from trellis.core.commands import (
 )
 from trellis.core.events import Data, JsonValue
 from trellis.core.job import Definition, Failure, Head
+from trellis.core.making import make
 from trellis.core.policy import OnLost
 from trellis.core.spans import Instant
 from trellis.core.states import State
 
 C = TypeVar("C", bound=Command)
 Change: TypeAlias = tuple[Head, Data | None]
-#: Makes a named tuple from its fields in order, at half the cost of calling its class.
-_make: Final = tuple.__new__
 
 
 class Case(NamedTuple, Generic[C]):
@@ -82,7 +81,7 @@ def _end(case: AnyCase, state: State, error: Failure | None, crashes: int | None
         state, version + 1, generation, attempt, claims, crashed if crashes is None else crashes,
         run_at, None, None, None, False, False, error, case.now,
     )  # fmt: skip
-    return _make(Head, fields)
+    return make(Head, fields)
 
 
 def _wait(

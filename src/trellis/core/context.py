@@ -36,7 +36,7 @@ def fresh_context(request_id: str, trace_bits: int, span_bits: int) -> Context:
 
 
 def random_traceparent(randomness: bytes) -> str:
-    """Write a traceparent from 24 random bytes, which are never all zero in either part."""
+    """Write a traceparent from 24 random bytes; all zeros, which W3C forbids, do not come up."""
     digits = randomness.hex()
     return f"00-{digits[:32]}-{digits[32:]}-00"
 

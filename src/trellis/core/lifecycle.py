@@ -7,15 +7,16 @@ reason why there is none. An engine commits transitions; it never makes them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from trellis.core.changes import Case, Change
 from trellis.core.commands import FENCED, Command
 from trellis.core.events import Event, EventKind
 from trellis.core.job import Definition, Head, JobRecord, NewJob
+from trellis.core.making import make
 from trellis.core.rules import RULES
 from trellis.core.spans import Instant
-from trellis.core.states import WAITING, State
+from trellis.core.states import State
 
 
 class Transition(NamedTuple):
@@ -58,8 +59,6 @@ def _index() -> dict[type, dict[str, tuple[_Line, ...]]]:
 
 
 _TABLE: Final = _index()
-#: Makes a named tuple from its fields in order, at half the cost of calling its class.
-_make: Final = tuple.__new__
 
 
 def decide(record: JobRecord, command: Command, now: Instant) -> Transition | Stale | Refused:
@@ -67,14 +66,14 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
     definition, head = record
     if isinstance(command, FENCED) and command.fence != head.fence:
         return Stale(head)
-    case = _make(Case, (definition, head, command, now))
+    case = make(Case, (definition, head, command, now))
     for holds, change, kind in _TABLE[type(command)].get(head.state._value_, ()):
         if holds is None or holds(case):
             after, data = change(case)
             who = head if head.fence is not None else after
             spoken = (kind, after.version, after.state, now, who.attempt, who.fence, data)
-            event = _make(Event, spoken)
-            return _make(Transition, (definition, head, command, event, after))
+            event = make(Event, spoken)
+            return make(Transition, (definition, head, command, event, after))
     return Refused(head, _why_not(command, head))
 
 
@@ -97,36 +96,3 @@ def first_run_at(new: NewJob, now: Instant) -> Instant:
     """Return when a new job may start: never before it was accepted."""
     asked = now + new.delay if new.run_at is None else new.run_at
     return max(asked, now)
-
-
-def may_run_on(transition: Transition) -> bool:
-    """Tell whether the attempt was ended from outside while its handler may still run.
-
-    Then what it holds, its slot and its locks, stays held until the worker reports that the handler
-    stopped, for at most one lease.
-    """
-    return (
-        transition.before.state is State.ACTIVE
-        and transition.head.state is not State.ACTIVE
-        and not transition.command.stopped
-    )
-
-
-def slot_effect(transition: Transition) -> Literal["keep", "free", "linger"]:
-    """Say what a transition means for the key slot the job may hold.
-
-    When lingering has ended the slot is free, unless the job keeps it between attempts
-    (`keeps_slot`).
-    """
-    if may_run_on(transition):
-        return "linger"
-    after = transition.head
-    if after.state is State.ACTIVE or keeps_slot(transition.definition, after):
-        return "keep"
-    return "free"
-
-
-def keeps_slot(definition: Definition, head: Head) -> bool:
-    """Tell whether a job keeps its slot although no attempt of it runs."""
-    key = definition.policy.key
-    return key is not None and key.hold == "job" and head.state in WAITING

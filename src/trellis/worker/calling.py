@@ -53,8 +53,7 @@ def enter(context: JobContext, log: JobLog) -> None:
 
 def first_step(work: Coroutine[Any, Any, Any], context: JobContext, log: JobLog) -> Any:  # noqa: ANN401 - what asyncio passes along
     """Enter the job and begin its handler; return what it waits for, or raise `StopIteration`."""
-    current_context.set(context)
-    current_log.set(log)
+    enter(context, log)
     return work.send(None)
 
 

@@ -16,7 +16,7 @@ _PYTHONS_THRESHOLD: Final = (700, 10, 10)
 _THRESHOLD: Final = (50_000, 10, 10)
 _PYTHONS_INTERVAL: Final = 0.005
 #: How long the loop may keep an engine's thread waiting that has its answer from the disk.
-_INTERVAL: Final = 0.001
+_INTERVAL: Final = 0.0002
 
 
 def set_up() -> None:

@@ -10,6 +10,7 @@ from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
 from trellis.core.job import Failure, Fence
+from trellis.core.making import make
 from trellis.core.spans import Micros, in_words
 from trellis.errors import PayloadInvalid
 from trellis.worker.attempt import Attempt, Stop
@@ -17,8 +18,6 @@ from trellis.worker.texts import storable
 
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _FRAMES: Final = 20
-#: Makes a named tuple from its fields in order, at half the cost of calling its class.
-_make: Final = tuple.__new__
 
 
 def returned(attempt: Attempt, result: object) -> FencedCommand:
@@ -31,7 +30,7 @@ def returned(attempt: Attempt, result: object) -> FencedCommand:
             why = "" if result is not None else " The handler returned None: is a `return` missing?"
             return failed_for_good(attempt, "result_invalid", f"{error}{why}")
     errors = len(attempt.item_errors) if attempt.item_errors else 0
-    return _make(commands.Complete, (attempt.fence, text, errors, attempt.started_at))
+    return make(commands.Complete, (attempt.fence, text, errors, attempt.started_at))
 
 
 def raised(attempt: Attempt, error: BaseException) -> FencedCommand:

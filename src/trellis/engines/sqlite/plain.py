@@ -15,20 +15,19 @@ from trellis.core.admission import check_new_job
 from trellis.core.events import Event
 from trellis.core.job import Head, NewJob, deadline_of
 from trellis.core.lifecycle import born, first_run_at
+from trellis.core.making import make
 from trellis.core.policy import Policy
 from trellis.core.spans import Instant
 from trellis.engines.sqlite.books import Kind, Lane
 from trellis.engines.sqlite.journaling import journal_many, shape, shape_many
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import Row, encode_tags
+from trellis.engines.sqlkit.rows import Row, encode_ids, encode_tags
 from trellis.engines.values import Accepted, CreateResult
 
 #: priority and what follows it in a `NewJob`.
 _OPTIONS: Final = NewJob._fields.index("priority")
 #: What follows the priority of a job that asks for nothing special.
 _BARE: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
-#: Makes a named tuple from its fields in order, at half the cost of calling its class.
-_make: Final = tuple.__new__
 
 
 def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] | None:
@@ -41,11 +40,11 @@ def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] 
         tx.run_many("create_job", rows.jobs)
         tx.run_sparse("create_job_full", rows.full_jobs)
     except sqlite3.IntegrityError:
-        tx.run("create_undo", last)
+        tx.run("create_undo", last, encode_ids([new.id for new in jobs]))
         return None
     rows.write_queue(tx, last)
     tx.run("create_counter_set", last + len(jobs))
-    return [_make(Accepted, (new[0],)) for new in jobs]
+    return [make(Accepted, (new[0],)) for new in jobs]
 
 
 class _Rows:

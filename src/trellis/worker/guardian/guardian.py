@@ -240,11 +240,14 @@ class Guardian:
         return Counter()
 
     def _is_another_wanted(self, ward: Ward, *, has_worked: bool) -> bool:
-        if self._stop.is_set():
-            return False
         if self._once:
-            is_good = ward.bye is not None and ward.bye.last_state in _GOOD
+            state = None if ward.bye is None else ward.bye.last_state
+            # Stopped in order before any job came: nothing was left undone.
+            came_to_nothing = ward.bye is not None and state is None and self._stop.is_set()
+            is_good = state in _GOOD or came_to_nothing
             self._exit_code = self._exit_code or (OK if is_good else _failure(ward))
+            return False
+        if self._stop.is_set():
             return False
         if not has_worked:  # it has said on stderr why it cannot
             self._exit_code = _failure(ward)
