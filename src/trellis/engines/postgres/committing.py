@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 from trellis.core.admission import Reject, revive_key
 from trellis.core.agenda import keep_until, look_at
 from trellis.core.commands import Complete
-from trellis.core.lifecycle import Transition, may_run_on
+from trellis.core.holding import may_run_on
+from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
 from trellis.engines.postgres.books import Lane
