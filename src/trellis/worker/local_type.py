@@ -13,6 +13,7 @@ from trellis.contract.declaration import JobType
 from trellis.contract.importable import HandlerName, importable
 from trellis.contract.signature import Takes
 from trellis.errors import ConfigurationError
+from trellis.worker.around import surrounded
 
 #: A type whose jobs lately took longer than this is never claimed ahead.
 QUICK: Final = 0.1
@@ -32,7 +33,9 @@ class LocalType:
         if handler is None:
             raise ConfigurationError(f"{job_type!r} has no handler here, so no worker can run it.")
         self.job_type = job_type
-        self.function: Callable[..., Any] = handler.function
+        self.function: Callable[..., Any] = (
+            handler.function if handler.is_async else surrounded(handler.function)
+        )
         self.takes: Takes = handler.takes
         self.is_async = handler.is_async
         self.decode = job_type.payload.decode
