@@ -84,6 +84,7 @@ _PLANS = {
     "due_lost": "queue_session",
     "key_hand_over": "queue_key",
     "next_due": "queue_later",
+    "note_ended": "outcome_pkey",
     "note_fence": "queue_pkey",
     "prune_pick": "outcome_keep",
     "prune_event": "event_job",

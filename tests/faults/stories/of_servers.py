@@ -6,19 +6,9 @@ from typing import Final
 
 from tests.faults.stories.language import Story
 
-C2, C13, C15 = "C2 state machine", "C13 second starts", "C15 outages"
+C13, C15 = "C13 second starts", "C15 outages"
 
 STORIES: Final = (
-    Story("a late note tells a state that was over when it was made", C2, """
-          J created @0
-          J started a1 @1
-          J retry a1 @30 error=lease_lost
-          J started b1 @32
-        - J late a1 @33 state=retry
-        + J late a1 @31 state=retry
-          J completed b1 @40
-          run J a1 2..29 in 7
-        """),
     Story("a worker to which nothing was done loses its job to an outage", C15, """
           session a in 7 lease=30 heard=9
           J created @0

@@ -1,18 +1,18 @@
 """Notes on PostgreSQL: what attempts say about themselves, kept only while their fence holds.
 
-The rows of the attempts are locked first, so none can be settled between the look at its fence and
-the note.
+The rows of the jobs are locked first, so none can be settled between the look at its fence and the
+note; nor between the look at its state and a line about a late result, which tells that state.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from trellis.core.agenda import look_at
 from trellis.core.events import EventKind
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import encode_data, record_from
+from trellis.engines.sqlkit.rows import Row, encode_data, record_from
 from trellis.engines.values import (
     Begun,
     Heartbeat,
@@ -28,24 +28,45 @@ from trellis.engines.values import (
 
 async def note(tx: Transaction, notes: Sequence[Note]) -> list[NoteResult]:
     """Keep notes whose fence holds."""
-    await tx.read_clock()
-    jobs = sorted({each.row for each in notes if not isinstance(each.body, LateResult)})
-    found = {row[0]: row for row in await tx.rows("note_fence", jobs)} if jobs else {}
+    found = await _lock(tx, {each.row for each in notes})
+    late = {each.row for each in notes if isinstance(each.body, LateResult)}
+    ended = await _lock_ended(tx, late - found.keys(), found)
+    await tx.read_clock()  # after everything that happened to these jobs before
     kept: list[Note] = []
     results: list[NoteResult] = []
     for each in notes:
-        if isinstance(each.body, LateResult):
-            results.append(await _journal_late(tx, each, each.body))
-            continue
         row = found.get(each.row)
         is_current = row is not None and (row[1], row[2]) == each.fence
+        if isinstance(each.body, LateResult):
+            place = row[4:] if row is not None else ended.get(each.row)
+            is_late = place is not None and not is_current
+            results.append(NoteResult.NOTED if is_late else NoteResult.STALE)
+            if place is not None and is_late:
+                await _journal_late(tx, each, each.body, *place)
+            continue
         results.append(NoteResult.NOTED if is_current else NoteResult.STALE)
         if is_current:
             kept.append(each)
+    if not found.keys().isdisjoint(late):
+        tx.topics.add("ready")  # a claim steps over what is locked
     if kept:
         await _mark_seen(tx, kept, {job for job, row in found.items() if row[3]})
         await _write(tx, kept)
     return results
+
+
+async def _lock(tx: Transaction, jobs: Iterable[int]) -> dict[int, Row]:
+    """Keep live jobs as they are; in one order, so that nobody waits for us in a circle."""
+    return {row[0]: row for row in await tx.rows("note_fence", sorted(jobs))}
+
+
+async def _lock_ended(tx: Transaction, jobs: set[int], found: dict[int, Row]) -> dict[int, Row]:
+    """Keep ended jobs as they are; one that was revived meanwhile goes to `found`."""
+    if not jobs:
+        return {}
+    ended = {row[0]: row[1:] for row in await tx.rows("note_ended", sorted(jobs))}
+    found |= await _lock(tx, jobs)
+    return ended
 
 
 async def _mark_seen(tx: Transaction, notes: Sequence[Note], watched: set[int]) -> None:
@@ -92,15 +113,9 @@ async def _write(tx: Transaction, notes: Sequence[Note]) -> None:
         )
 
 
-async def _journal_late(tx: Transaction, note: Note, late: LateResult) -> NoteResult:
-    row = await tx.one("record_by_seq", [note.row])
-    if row is None:
-        return NoteResult.STALE
-    head = record_from(row).head
-    if head.fence == note.fence:
-        return NoteResult.STALE
+async def _journal_late(
+    tx: Transaction, note: Note, late: LateResult, attempt: int, state: str
+) -> None:
     data = encode_data({"command": late.command, "detail": late.detail})
     kind = EventKind.STALE_COMPLETION_IGNORED.value
-    place = (note.row, tx.now, *note.fence, 0, head.attempt, head.state.value)
-    await tx.rows("event", *place, kind, data)
-    return NoteResult.NOTED
+    await tx.rows("event", note.row, tx.now, *note.fence, 0, attempt, state, kind, data)
