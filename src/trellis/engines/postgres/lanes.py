@@ -3,7 +3,8 @@
 From the beginning, normally: so work that comes back to an old place is found at once. Only when
 the beginning has become slow to read (somebody holds an old snapshot, so rows that are gone cannot
 be cleared away) does a lane's scan start near the last claim; the beginning is then swept now and
-then, paced by its own cost.
+then, paced by its own cost. Slow is what takes twice as long as a claim near the last one: to doubt
+a sweep without reason costs a second in which work that comes back may wait.
 
 With many lanes not all are read to the full: a lane that had work lately gets its share and half as
 much again, one that had none a few. The statement returns only what is surely next in order, so a
@@ -25,12 +26,18 @@ from trellis.engines.values import Demand
 #: Up to so many rows may be read for a claim without choosing between lanes.
 _READ_ALL: Final = 1000
 _A_FEW: Final = 8
-#: A claim that takes this long, in seconds, has much to step over.
-SLOW: Final = 0.05
+#: Seconds that a claim takes on a good day: by itself, and for each job it finds.
+_A_CLAIM: Final = 0.001
+_A_JOB: Final = 0.00002
+#: So many times what is usual is slow.
+_SLOW: Final = 2.0
 #: Ids are handed out before their commit: a scan starts this far behind the last claim.
 LAG: Final = 2000
-_SWEEP_EVERY: Final = 1.0
+#: The next sweep comes after so many times what the last one took, and sooner when there is nothing
+#: else to do; between these bounds, in seconds.
 _SWEEP_SHARE: Final = 20
+_IDLE_SHARE: Final = 4
+_SWEEP_EVERY: Final = (1.0, 10.0)
 
 
 @dataclass(slots=True)
@@ -41,26 +48,26 @@ class Plan:
     lanes: list[int]
     priorities: list[int]
     demands: list[int]
+    limit: int
     takes: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     is_sweep: bool = True
     #: Whether every lane is read as far as it could matter.
     is_full: bool = True
+    took: float = 0.0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Measure the claim, to know whether the beginning of the lanes is slow to read."""
         began = time.monotonic()
         yield
-        self.book.learn(self, time.monotonic() - began)
+        self.took = time.monotonic() - began
 
     def note(self, records: Sequence[JobRecord]) -> bool:
-        """Remember where work was found; tell whether there can be no more."""
-        self.book.remember(records)
-        if not records and not self.is_sweep:
-            self.book.sweep_soon()
-            return False
-        return self.is_full
+        """Remember what was found, where and how fast; tell whether there can be no more."""
+        self.book.remember(self, records)
+        self.book.learn(self, len(records))
+        return self.is_full and (self.is_sweep or bool(records))
 
 
 class Lanes:
@@ -75,19 +82,23 @@ class Lanes:
         self._found: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._by_cursor = False
-        self._sweep_at = 0.0
+        #: How many times longer than on a good day claims take that start near the last one.
+        self._usual = 1.0
+        self._swept_at = 0.0
+        self._sweep_took = 0.0
+        self._is_idle = False
 
     def plan(self, demands: Sequence[Demand], left: Sequence[int], limit: int) -> Plan:
         """Say what to read for these demands."""
         self._look_up(demands)
         lanes, priorities, positions = self._columns
-        plan = Plan(self, lanes, priorities, positions)
+        plan = Plan(self, lanes, priorities, positions, limit)
         plan.takes = self._takes(left, limit)
         plan.is_full = len(lanes) <= 1 or all(
             take >= min(limit, left[place])
             for take, place in zip(plan.takes, positions, strict=True)
         )
-        plan.is_sweep = not self._by_cursor or time.monotonic() >= self._sweep_at
+        plan.is_sweep = not self._by_cursor or self._is_sweep_due()
         plan.starts = (
             [0] * len(lanes)
             if plan.is_sweep
@@ -99,21 +110,39 @@ class Lanes:
         """Return which demand a job answers to."""
         return self._demands[definition.service, definition.queue, definition.type]
 
-    def learn(self, plan: Plan, took: float) -> None:
+    def learn(self, plan: Plan, found: int) -> None:
         """Read from cursors while reading from the beginning is slow."""
-        if plan.is_sweep:
-            self._by_cursor = took > SLOW
-            self._sweep_at = time.monotonic() + max(_SWEEP_EVERY, _SWEEP_SHARE * took)
+        strain = max(1.0, plan.took / (_A_CLAIM + found * _A_JOB))
+        self._is_idle = not found
+        if not plan.is_sweep:
+            self._usual += (strain - self._usual) / 8
+            return
+        self._by_cursor = strain > _SLOW * self._usual
+        self._usual = min(self._usual, strain)
+        self._swept_at, self._sweep_took = time.monotonic(), plan.took
 
-    def remember(self, records: Sequence[JobRecord]) -> None:
-        """Note where work was found."""
-        if not records:
-            return
-        lanes = self._columns[0]
-        if len(lanes) == 1:
-            self._found = {lanes[0]: len(records)}
-            self._last[lanes[0]] = records[-1].definition.row
-            return
+    def _is_sweep_due(self) -> bool:
+        least, most = _SWEEP_EVERY
+        share = _IDLE_SHARE if self._is_idle else _SWEEP_SHARE
+        pause = min(most, max(least, share * self._sweep_took))
+        return time.monotonic() >= self._swept_at + pause
+
+    def remember(self, plan: Plan, records: Sequence[JobRecord]) -> None:
+        """Note where work was found, and where there is none."""
+        if len(plan.lanes) == 1:
+            found = {plan.lanes[0]: len(records)}
+            if records:
+                self._last[plan.lanes[0]] = records[-1].definition.row
+        else:
+            found = self._sort_out(records)
+        if records:
+            self._found = found
+        if plan.is_sweep and self._last and len(records) < min(plan.limit, *plan.takes):
+            # No lane gave what it might have: nothing is left in front of the newest job taken.
+            self._last.update(dict.fromkeys(plan.lanes, max(self._last.values())))
+
+    def _sort_out(self, records: Sequence[JobRecord]) -> dict[int, int]:
+        """Count the jobs per lane, and note the last of each."""
         numbers = self._books.lane_numbers
         found: dict[int, int] = {}
         for definition, _ in records:
@@ -121,11 +150,7 @@ class Lanes:
             lane = numbers[place]  # type: ignore[index] # a Lane is this tuple
             found[lane] = found.get(lane, 0) + 1
             self._last[lane] = definition.row
-        self._found = found
-
-    def sweep_soon(self) -> None:
-        """Read from the beginning next time: nothing was found behind the cursors."""
-        self._sweep_at = 0.0
+        return found
 
     def _look_up(self, demands: Sequence[Demand]) -> None:
         key = (self._books.edition, [demand[:3] for demand in demands])
