@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +62,12 @@ class Meter:
         cost, claimed = await self.claim(limit)
         await complete(self.engine, claimed)
         return cost
+
+    async def pages_of(self, call: Awaitable[object]) -> int:
+        """Await a call of the engine; return how many pages it touched."""
+        before, _ = await self._counted()
+        await call
+        return (await self._counted())[0] - before
 
     async def _counted(self) -> tuple[int, int]:
         # Each connection counts for itself, and tells when told to.
