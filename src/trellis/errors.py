@@ -10,6 +10,7 @@ tables keyed by it) and each message says what happened and what to do next.
     │   ├── UnknownScheme
     │   ├── UnknownService
     │   ├── UnknownJobType
+    │   ├── UnsupportedDatabase
     │   └── CalledFromLoop
     ├── AdmissionError            a job was not accepted; nothing was stored
     │   ├── PayloadInvalid
@@ -92,6 +93,12 @@ class UnknownJobType(ConfigurationError):
     """A job names a type that its service does not declare."""
 
     code = "unknown_job_type"
+
+
+class UnsupportedDatabase(ConfigurationError):
+    """A framework's database is of a kind that jobs cannot be kept in."""
+
+    code = "unsupported_database"
 
 
 class CalledFromLoop(ConfigurationError, RuntimeError):

@@ -26,6 +26,7 @@ from trellis.client.connection import Connection
 from trellis.client.job import Job
 from trellis.client.options import CreateOptions
 from trellis.contract.declaration import JobType
+from trellis.contract.project import prepare_project
 from trellis.contract.settings_file import environment
 from trellis.core.job import JobId
 from trellis.core.jsontext import parse_json_text
@@ -162,6 +163,7 @@ async def _find_job(
     type_name: str, app: Sequence[str], url: str | None
 ) -> tuple[Job[Any, Any], str]:
     """Return the type and where its jobs are kept: by --url, else as its service says."""
+    prepare_project()
     if not app and not environment().get("TRELLIS_APP"):
         place = resolve_url(url)
         _check_reach(place)

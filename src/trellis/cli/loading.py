@@ -2,6 +2,7 @@
 
 Named on the command line, else by `TRELLIS_APP`, else by `app` in the settings of the project; then
 the folder of those settings is searched too. Modules that a service includes are loaded with it.
+A Django project (`DJANGO_SETTINGS_MODULE`) is set up first, and may name its service itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from trellis.contract.project import prepare_project
 from trellis.contract.settings_file import Setting, sources
 from trellis.errors import ConfigurationError, TrellisError, UnknownService
 from trellis.service import Service
@@ -20,6 +22,7 @@ _APP = "TRELLIS_APP"
 
 def load_services(names: Sequence[str] | None = None) -> list[Service]:
     """Return the services of these names, or those the settings name; each once."""
+    prepare_project()
     if names:
         return _unique(load_service(one) for name in names for one in _split(name))
     found = sources().get(_APP)
@@ -46,7 +49,7 @@ def _unique(services: Iterator[Service]) -> list[Service]:
 
 def _search_beside(found: Setting) -> None:
     """Let modules be found from the folder of the settings, wherever below it we stand."""
-    if found.origin != _APP:
+    if Path(found.origin).is_absolute():  # a file
         folder = str(Path(found.origin).parent)
         if folder not in sys.path:
             sys.path.insert(0, folder)

@@ -95,8 +95,11 @@ def only_state(filters: Filters, state: str) -> None:
 
 def resolve_url(url: str | None) -> str:
     """Return the URL to use."""
-    from trellis.contract.settings_file import environment  # noqa: PLC0415 - loaded when asked for
+    from trellis.contract.project import prepare_project  # noqa: PLC0415 - loaded when asked for
+    from trellis.contract.settings_file import environment  # noqa: PLC0415 - as above
 
+    if url is None:
+        prepare_project()
     return url or environment().get("TRELLIS_URL") or DEFAULT_URL
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trellis.contract.declaration import JobType
 from trellis.contract.home import Lifespan
+from trellis.contract.project import prepare_project
 from trellis.errors import ConfigurationError
 
 
@@ -43,6 +44,7 @@ def importable(job_type: JobType) -> HandlerName:
 
 def find_handler(name: HandlerName) -> JobType:
     """Return the job type whose handler is defined under this name, importing its module."""
+    prepare_project()
     import_module(name.module)
     job_type = _job_type_at(*name)
     if job_type is None:

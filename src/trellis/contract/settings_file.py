@@ -1,14 +1,15 @@
 """Settings of a project: `trellis.toml`, or `[tool.trellis]` in `pyproject.toml`.
 
-The nearest file upwards from the current folder speaks; a `TRELLIS_*` variable overrules it. Every
-part of Trellis that reads a variable reads `environment()`, so that the order (flag, variable,
-file, default) is the same everywhere. A key that nobody knows is an error, never ignored.
+The nearest file upwards from the current folder speaks; a `TRELLIS_*` variable overrules it, and
+what a framework tells (`tell`) holds where neither says anything. Every part of Trellis that reads
+a variable reads `environment()`, so that the order (flag, variable, file, framework, default) is
+the same everywhere. A key that nobody knows is an error, never ignored.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import lru_cache
@@ -37,8 +38,17 @@ class Setting(NamedTuple):
     """What somebody has set, and where."""
 
     text: str
-    #: The variable, or the absolute path of the file.
+    #: The variable, the absolute path of the file, or what a framework calls its settings.
     origin: str
+
+
+#: What the framework of this program says; asked each time, because it may change under tests.
+_told: Final[dict[str, Callable[[], Setting]]] = {}
+
+
+def tell(variable: str, ask: Callable[[], Setting]) -> None:
+    """Let a framework say what holds where no variable and no file says anything."""
+    _told[variable] = ask
 
 
 def environment(
@@ -60,7 +70,8 @@ def sources(
         for name, text in environ.items()
         if name.startswith(_PREFIX) and text
     }
-    return {**found, **said}
+    told = {name: ask() for name, ask in _told.items() if name not in {*found, *said}}
+    return {**told, **found, **said}
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:

@@ -109,6 +109,11 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         return self._attempt.record.definition.policy.retry.attempts
 
     @property
+    def created_at(self) -> datetime:
+        """When the job was created."""
+        return to_datetime(self._attempt.record.definition.created_at)
+
+    @property
     def context(self) -> Context:
         """The request and trace this job belongs to."""
         return self._attempt.record.definition.context

@@ -32,6 +32,7 @@ def create_within(
     path: Path, clock: Clock, connection: object, jobs: Sequence[NewJob]
 ) -> list[CreateResult]:
     """Admit and store new jobs in the caller's transaction."""
+    connection = _inside_django(connection)
     if not isinstance(connection, sqlite3.Connection):
         raise TransactionRefused(
             f"The jobs are kept in {path}, so they can only join a transaction of the sqlite3 "
@@ -57,6 +58,25 @@ def create_within(
         raise reason from error
     except UnicodeEncodeError as error:
         raise typed(error, path) from error
+
+
+def _inside_django(connection: Any) -> Any:  # noqa: ANN401 - anything may be given
+    """Return the sqlite3 connection of a Django connection; whatever else it is, as it is."""
+    if getattr(connection, "vendor", None) != "sqlite" or not hasattr(
+        connection, "in_atomic_block"
+    ):
+        return connection
+    if connection.get_autocommit():
+        raise TransactionRefused(
+            "This connection has no open transaction, so the job would be stored at once, "
+            "whatever becomes of your rows. Create it inside `with transaction.atomic():`."
+        )
+    if connection.needs_rollback:
+        raise TransactionRefused(
+            "Your transaction has failed before, so nothing can join it. Leave its atomic block "
+            "first."
+        )
+    return connection.connection
 
 
 class Guest:
