@@ -81,7 +81,7 @@ _PLANS = {
     "create_known": "job_id_key",
     "due_later": "queue_later",
     "due_jobs": "queue_look",
-    "due_lost": "queue_session",
+    "due_lost": "queue_taken",
     "key_hand_over": "queue_key",
     "next_due": "queue_later",
     "note_ended": "outcome_pkey",
@@ -92,7 +92,7 @@ _PLANS = {
     "read_journal": "event_job",
     "record_by_id": "job_id_key",
     "record_by_seq": "job_pkey",
-    "session_held": "queue_session",
+    "session_held": "queue_taken",
 }
 
 

@@ -96,9 +96,10 @@ create table trellis.queue (
 create index queue_ready on trellis.queue (lane, pos) where park = 'ready';
 create index queue_later on trellis.queue (lane, run_at, job) where park = 'later';
 create index queue_guest on trellis.queue (job) where park = 'guest';
-create index queue_session on trellis.queue (session) where session is not null;
+-- What a session holds, and when the clock has something to say about it.
+create index queue_taken on trellis.queue (session, look_at) where session is not null;
 create index queue_key on trellis.queue (key_hash, job) where key_hash is not null;
-create index queue_look on trellis.queue (look_at) where look_at is not null;
+create index queue_look on trellis.queue (look_at) where look_at is not null and session is null;
 create unique index queue_dedupe on trellis.queue (dedupe) where dedupe is not null;
 
 -- How each generation of a job ended.

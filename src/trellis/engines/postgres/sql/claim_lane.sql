@@ -34,10 +34,18 @@ taken as (
     select * from trellis.job x where x.seq = k.job limit 1) j
   cross join lateral (select x.watch from trellis.policy x where x.id = j.policy limit 1) w
   where q.ctid = k.tid
-  returning q.job, q.lane, q.version, q.attempt, q.claims, q.generation, q.crashes, q.run_at,
-    q.suspect, q.error, q.token, q.key_hash, j.id, j.policy, j.payload, j.created_at,
-    j.traceparent, j.request_id, j.tracestate, j.deadline_at, j.key, j.tags, j.config, j.expect,
-    j.schema_version, j.clone_of),
+  returning q.job, q.lane, q.version, q.attempt, q.token, q.key_hash, j.id, j.policy, j.payload,
+    j.created_at, j.traceparent,
+    case when num_nonnulls(j.request_id, j.tracestate, j.deadline_at, j.key, j.tags, j.config,
+                           j.expect, j.clone_of) > 0 or j.schema_version <> 1
+         then json_build_array(j.request_id, j.tracestate, j.deadline_at, j.key, q.key_hash, j.tags,
+                               j.config, j.expect, j.schema_version, j.clone_of)::text
+    end as extras,
+    case when q.version <> 2 or q.attempt <> 1 or q.claims <> 1 or q.generation <> 0
+           or q.crashes <> 0 or q.suspect or q.error is not null or q.run_at <> j.created_at
+         then json_build_array(q.version, q.generation, q.attempt, q.claims, q.crashes, q.run_at,
+                               q.suspect, q.error)::text
+    end as head),
 journalled as (
   insert into trellis.event (xid, job, at, session, token, version, attempt, state, kind)
   select (select pg_current_xact_id()::text::bigint), t.job, look.now, $1, t.token, t.version,
@@ -52,12 +60,5 @@ held as (
     where t.key_hash is not null) k
   where s.ctid = k.tid)
 select look.now, look.flags, t.job, t.id, t.lane, t.policy, t.payload, t.created_at, t.traceparent,
-  case when num_nonnulls(t.request_id, t.tracestate, t.deadline_at, t.key, t.tags, t.config,
-                         t.expect, t.clone_of) > 0 or t.schema_version <> 1
-       then json_build_array(t.request_id, t.tracestate, t.deadline_at, t.key, t.key_hash, t.tags,
-                             t.config, t.expect, t.schema_version, t.clone_of)::text end as extras,
-  case when t.version <> 2 or t.attempt <> 1 or t.claims <> 1 or t.generation <> 0
-         or t.crashes <> 0 or t.suspect or t.error is not null or t.run_at <> t.created_at
-       then json_build_array(t.version, t.generation, t.attempt, t.claims, t.crashes, t.run_at,
-                             t.suspect, t.error)::text end as head
+  t.extras, t.head
 from look left join taken t on true

@@ -1,17 +1,20 @@
 -- Settle attempts that succeeded, guarded by version and token. Everything the decision does not
--- change is taken from the row it was decided against. Returns null if every guard held, else the
--- jobs whose did. $1 jobs, $2 versions, $3 tokens, $4 started, $5 results, $6 kept until, where one
--- version or moment stands for all if there is only one; $7 state, $8 kind, $9 at: the same for all.
+-- change is taken from the row it was decided against. Rows are found without a lock, so the delete
+-- asks for the guards again. Returns null if every guard held, else the jobs whose did.
+-- $1 jobs, $2 versions, $3 tokens, $4 started, $5 results, $6 kept until, where one version or moment
+-- stands for all if there is only one; $7 state, $8 kind, $9 at: the same for all.
 with held as materialized (
-  select x.tid, d.started_at, d.result, coalesce(d.keep_until, ($6::bigint[])[1]) as keep_until
+  select x.tid, x.version, d.token, d.started_at, d.result,
+    coalesce(d.keep_until, ($6::bigint[])[1]) as keep_until
   from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[])
     d(job, version, token, started_at, result, keep_until)
   cross join lateral (
-    select q.ctid as tid from trellis.queue q
+    select q.ctid as tid, q.version from trellis.queue q
     where q.job = d.job and q.version = coalesce(d.version, ($2::int[])[1])
-      and q.token = d.token for update) x),
+      and q.token = d.token limit 1) x),
 gone as (
-  delete from trellis.queue q using held h where q.ctid = h.tid
+  delete from trellis.queue q using held h
+  where q.ctid = h.tid and q.version = h.version and q.token = h.token
   returning q.job, q.run_at, q.version, q.attempt, q.claims, q.generation, q.crashes, q.session,
     q.token, h.started_at, h.result, h.keep_until),
 ended as (

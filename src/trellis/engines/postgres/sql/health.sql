@@ -1,10 +1,19 @@
 select
   current_setting('server_version') as version,
+  current_setting('server_version_num')::int as version_number,
+  pg_is_in_recovery() as is_standby,
   current_database() as database,
   (select value from trellis.meta where name = 'schema') as schema_version,
   current_setting('synchronous_commit') as synchronous_commit,
   current_setting('fsync') as fsync,
   current_setting('full_page_writes') as full_page_writes,
+  current_setting('autovacuum') as autovacuum,
+  current_setting('track_counts') as track_counts,
+  (select count(*) from pg_stat_activity where backend_type = 'client backend')::int as connections,
+  current_setting('max_connections')::int
+    - current_setting('superuser_reserved_connections')::int as max_connections,
+  (select rolsuper from pg_roles where rolname = current_user)
+    or pg_has_role('pg_read_all_stats', 'usage') as sees_others,
   (select sum(pg_total_relation_size(c.oid))::bigint
    from pg_class c
    where c.relnamespace =
@@ -14,4 +23,8 @@ select
    from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid()) as oldest_snapshot_seconds,
   (select extract(epoch from clock_timestamp() - min(xact_start))::float
    from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()) as feed_lag_seconds,
-  (select n_dead_tup from pg_stat_all_tables where relid = 'trellis.queue'::regclass) as dead_queue_rows
+  q.n_live_tup as live_queue_rows,
+  q.n_dead_tup as dead_queue_rows,
+  to_char(q.last_autovacuum at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') as last_autovacuum
+from (select 1) one
+left join pg_stat_all_tables q on q.relid = 'trellis.queue'::regclass
