@@ -14,6 +14,8 @@ from trellis.engines.port import Engine
 from trellis.engines.postgres import PostgresEngine
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
 
+pytestmark = pytest.mark.usefixtures("nothing_prepared_late")
+
 
 @pytest.fixture
 def url(postgres_server: Databases) -> Iterator[str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres.steps import fresh, until_it_works
+from tests.postgres.steps import PATIENCE, fresh, until_it_works
 from tests.servers.databases import Databases
+from tests.servers.proxy import Proxy
 from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.link import PINNED, PLAIN, Link
-from trellis.errors import EngineUnavailable
+from trellis.engines.postgres.preparing import AHEAD
+from trellis.engines.postgres.statements import statements
+from trellis.errors import EngineUnavailable, OutcomeUnknown
 
 _LIMIT = "select current_setting('idle_in_transaction_session_timeout')"
+_TOUCH = "update trellis.meta set value = value"
 _SCRIBBLE = """
     update trellis.meta set value = 'scribble';
     set local idle_in_transaction_session_timeout = 1;
@@ -60,3 +65,40 @@ async def _stand_still(link: Link, other: Link) -> None:
         while await other.query("select from pg_stat_activity where pid = $1", pid):
             pass
         await connection.execute("select 1")
+
+
+async def test_a_process_stopped_at_its_first_statement_of_a_kind_frees_its_locks_as_well(
+    url: str,
+) -> None:
+    other = Link(read_address(url), PINNED)
+    frozen = asyncio.Event()
+    with Proxy(url) as proxy:
+        hasty = PINNED | {"idle_in_transaction_session_timeout": "200"}
+        stopped = Link(read_address(proxy.url), hasty)
+
+        async def stop_under_locks() -> None:
+            async with stopped.transaction("take_lock") as connection:
+                await connection.execute(_TOUCH)
+                proxy.freeze(requests=False)
+                frozen.set()
+                await connection.fetch(statements("trellis")["lock_holder"], "x", 0)
+
+        stopping = asyncio.create_task(stop_under_locks())
+        await frozen.wait()
+        async with asyncio.timeout(PATIENCE):
+            await other.query(_TOUCH)
+        proxy.thaw()
+        with pytest.raises((EngineUnavailable, OutcomeUnknown)):
+            await stopping
+        await stopped.close()
+    await other.close()
+
+
+async def test_what_a_verb_runs_is_prepared_before_its_transaction(url: str) -> None:
+    link = Link(read_address(url), PINNED)
+    for verb, names in AHEAD.items():
+        async with link.transaction(verb) as connection:
+            found = await connection.fetch("select statement from pg_prepared_statements")
+            prepared = {row[0] for row in found}
+            assert {statements("trellis")[name] for name in names} <= prepared
+    await link.close()

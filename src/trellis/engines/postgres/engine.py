@@ -38,7 +38,8 @@ from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.claiming import Claimer
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.hearing import Hearing
-from trellis.engines.postgres.link import PINNED, PLAIN, Connection, Link
+from trellis.engines.postgres.link import PINNED, PLAIN, Link
+from trellis.engines.postgres.preparing import Connection
 from trellis.engines.postgres.reading import FeedEntry, Place, Reader
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.values import (
@@ -94,7 +95,7 @@ class PostgresEngine:
             listens=address.can_listen,
         )
         self._hot = Link(address, PINNED, self._begin)
-        self._settle = Link(address, PINNED)
+        self._settle = Link(address, PINNED, verb="commit")
         self._reading = Link(address, PLAIN)
         self._ear = self._hot
         if address.listen is not None:
@@ -205,7 +206,7 @@ class PostgresEngine:
     async def _create_carefully(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         while True:
             try:
-                return await self._within(lambda tx: creating.create(tx, jobs))
+                return await self._within(lambda tx: creating.create(tx, jobs), "create")
             except EngineError as error:
                 # Somebody else stored one of the ids since we looked: look again.
                 if not isinstance(error.__cause__, asyncpg.UniqueViolationError):
@@ -223,10 +224,10 @@ class PostgresEngine:
         return await self._claimer.claim(session, demands, limit)
 
     async def _promote_due(self, lanes: Sequence[int], limit: int) -> None:
-        await self._within(lambda tx: _promote_due(tx, lanes, limit))
+        await self._within(lambda tx: _promote_due(tx, lanes, limit), "promote")
 
     async def _admit_guests(self, _lanes: Sequence[int], limit: int) -> None:
-        await self._within(lambda tx: keying.admit_guests(tx, limit))
+        await self._within(lambda tx: keying.admit_guests(tx, limit), "promote")
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
@@ -239,7 +240,7 @@ class PostgresEngine:
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         """Keep notes whose fence holds."""
-        return await self._within(lambda tx: noting.note(tx, notes))
+        return await self._within(lambda tx: noting.note(tx, notes), "note")
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -257,15 +258,17 @@ class PostgresEngine:
         busy: int = 0,
     ) -> Renewed | SessionLost:
         """Extend the lease."""
-        return await self._within(lambda tx: sessions.renew(tx, session, held, stopped, busy))
+        return await self._within(
+            lambda tx: sessions.renew(tx, session, held, stopped, busy), "renew"
+        )
 
     async def close_session(self, session: SessionId) -> None:
         """End a session in order."""
-        await self._within(lambda tx: sessions.close_session(tx, session))
+        await self._within(lambda tx: sessions.close_session(tx, session), "close_session")
 
     async def reap(self, session: SessionId) -> bool:
         """End a session whose lease is over."""
-        return await self._within(lambda tx: sessions.reap(tx, session))
+        return await self._within(lambda tx: sessions.reap(tx, session), "reap")
 
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
@@ -282,7 +285,9 @@ class PostgresEngine:
     async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
         """Take a lock that is free or ours; else say who has it."""
         check_lock_name(name)
-        return await self._within(lambda tx: locking.take_lock(tx, name, session, token))
+        return await self._within(
+            lambda tx: locking.take_lock(tx, name, session, token), "take_lock"
+        )
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
         """Give a lock back."""
@@ -304,7 +309,7 @@ class PostgresEngine:
         """Make due jobs claimable; end lingering slots and locks."""
         self._check_open()
         await self._books.read_lanes(self._hot)
-        return await self._within(lambda tx: upkeep.promote(tx, limit))
+        return await self._within(lambda tx: upkeep.promote(tx, limit), "promote")
 
     async def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due."""
@@ -314,11 +319,11 @@ class PostgresEngine:
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that are long over."""
-        return await self._within(lambda tx: upkeep.prune(tx, limit))
+        return await self._within(lambda tx: upkeep.prune(tx, limit), "prune")
 
     async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
         """Remove ended jobs at once."""
-        return await self._within(lambda tx: upkeep.remove(tx, ids))
+        return await self._within(lambda tx: upkeep.remove(tx, ids), "prune")
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -396,10 +401,10 @@ class PostgresEngine:
 
     # -- transactions --------------------------------------------------------------------------
 
-    async def _within(self, verb: Verb[T]) -> T:
+    async def _within(self, verb: Verb[T], name: str = "") -> T:
         """Run a verb in a transaction of its own; tell others what it found to tell."""
         self._check_open()
-        async with self._hot.transaction() as connection:
+        async with self._hot.transaction(name) as connection:
             tx = Transaction(connection, self._address.schema, self._books)
             result = await verb(tx)
         if tx.topics:

@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from trellis.engines.hints import Hints
-from trellis.engines.postgres.link import Connection, Link
+from trellis.engines.postgres.link import Link
+from trellis.engines.postgres.preparing import Connection
 from trellis.engines.values import Topic
 from trellis.errors import EngineError
 

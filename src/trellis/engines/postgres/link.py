@@ -16,12 +16,12 @@ import asyncpg
 from trellis import failpoints
 from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.faults import cannot_connect, is_about_the_connection, translate
+from trellis.engines.postgres.preparing import Connection
 from trellis.engines.postgres.statements import statements
 from trellis.engines.sqlkit.rows import Row
 from trellis.errors import EngineClosed
 
 T = TypeVar("T")
-Connection = asyncpg.Connection
 
 #: A process that stands still in the middle of a transaction (stopped, or its host is) keeps its
 #: locks, and everybody waits for it: the server undoes it after so many milliseconds.
@@ -47,10 +47,13 @@ class Link:
         address: Address,
         settings: dict[str, str],
         on_open: Callable[[Connection], Awaitable[None]] | None = None,
+        verb: str = "",
     ) -> None:
         self._address = address
         self._settings = settings
         self._on_open = on_open
+        #: What its transactions are for, unless they say so themselves.
+        self._verb = verb
         self._sql = statements(address.schema)
         self._begin = "begin"
         if address.pooler == "transaction":
@@ -96,10 +99,11 @@ class Link:
                 await self._guarded(connection, action(connection), sent=False)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self, verb: str = "") -> AsyncIterator[Connection]:
         """Have the connection for one transaction: committed at the end, undone on any error."""
         async with self._turn:
             connection = await self._connected()
+            await self._prepare(connection, verb or self._verb)
             await self._guarded(connection, connection.execute(self._begin), sent=False)
             try:
                 yield connection
@@ -139,6 +143,11 @@ class Link:
                     raise
             self._connection = connection
         return self._connection
+
+    async def _prepare(self, connection: Connection, verb: str) -> None:
+        if verb and self._address.pooler != "transaction" and not connection.is_ready_for(verb):
+            call = connection.prepare_for(verb, self._address.schema)
+            await self._guarded(connection, call, sent=False)
 
     @staticmethod
     def _fetch(connection: Connection, text: str, values: Sequence[Any]) -> Awaitable[Any]:
@@ -185,7 +194,9 @@ async def connect(address: Address, settings: dict[str, str]) -> Connection:
         options |= {"statement_cache_size": 250, "max_cached_statement_lifetime": 0}
     try:
         async with asyncio.timeout(address.connect_timeout):
-            connection: Connection = await asyncpg.connect(address.dsn, **options)
+            connection: Connection = await asyncpg.connect(
+                address.dsn, connection_class=Connection, **options
+            )
             if address.pooler == "session":
                 # A pooler takes no settings at the start of a connection.
                 await connection.execute("".join(f"set {k} = {settings[k]};" for k in settings))
