@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 VERSIONS: Final = (16, 18)
+_lines: Final[list[Line]] = []
 GIVEN: Final = os.environ.get("TRELLIS_TEST_POSTGRES")
 _BY_VERSION: Final = ("own_server", "postgres_server")  # in the same order in every process
 _NO_CRASHES: Final = (
@@ -67,8 +68,10 @@ def postgres_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     if sys.platform != "linux":
         pytest.skip(_NO_SERVERS)
     line = line_of_run(tmp_path_factory.getbasetemp())
+    _lines.append(line)  # each folder that imports this has a fixture, and a line, of its own
     yield line
-    if in_xdist_worker():
+    _lines.remove(line)
+    if in_xdist_worker() or _lines:
         line.close()  # others may still need the servers: they end with the run
     else:
         line.end_keeper()

@@ -56,10 +56,12 @@ class Line:
 
     def end_keeper(self) -> None:
         """Tell the keeper to end, and wait until it has removed everything."""
-        with self._lock:
-            self._socket.sendall(b'{"do": "end"}\n')
-            self._answers.read()  # its end closes the connection
-        self.close()
+        try:
+            with self._lock:
+                self._socket.sendall(b'{"do": "end"}\n')
+                self._answers.read()  # its end closes the connection
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Hang up."""

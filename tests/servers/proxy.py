@@ -274,7 +274,8 @@ class Proxy:
             self._links.add(link)
             self._changed.notify_all()
         try:
-            await link.run(self._upstream)
+            with suppress(asyncio.CancelledError):  # the proxy ends; asyncio would call it an error
+                await link.run(self._upstream)
         finally:
             with self._changed:
                 self._links.discard(link)
