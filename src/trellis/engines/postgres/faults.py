@@ -47,6 +47,8 @@ _LOST = (
     asyncio.IncompleteReadError,
     EOFError,
 )
+#: Statements of somebody else on our connection, or ours on another: only a pooler does that.
+_SHARED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
 
 def cannot_connect(error: BaseException, address: Address) -> EngineError:
@@ -65,6 +67,8 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
         return ConfigurationError(  # type: ignore[return-value] # the URL, not the engine, is wrong
             f"{where} cannot be used: {_said(error)}"
         )
+    if isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error):
+        return _pooler(error, where)
     if isinstance(error, TimeoutError):
         said = f"no answer within {address.connect_timeout:g} s"
     else:
@@ -118,8 +122,26 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
     if isinstance(error, (*_LOST, TimeoutError, asyncpg.PostgresConnectionError)):
         return lost(error, address, sent=sent)
     if isinstance(error, asyncpg.PostgresError):
-        return EngineError(f"PostgreSQL at {where} refused a statement: {_said(error)}")
+        return _refused(error, where)
     return error if isinstance(error, Exception) else EngineError(str(error))
+
+
+def _refused(error: asyncpg.PostgresError, where: str) -> EngineError:
+    if isinstance(error, _SHARED):
+        return ConfigurationError(  # type: ignore[return-value] # the URL, not the engine, is wrong
+            f"There is a transaction pooler on the way to {where}, and the URL does not say so: "
+            f"{_said(error)} Say pooler=transaction in the URL, and listen=postgresql://... past "
+            "the pooler, so that workers are woken."
+        )
+    return EngineError(f"PostgreSQL at {where} refused a statement: {_said(error)}")
+
+
+def _pooler(error: BaseException, where: str) -> EngineError:
+    return ConfigurationError(  # type: ignore[return-value] # as above
+        f"There is a pooler on the way to {where}, and the URL does not say so: {_said(error)} Add "
+        "pooler=transaction to the URL (and listen=postgresql://... past the pooler, so that "
+        "workers are woken), or pooler=session if it keeps a connection for each client."
+    )
 
 
 def lost(error: BaseException, address: Address, *, sent: bool) -> EngineError:

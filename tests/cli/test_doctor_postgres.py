@@ -1,0 +1,212 @@
+"""`trellis doctor` before real servers: each thing that is wrong is named, with what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from tests.age.filling import add_dead
+from tests.cli.conftest import Run
+from tests.postgres.steps import fresh, with_options
+from tests.servers.databases import Databases
+from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from tests.servers.kept import Line
+from tests.servers.pooler import Pooler
+from tests.servers.postgres import Server
+from trellis.engines.postgres.address import read_address
+from trellis.engines.postgres.findings import findings
+from trellis.engines.postgres.probing import Probe
+
+pytestmark = pytest.mark.on_postgres(18)
+
+#: A server that is set up badly.
+_BAD = {
+    "autovacuum": "off",
+    "fsync": "off",
+    "max_connections": "25",
+    "max_prepared_transactions": "2",
+    "max_wal_senders": "2",
+    "synchronous_commit": "off",
+    "wal_level": "replica",
+}
+#: More transactions than a snapshot may be old without a word.
+_MANY = """
+    do $$ begin for n in 1..50001 loop perform pg_current_xact_id(); commit; end loop; end $$
+"""
+#: What a server that is well says of itself.
+_WELL: dict[str, Any] = {
+    "version": "18.4", "version_number": 180_004, "is_standby": False, "fsync": "on",
+    "full_page_writes": "on", "synchronous_commit": "on", "autovacuum": "on", "track_counts": "on",
+    "connections": 1, "max_connections": 97, "dead_queue_rows": 0, "live_queue_rows": 0,
+    "last_autovacuum": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def url(postgres_server: Databases) -> Iterator[str]:
+    url = fresh(postgres_server)
+    yield url
+    postgres_server.drop(url)
+
+
+@pytest.fixture(scope="module")
+def bad(postgres_run: Line) -> Iterator[str]:
+    server = Server(postgres_run, 18, settings=_BAD)
+    yield fresh(server)
+    server.end()
+
+
+def warnings(command: Run, url: str) -> str:
+    """Return what doctor warns of, one line each."""
+    ran = command("doctor", "--quick", "--url", url)
+    assert (ran.code, ran.err) == (0, "")
+    lines = [line for line in ran.out.splitlines() if line.startswith("Warning     ")]
+    return "\n".join(line.removeprefix("Warning     ") for line in lines)
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+
+def test_settings_that_endanger_the_database_are_named(command: Run, bad: str) -> None:
+    said = warnings(command, bad)
+    assert "fsync or full_page_writes is off" in said
+    assert "synchronous_commit is off" in said
+    assert "autovacuum does not run" in said
+    assert "connections are in use" not in said
+
+
+def test_a_server_almost_without_free_connections_is_named(command: Run, bad: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(17):
+            stack.enter_context(closing(psycopg.connect(bad)))
+        said = warnings(command, bad)
+    assert "of 22 connections are in use: a worker needs up to 3" in said
+
+
+def test_whoever_holds_the_horizon_is_named_with_the_way_to_end_it(command: Run, bad: str) -> None:
+    with (
+        psycopg.connect(bad, application_name="the report") as holder,
+        psycopg.connect(bad, autocommit=True) as sql,
+    ):
+        holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        holder.execute("select from trellis.meta")
+        pid = holder.info.backend_pid
+        prepare(bad)
+        sql.execute("select pg_create_physical_replication_slot('standby', true)")
+        sql.execute(_MANY)
+        add_dead(sql, 50_001)
+        sql.execute("select pg_stat_force_next_flush()")
+        said = warnings(command, bad)
+        sql.execute("rollback prepared 'the order'")
+        sql.execute("select pg_drop_replication_slot('standby')")
+    assert f"Process {pid} (the report, idle in transaction, user postgres) holds an old" in said
+    assert f"select pg_terminate_backend({pid})" in said
+    assert "The prepared transaction 'the order' (user postgres) is open for" in said
+    assert "ROLLBACK PREPARED 'the order'" in said
+    assert "The replication slot standby is not in use, and the server keeps" in said
+    assert (
+        "trellis.queue has 50,001 dead rows beside 0 live ones; autovacuum has never been" in said
+    )
+    assert "VACUUM trellis.queue" in said
+
+
+def prepare(url: str) -> None:
+    """Leave a prepared transaction behind."""
+    with psycopg.connect(url, autocommit=True) as sql:
+        sql.execute("begin")
+        sql.execute("insert into trellis.meta values ('order', '1')")
+        sql.execute("prepare transaction 'the order'")
+
+
+def test_an_old_server_and_a_standby_are_named() -> None:
+    row = {**_WELL, "version": "13.9", "version_number": 130_009, "is_standby": True}
+    said = list(findings(row, read_address("postgresql:///jobs"), Probe(can_hear=True), (), ()))
+    assert [each[:30] for each in said] == [
+        "PostgreSQL 13.9 is older than ",
+        "This server is a standby: noth",
+    ]
+
+
+def test_a_server_that_is_well_needs_only_the_safety_that_tests_do_without(
+    command: Run, url: str
+) -> None:
+    assert warnings(command, url).startswith("fsync or full_page_writes is off")
+    assert "\n" not in warnings(command, url)
+    facts = json.loads(command("doctor", "--json", "--url", url).out)["facts"]
+    assert (facts["wake_up"], facts["pooler"], facts["autovacuum"]) == ("listen", "none", "on")
+
+
+# -- the way to it ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("pooler=session", "There is a transaction pooler on the way"),
+        ("pooler=transaction", "Behind a transaction pooler nobody can be woken"),
+    ],
+)
+def test_a_pooler_that_the_url_does_not_name_is_found(
+    command: Run, url: str, options: str, expected: str
+) -> None:
+    with Pooler(url) as pooler:
+        ran = command("doctor", "--quick", "--url", f"{pooler.url}&{options}")
+    assert expected in f"{ran.out}{ran.err}"
+
+
+def test_a_pooler_that_refuses_our_settings_is_named(command: Run, url: str) -> None:
+    with Pooler(url) as pooler:
+        ran = command("doctor", "--url", pooler.url)
+    assert ran.code == 2
+    assert "There is a pooler on the way" in ran.err
+    assert "Add pooler=transaction to the URL" in ran.err
+
+
+def test_behind_a_pooler_that_is_named_all_is_well(command: Run, url: str) -> None:
+    with Pooler(url) as pooler:
+        poll = with_options(pooler.url, pooler="transaction", wake="poll")
+        past = with_options(pooler.url, pooler="transaction", listen=quote(url, safe=""))
+        for each in (poll, past):
+            assert "pooler" not in warnings(command, each)
+
+
+def test_an_ear_at_another_database_hears_nothing(
+    command: Run, url: str, postgres_url: str
+) -> None:
+    with Pooler(url) as pooler:
+        past = with_options(pooler.url, pooler="transaction", listen=quote(postgres_url, safe=""))
+        assert "is not heard at its listen=...: workers poll instead" in warnings(command, past)
+
+
+def test_a_pooler_that_is_named_and_is_not_there_is_told(command: Run, url: str) -> None:
+    said = warnings(command, with_options(url, pooler="transaction"))
+    assert "The URL says pooler=transaction, but leads straight to the server" in said
+    assert "nobody can be woken" not in said
+
+
+def test_settings_that_do_not_arrive_are_named() -> None:
+    tried = Probe(astray={"enable_seqscan": "on"}, can_hear=True)
+    said = list(findings(_WELL, read_address("postgresql:///jobs"), tried, (), ()))
+    assert "enable_seqscan is on instead of off" in said[0]
+
+
+# -- the schema ------------------------------------------------------------------------------------
+
+
+def test_tables_of_another_version_are_told_with_what_to_run(command: Run, url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as sql:
+        sql.execute("update trellis.meta set value = '2' where name = 'schema'")
+        older = command("doctor", "--url", url)
+        sql.execute("update trellis.meta set value = '999' where name = 'schema'")
+        newer = command("doctor", "--url", url)
+    assert (older.code, newer.code) == (5, 5)
+    assert "has schema version 2" in older.err
+    assert "Run `trellis migrate --url postgresql://" in older.err
+    assert "has schema version 999; this Trellis knows versions up to" in newer.err
+    assert "Upgrade trellis-jobs" in newer.err
