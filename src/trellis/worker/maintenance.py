@@ -31,6 +31,10 @@ from trellis.worker.sessions import SessionHolder
 
 _LIMIT: Final = 500
 _PRUNE_EVERY: Final = 60.0
+#: No hint says that the time of a job has come, nor that the leader is gone: these are looked for
+#: at least so often (in seconds), however seldom the worker polls for work.
+_PROMOTE_EVERY: Final = 1.0
+_STAND_EVERY: Final = 2.0
 _MOST_PAGES: Final = 20
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _logger = logging.getLogger(__name__)
@@ -58,7 +62,8 @@ class Maintenance:
         self._pulse = pulse
         self._on_promoted = on_promoted
         self._sweep = sweep / SECOND
-        self._poll = poll / SECOND / 2
+        self._promote_every = min(poll / SECOND / 2, _PROMOTE_EVERY)
+        self._stand_every = min(poll / SECOND, _STAND_EVERY)
         #: What the last sweep found silent.
         self._silent: set[Silence] = set()
         self._leads = asyncio.Event()
@@ -66,8 +71,10 @@ class Maintenance:
     async def run(self) -> None:
         """Keep everything up until cancelled."""
         async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._forever(2 * self._poll, self.stand_for_leader))
-            loops.create_task(self._forever(self._poll, self._promote_in_time, self._leads))
+            loops.create_task(self._forever(self._stand_every, self.stand_for_leader))
+            loops.create_task(
+                self._forever(self._promote_every, self._promote_in_time, self._leads)
+            )
             loops.create_task(self._forever(self._sweep, self.sweep, self._leads))
             loops.create_task(self._forever(_PRUNE_EVERY, self._prune, self._leads))
 
@@ -112,7 +119,7 @@ class Maintenance:
         due = await self._engine.next_due()
         if due is not None:
             wait = (due - await self._engine.now()) / SECOND
-            if 0 < wait < self._poll:
+            if 0 < wait < self._promote_every:
                 await asyncio.sleep(wait)
                 await self.promote()
 
