@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults check bench bench-peers format docs constraints clean
+.PHONY: help demo test faults age check bench bench-peers format docs constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,9 @@ test: $(DEV) ## Run the tests (ARGS="-k word" for some of them)
 
 faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--seed x")
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+age: $(DEV) ## See that claims stay flat on a large, old PostgreSQL, 30 minutes (ARGS="--hold 60")
+	@$(BIN)/python -m tests.age $(ARGS)
 
 check: $(DEV) ## Check layout, lint, types, layers, generated docs and sizes
 	@echo "layout: ruff format"
