@@ -14,6 +14,7 @@ import pytest
 from tests.age.filling import add_dead
 from tests.cli.conftest import Run
 from tests.postgres.steps import fresh, with_options
+from tests.postgres.test_sql import BLOCKS
 from tests.servers.databases import Databases
 from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
 from tests.servers.kept import Line
@@ -103,8 +104,10 @@ def test_whoever_holds_the_horizon_is_named_with_the_way_to_end_it(command: Run,
         add_dead(sql, 50_001)
         sql.execute("select pg_stat_force_next_flush()")
         said = warnings(command, bad)
+        (found, *_) = sql.execute(BLOCKS["horizon"]).fetchall()
         sql.execute("rollback prepared 'the order'")
         sql.execute("select pg_drop_replication_slot('standby')")
+    assert found[:3] == (pid, "the report", "idle in transaction")
     assert f"Process {pid} (the report, idle in transaction, user postgres) holds an old" in said
     assert f"select pg_terminate_backend({pid})" in said
     assert "The prepared transaction 'the order' (user postgres) is open for" in said
