@@ -53,6 +53,14 @@ def database_url(alias: str, options: Mapping[str, object]) -> str:
             )
 
 
+def is_in_memory(alias: str) -> bool:
+    """Tell whether nobody else could find a job there: so Django tests projects on SQLite."""
+    if alias not in set(connections):
+        return False
+    connection = connections[alias]
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
+
+
 def _sqlite_url(alias: str, settings: Mapping[str, Any], options: Mapping[str, object]) -> str:
     name = str(settings["NAME"])
     if options:

@@ -26,7 +26,7 @@ from trellis.client.options import CreateOptions
 from trellis.client.transactions import is_open
 from trellis.errors import CalledFromLoop, TrellisError
 from trellis.integrations.django.configuration import configured, joined_alias, service_name
-from trellis.integrations.django.database_url import database_url
+from trellis.integrations.django.database_url import database_url, is_in_memory
 from trellis.integrations.django.task_call import aware, band, call_of, find_task
 from trellis.integrations.django.task_results import load, result_of
 from trellis.integrations.django.task_types import task_job
@@ -104,7 +104,9 @@ class TrellisBackend(BaseTaskBackend):  # type: ignore[misc] # its base has no t
         """Say what would keep tasks from being stored, without opening anything."""
         try:
             self.declare()
-            str(self.service.url)
+            alias = joined_alias()
+            if alias is None or not is_in_memory(alias):
+                str(self.service.url)
         except TrellisError as error:
             return [checks.Error(str(error), obj=f"TASKS[{self.alias!r}]", id="trellis.E001")]
         return []
@@ -123,6 +125,8 @@ class TrellisBackend(BaseTaskBackend):  # type: ignore[misc] # its base has no t
 
     def _keeps_jobs_in(self, alias: str) -> bool:
         """Tell whether a commit there can store jobs: the service may have been sent elsewhere."""
+        if is_in_memory(alias):
+            return False
         return self.service.url == database_url(alias, configured("OPTIONS"))
 
 
