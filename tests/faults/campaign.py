@@ -124,7 +124,9 @@ class Campaign:
             group.create_task(self._tend(is_calm))
             rounds = self._size.rounds
             await self._torment(
-                lambda worker: make_plan(self._seed, worker, rounds)[: self._size.deeds],
+                lambda worker: make_plan(
+                    self._seed, worker, rounds, has_way=self._workers[worker].has_way
+                )[: self._size.deeds],
                 plan_for_server(self._seed, rounds),
             )
             for extension in range(_MOST_EXTENSIONS):

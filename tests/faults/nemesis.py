@@ -43,6 +43,7 @@ class Worker:
         self._folder, self._store, self._effects = scene.folder, scene.store, scene.effects
         self._diary, self._options, self._permits = scene.diary, scene.options, scene.permits
         self._group: Group | None = None
+        self._way = self._store.way() if number == 0 else None
         self._grace = float(self._options["grace"].removesuffix("s"))
 
     # -- life ------------------------------------------------------------------------------------
@@ -54,7 +55,8 @@ class Worker:
                 return
             self._group.end()
         options = [f"--{name}={value}" for name, value in self._options.items()]
-        place = Place(self._folder, self._store.url)
+        url = self._store.url if self._way is None else self._way.url
+        place = Place(self._folder, url)
         arguments = ["-m", "trellis.cli", "worker", "tests.faults.jobs:app", *options]
         self._group = Group(arguments, place, f"worker-{self.number}.log")
 
@@ -62,6 +64,13 @@ class Worker:
         """End it the hard way; for cleaning up only."""
         if self._group is not None:
             self._group.end()
+        if self._way is not None:
+            self._way.close()
+
+    @property
+    def has_way(self) -> bool:
+        """Whether it has a way to the store of its own, which can be cut."""
+        return self._way is not None
 
     @property
     def group(self) -> Group:
@@ -114,6 +123,8 @@ class Worker:
                 await self._be_stopped(deed)
             case "term":
                 await self._be_told(stuck=True)
+            case "cut_off":
+                await self._be_cut_off(deed)
             case _:
                 raise ValueError(f"A {deed.kind} is not planned, it happens.")
 
@@ -172,6 +183,24 @@ class Worker:
                 return sessions, self._diary.begin("stop", deed.target, workers, at=began)
             self._diary.over(self._diary.begin("pause", deed.target, workers, at=began))
             group.send_all(signal.SIGCONT)
+
+    async def _be_cut_off(self, deed: Deed) -> None:
+        """Lose the way to the store until others have taken everything; then find it again."""
+        if self._way is None:
+            return
+        await until(lambda: self._has("thread", "keyed_thread"), "a thread busy in worker 0", 60)
+        sessions = self.sessions()
+        number = self._diary.begin("cut_off", deed.target, list(sessions.values()))
+        self._way.freeze()
+        try:
+            await until(
+                lambda: all(map(self._store.is_over, sessions)),
+                f"others to take what worker {self.number} held, which is cut off", 60,
+            )  # fmt: skip
+        finally:
+            self._diary.over(number)
+            self._way.thaw(forget=True)
+        await self._be_refused(sessions)
 
     async def _be_refused(self, sessions: dict[int, int]) -> None:
         """Wait for the late results; there are none if the stop came a moment too late."""

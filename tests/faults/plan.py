@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from tests.faults.checker.histories import FaultKind
 from tests.faults.checker.sometimes import (
     CRASHES,
+    CUT_OFFS,
     KILLS,
     LONG_OUTAGES,
     STUCK,
@@ -47,6 +48,8 @@ KILL_GROUP: Final = Deed("kill", "group")
 STOP_CHILD: Final = Deed("stop", "child")
 STOP_GROUP: Final = Deed("stop", "group")
 TERM_STUCK: Final = Deed("term", "guardian")
+#: Done only to workers that have a way to the server of their own.
+CUT_OFF: Final = Deed("cut_off", "group")
 
 CUT: Final = ServerDeed("cut")
 KILL_SERVER: Final = ServerDeed("server_kill", 0.2)
@@ -63,16 +66,22 @@ _REMEDIES: Final = {
     ZOMBIES: STOP_GROUP,
     STUCK: TERM_STUCK,
     TAKEOVERS: KILL_GROUP,
+    CUT_OFFS: CUT_OFF,
 }
 _SERVER_REMEDIES: Final = {CRASHES: KILL_SERVER, LONG_OUTAGES: LONG_OUTAGE}
 
 
-def make_plan(seed: str, worker: int, rounds: int) -> list[Deed]:
-    """Draw the deeds of one worker: each round has some of every kind, in an order of its own."""
+def make_plan(seed: str, worker: int, rounds: int, *, has_way: bool = False) -> list[Deed]:
+    """Draw the deeds of one worker: each round has some of every kind, in an order of its own.
+
+    One that has a way to the server of its own is cut off as well.
+    """
     random = Random(f"{seed}/worker-{worker}")
     plan: list[Deed] = []
     for _ in range(rounds):
         plan += _round(random)
+        for _ in range(2 if has_way else 0):
+            plan.insert(random.randrange(len(plan) // 2), CUT_OFF)
     return _with_pauses(plan, random)
 
 

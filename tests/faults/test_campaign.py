@@ -17,6 +17,7 @@ from tests.faults.campaign import Campaign, Size
 from tests.faults.checker.report import complain
 from tests.faults.checker.sometimes import (
     CRASHES,
+    CUT_OFFS,
     KILLS,
     LONG_OUTAGES,
     STUCK,
@@ -33,7 +34,9 @@ pytestmark = pytest.mark.skipif(
 )
 FAULTS = {KILLS: 30, ZOMBIES: 10, STUCK: 5, TAKEOVERS: 1}
 #: Outages take time; what workers do without them the campaign on SQLite shows as well.
-SERVER_FAULTS = {KILLS: 15, ZOMBIES: 5, STUCK: 2, TAKEOVERS: 1, CRASHES: 2, LONG_OUTAGES: 1}
+SERVER_FAULTS = {
+    KILLS: 15, ZOMBIES: 5, STUCK: 2, TAKEOVERS: 1, CRASHES: 2, LONG_OUTAGES: 1, CUT_OFFS: 1,
+}  # fmt: skip
 
 
 @pytest.fixture

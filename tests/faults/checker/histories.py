@@ -115,7 +115,7 @@ class Session:
 
 
 FaultKind: TypeAlias = Literal[
-    "kill", "stop", "pause", "term", "crash", "server_kill", "server_stop", "cut"
+    "kill", "stop", "pause", "term", "crash", "cut_off", "server_kill", "server_stop", "cut"
 ]
 #: Faults that take the whole server away for a while; nothing is written to disk in order.
 OUTAGES: Final = frozenset({"server_kill", "server_stop"})
@@ -125,6 +125,7 @@ OUTAGES: Final = frozenset({"server_kill", "server_stop"})
 class Fault:
     """Something done to processes: killed, stopped (or paused for a moment), told to stop.
 
+    Or to their way to the server alone: cut off for a while, and nobody else is.
     Or to the server: killed, stopped at once (both until it was back), its connections cut.
     """
 
@@ -133,7 +134,7 @@ class Fault:
     #: The worker processes that were hit, directly or by the end of their guardian.
     pids: tuple[int, ...]
     target: str = ""
-    #: stop, pause: when they went on; kill, term: when the last was gone.
+    #: stop, pause, cut_off: when they went on; kill, term: when the last was gone.
     until: int | None = None
     #: term: how long handlers had, in nanoseconds.
     grace: int = 0

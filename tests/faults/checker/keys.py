@@ -4,7 +4,8 @@ In the engine: between `started` and the end of an attempt its key has one slot 
 machine: handlers of one key that overlap are a breach, unless the earlier one's attempt had ended
 in the engine before the later one started, and something had been done to its process by then; so
 the first was a zombie, and is counted by what had been done. Nothing frees the key of a handler
-that runs on in a process nobody has touched.
+that runs on in a process nobody has touched; being cut off from the server is no excuse, as such a
+process can tell when its lease is over and must have stopped its keyed handlers by then.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def _done_before(histories: Histories, overlap: Overlap) -> list[str]:
     """Return what had been done to the process of the earlier handler when they met."""
     met = max(overlap.earlier.began, overlap.later.began)
     faults = histories.faults_on(overlap.earlier.fence, pauses=True)
-    return [fault.kind for fault in faults if fault.t < met]
+    return [fault.kind for fault in faults if fault.t < met and fault.kind != "cut_off"]
 
 
 def overlap_causes(histories: Histories) -> Counter[str]:

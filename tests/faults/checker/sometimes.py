@@ -3,7 +3,8 @@
 A campaign that never saw a takeover proves nothing about takeovers. A SIGKILL counts if a handler
 of the victim was in flight, a zombie (a session) if a result of the stopped and resumed process was
 refused in the journal, a SIGTERM if a handler was stuck until the end, a server crash if handlers
-anywhere outlived it, and an outage if it outlasted the lease of every session.
+anywhere outlived it, an outage if it outlasted the lease of every session, and a worker cut off
+from the server if that outlasted its lease while a handler ran.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ STUCK: Final = "SIGTERMs with a stuck handler"
 TAKEOVERS: Final = "takeovers of a keyed job"
 CRASHES: Final = "server crashes with work in flight"
 LONG_OUTAGES: Final = "outages longer than the lease"
+CUT_OFFS: Final = "workers cut off for longer than the lease"
 
 #: What a run must have seen at least.
 LEAST: Final = {KILLS: 30, ZOMBIES: 10, STUCK: 5, TAKEOVERS: 1}
-LEAST_WITH_SERVER: Final = {**LEAST, CRASHES: 5, LONG_OUTAGES: 1}
+LEAST_WITH_SERVER: Final = {**LEAST, CRASHES: 5, LONG_OUTAGES: 1, CUT_OFFS: 2}
 
 
 def count_sometimes(histories: Histories) -> dict[str, int]:
@@ -38,6 +40,10 @@ def count_sometimes(histories: Histories) -> dict[str, int]:
         TAKEOVERS: sum(1 for _ in _takeovers(histories)),
         CRASHES: sum(_outlived(fault, histories.runs) for fault in histories.outages),
         LONG_OUTAGES: sum(_is_long(fault, histories) for fault in histories.outages),
+        CUT_OFFS: sum(
+            _is_long(fault, histories) and _in_flight(fault, runs)
+            for fault in _of(histories, "cut_off")
+        ),
     }
 
 

@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from tests.faults.export import write_truth
 from tests.faults.stores.looking import Looking, Rows, named
 from tests.servers.postgres import Server, postgres
+from tests.servers.proxy import Proxy
 
 #: For a server that crashes often: its recovery flushes the file system once, not every file.
 SETTINGS: Final = {"recovery_init_sync_method": "syncfs"}
@@ -54,6 +55,10 @@ class PostgresStore(Looking):
     def writer(self) -> int | None:
         """Return nobody: rows are locked here, never the whole database."""
         return None
+
+    def way(self) -> Proxy:
+        """Return a way that can be cut without cutting others."""
+        return Proxy(self.url)
 
     def cut(self) -> int:
         """Cut the connections of all workers and producers."""

@@ -58,6 +58,9 @@ class SQLiteStore(Looking):
                     return int(pid)
         return None
 
+    def way(self) -> None:
+        """Return none: a file is there or not."""
+
     def cut(self) -> int:
         """Cut nothing: there are no connections."""
         return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.servers.postgres import Server
+from tests.servers.proxy import Proxy
 
 
 class Store(Protocol):
@@ -43,6 +44,9 @@ class Store(Protocol):
 
     def writer(self) -> int | None:
         """Return the process that keeps all others from writing, if one does."""
+
+    def way(self) -> Proxy | None:
+        """Return a way to the store that can be cut without cutting others, if there is any."""
 
     def cut(self) -> int:
         """Cut the connections of all workers and producers; return how many there were."""

@@ -15,7 +15,7 @@ whoever completed a job ran it.
     outcome J by=b1                  what was stored instead; word: none
     slot k J                         a slot that is still taken
     session a in 7 lease=30 heard=9  whose fences begin with a; when it was last renewed
-    fault stop 7 @10..40             kill, stop, pause, term (grace=20 held_up=5), crash;
+    fault stop 7 @10..40             kill, stop, pause, cut_off, term (grace=20 held_up=5), crash;
                                      server_kill, server_stop, cut (of no process)
 """
 

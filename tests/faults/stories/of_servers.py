@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.faults.stories.language import Story
 
-C13, C15 = "C13 second starts", "C15 outages"
+C6, C13, C15 = "C6 keys", "C13 second starts", "C15 outages"
 
 STORIES: Final = (
     Story("a worker to which nothing was done loses its job to an outage", C15, """
@@ -53,5 +53,17 @@ STORIES: Final = (
           fault server_kill @10..50
         - fault term 7 @70..71 grace=1
         + fault term 7 @58..71 grace=20
+        """),
+    Story("a keyed handler runs on in a worker that was cut off until its lease was over", C6, """
+          job J key=k
+          J created @0
+          J started a1 @1
+          J retry a1 @40 error=lease_lost
+          J started b1 @41
+          J completed b1 @60
+        - run J a1 2..50 in 7
+        + run J a1 2..35 in 7
+          run J b1 42..59 in 8
+          fault cut_off 7 @5..55
         """),
 )  # fmt: skip
