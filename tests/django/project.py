@@ -38,6 +38,8 @@ class Project:
     """A Django project with these settings."""
 
     settings: Mapping[str, Any]
+    #: How its people say `trellis`.
+    trellis: tuple[str, ...] = ()
 
     def but(self, **settings: object) -> Self:
         """Return the same project with other settings."""
@@ -76,9 +78,9 @@ class Project:
             process.communicate(timeout=_PATIENCE)
 
     @contextmanager
-    def worker(self, *program: str) -> Iterator[None]:
+    def worker(self) -> Iterator[None]:
         """Have a worker run; a wake-up is the only thing that makes it look for jobs."""
-        command = [sys.executable, *program, "worker", "--concurrency", "1", "--poll", "1h"]
+        command = [sys.executable, *self.trellis, "worker", "--concurrency", "1", "--poll", "1h"]
         with subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stderr=subprocess.PIPE, text=True
         ) as process:
@@ -97,13 +99,14 @@ class Project:
                 process.communicate(timeout=_PATIENCE)
 
 
-def on_sqlite(folder: Path) -> Project:
+def on_sqlite(folder: Path, trellis: tuple[str, ...]) -> Project:
     """Return the shop on a file of its own."""
     engine = "django.db.backends.sqlite3"
-    return Project({"databases": {"default": {"ENGINE": engine, "NAME": str(folder / "shop.db")}}})
+    database = {"ENGINE": engine, "NAME": str(folder / "shop.db")}
+    return Project({"databases": {"default": database}}, trellis)
 
 
-def on_postgres(url: str) -> Project:
+def on_postgres(url: str, trellis: tuple[str, ...]) -> Project:
     """Return the shop on a database of a server, with three ways to keep connections."""
     to = Address.of(url)
     database = {
@@ -117,5 +120,6 @@ def on_postgres(url: str) -> Project:
                 "kept": {**database, "CONN_MAX_AGE": None},
                 "checked": {**database, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True},
             }
-        }
+        },
+        trellis,
     )

@@ -15,6 +15,8 @@ import django  # type: ignore[import-untyped]
 django.setup()
 
 from django.db import connection, transaction  # type: ignore[import-untyped] # noqa: E402
+from django.test import override_settings  # type: ignore[import-untyped] # noqa: E402
+from django.test.utils import CaptureQueriesContext  # type: ignore[import-untyped] # noqa: E402
 from django.utils import timezone  # type: ignore[import-untyped] # noqa: E402
 
 from tests.django.shop.orders import tasks  # noqa: E402
@@ -22,6 +24,7 @@ from tests.django.shop.orders.jobs import ship, ship_apart, which_backend  # noq
 from tests.django.shop.orders.models import Order  # noqa: E402
 from tests.django.shop.service import app  # noqa: E402
 from trellis import JobNotFound  # noqa: E402
+from trellis.integrations.django.connections import FreshConnections  # noqa: E402
 
 PATIENCE = "60s"
 
@@ -88,6 +91,17 @@ def in_failed_transaction() -> list[str]:
 
 def use_backends(alias: str, times: int) -> list[tuple[int, int, int]]:
     return [which_backend.create_sync(alias).wait_sync(PATIENCE) for _ in range(times)]
+
+
+def queries_seen() -> list[int]:
+    with CaptureQueriesContext(connection) as seen:
+        Order.objects.count()
+        with FreshConnections():
+            Order.objects.count()
+    counts = [query for query in seen.captured_queries if "COUNT" in query["sql"]]
+    with override_settings(DEBUG=True), FreshConnections():
+        pass
+    return [len(counts), len(connection.queries_log)]
 
 
 # -- tasks -----------------------------------------------------------------------------------------

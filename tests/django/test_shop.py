@@ -8,7 +8,7 @@ import pytest
 from tests.django.project import Project, Steps
 from tests.servers.address import Address
 
-pytestmark = [pytest.mark.on_postgres(16), pytest.mark.usefixtures("worker")]
+pytestmark = pytest.mark.on_postgres(16)
 on_postgres = pytest.mark.parametrize("project", ["postgresql"], indirect=True)
 
 
@@ -114,6 +114,12 @@ def end(project: Project, backend: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("select pg_terminate_backend(%s, 30000)", [backend]).fetchone()
     assert row == (True,)
+
+
+def test_queries_are_forgotten_between_handlers_but_not_under_a_test_that_counts_them(
+    step: Steps,
+) -> None:
+    assert step("queries_seen") == [2, 0]
 
 
 @on_postgres

@@ -98,7 +98,7 @@ def _errors(stored: Stored) -> list[Any]:
     found = [
         _error(event.state, *failure)
         for event in stored.journal
-        if isinstance(failure := (event.data or {}).get("error"), list)
+        if event.version and isinstance(failure := (event.data or {}).get("error"), list)
     ]
     if not found and _status(state) == TaskResultStatus.FAILED:
         found.append(_error(state, state.value, f"The task ended as {state}.", None))
