@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +12,7 @@ from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.spans import SECOND
 from trellis.engines.postgres import PostgresEngine
-from trellis.engines.values import Claimed, Committed
+from trellis.engines.values import Claimed, Committed, Demand
 from trellis.testing.builders import a_demand, a_worker
 from trellis.testing.builders import complete as completion
 
@@ -43,17 +43,23 @@ class Meter:
     engine: PostgresEngine
     sql: psycopg.Connection[Any]
     session: SessionId
+    demands: Sequence[Demand]
 
     @classmethod
-    async def of(cls, engine: PostgresEngine, sql: psycopg.Connection[Any]) -> Meter:
+    async def of(
+        cls,
+        engine: PostgresEngine,
+        sql: psycopg.Connection[Any],
+        demands: Sequence[Demand] = (a_demand(limit=1000),),
+    ) -> Meter:
         """Return a meter with a session of its own."""
         session = await engine.open_session(a_worker(), 3600 * SECOND)
-        return cls(engine, sql, session.id)
+        return cls(engine, sql, session.id, demands)
 
     async def claim(self, limit: int = 100) -> tuple[Cost, Claimed]:
         """Claim, and say what it cost."""
         pages, entries = await self._counted()
-        claimed = await self.engine.claim(self.session, [a_demand(limit=limit)], limit)
+        claimed = await self.engine.claim(self.session, self.demands, limit)
         pages_after, entries_after = await self._counted()
         return Cost(pages_after - pages, entries_after - entries, len(claimed.jobs)), claimed
 

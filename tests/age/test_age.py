@@ -14,7 +14,7 @@ from tests.age.meter import Cost, Meter
 from tests.postgres.steps import fresh, opened
 from tests.servers.databases import Databases
 from trellis.engines.postgres.lanes import LAG
-from trellis.testing.builders import a_demand, a_job
+from trellis.testing.builders import QUEUE, SERVICE, TYPE, a_demand, a_job
 
 pytestmark = pytest.mark.on_postgres(18)
 
@@ -63,7 +63,7 @@ async def test_a_claim_costs_the_same_with_a_large_backlog_and_history(url: str,
         meter = await Meter.of(engine, sql)
         add_backlog(sql, 1000)
         young = await costs(meter, 5)
-        add_finished(sql, 200_000)
+        add_finished(sql, 150_000)
         add_backlog(sql, 100_000)
         old = await costs(meter, 10)
     assert pages(old) <= _PAGES * pages(young)
@@ -103,3 +103,17 @@ async def test_what_comes_back_behind_the_cursor_is_found_under_a_held_horizon(
             while new.id not in found:
                 claimed = await engine.claim(meter.session, [a_demand()], 100)
                 found |= {record.definition.id for record in claimed.jobs}
+
+
+async def test_lanes_in_which_nothing_waits_are_passed_over_under_a_held_horizon(
+    url: str, sql: Sql
+) -> None:
+    async with opened(url) as engine:
+        meter = await Meter.of(engine, sql, [a_demand(TYPE, "refund", limit=200)])
+        with held_horizon(url):
+            add_dead(sql, 200_000)
+            add_backlog(sql, 5000, (SERVICE, QUEUE, "refund"))
+            first = await meter.claim_and_complete()
+            old = await costs(meter, 30)
+    assert first.entries > 200_000
+    assert median(cost.entries for cost in old) <= 2 * LAG + 400  # near the last claim in each lane

@@ -14,6 +14,7 @@ guess that was too small costs another round, never the order.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class Plan:
     lanes: list[int]
     priorities: list[int]
     demands: list[int]
+    #: How many of each demand are wanted, and in all.
+    left: Sequence[int]
     limit: int
     takes: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -67,6 +70,7 @@ class Plan:
         """Remember what was found, where and how fast; tell whether there can be no more."""
         self.book.remember(self, records)
         self.book.learn(self, len(records))
+        self.book.pass_over(self, records)
         return self.is_full and (self.is_sweep or bool(records))
 
 
@@ -92,7 +96,7 @@ class Lanes:
         """Say what to read for these demands."""
         self._look_up(demands)
         lanes, priorities, positions = self._columns
-        plan = Plan(self, lanes, priorities, positions, limit)
+        plan = Plan(self, lanes, priorities, positions, left, limit)
         plan.takes = self._takes(left, limit)
         plan.is_full = len(lanes) <= 1 or all(
             take >= min(limit, left[place])
@@ -137,9 +141,22 @@ class Lanes:
             found = self._sort_out(records)
         if records:
             self._found = found
-        if plan.is_sweep and self._last and len(records) < min(plan.limit, *plan.takes):
-            # No lane gave what it might have: nothing is left in front of the newest job taken.
-            self._last.update(dict.fromkeys(plan.lanes, max(self._last.values())))
+
+    def pass_over(self, plan: Plan, records: Sequence[JobRecord]) -> None:
+        """After a slow sweep: what comes before the last job taken is empty, in every lane."""
+        if not (plan.is_sweep and self._by_cursor and self._last):
+            return
+        newest = max(self._last.values())
+        if len(records) < min(plan.limit, *plan.takes):
+            self._last.update(dict.fromkeys(plan.lanes, newest))
+        elif records:
+            last = records[-1].definition
+            given = Counter(self.demand_of(definition) for definition, _ in records)
+            for lane, priority, place in zip(
+                plan.lanes, plan.priorities, plan.demands, strict=True
+            ):
+                if given[place] < plan.left[place] and priority >= last.priority:
+                    self._last[lane] = newest if priority > last.priority else last.row
 
     def _sort_out(self, records: Sequence[JobRecord]) -> dict[int, int]:
         """Count the jobs per lane, and note the last of each."""
