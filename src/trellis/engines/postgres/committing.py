@@ -1,14 +1,14 @@
 """`commit` on PostgreSQL: store decisions, guarded by the version and fence they were made against.
 
-Decisions about jobs without a key go in together, in one statement per kind: ends, successes among
-them on a short form, and moves. Each statement says which guards held; the others are conflicts.
+Decisions about jobs without a key go in together, in one statement per kind: successes, other ends
+and moves. Each statement says which guards held; the others are conflicts.
 The rest is done one by one in one transaction, under the keys' locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from trellis.core.admission import Reject, revive_key
 from trellis.core.agenda import keep_until, look_at
@@ -25,7 +25,6 @@ from trellis.engines.sqlkit.rows import encode_data, encode_failure, record_from
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 
 COMMITTED: Final = Committed()
-T = TypeVar("T")
 Columns = Iterable[list[Any]]
 
 
@@ -39,37 +38,6 @@ def kind_of(transition: Transition) -> str:
     if may_run_on(transition):
         return ""
     return "commit_move" if head.finished_at is None else "commit_end"
-
-
-def done_columns(batch: Sequence[Transition]) -> Columns:
-    """Return what `commit_done` wants; the batch has one state, kind and moment."""
-    commands: list[Any] = [each[2] for each in batch]
-    results = [command.result for command in commands]
-    return (
-        [each[0].row for each in batch],
-        _one_for_all([each[1].version for each in batch]),
-        [each[1].fence.token if each[1].fence else 0 for each in batch],
-        [command.started_at for command in commands],
-        results if any(result is not None for result in results) else [],
-        _one_for_all(_kept(batch)),
-    )
-
-
-def _one_for_all(values: list[T]) -> list[T]:
-    """Return the values, or just one if they are all the same: the rest is then filled in there."""
-    return values[:1] if values.count(values[0]) == len(values) else values
-
-
-def _kept(batch: Sequence[Transition]) -> list[Instant | None]:
-    """Return until when each is kept; jobs that share a policy and a moment share that too."""
-    found: dict[int, Instant | None] = {}
-    kept = []
-    for definition, _, _, _, head in batch:
-        policy = id(definition.policy)
-        if policy not in found:
-            found[policy] = keep_until(definition, head)
-        kept.append(found[policy])
-    return kept
 
 
 def end_columns(batch: Sequence[Transition]) -> Columns:

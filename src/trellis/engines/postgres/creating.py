@@ -1,4 +1,4 @@
-"""`create` on PostgreSQL: one statement for jobs that ask for nothing special, gates for the rest.
+"""`create` on PostgreSQL: one statement for jobs that need no look at others, gates for the rest.
 
 A job with a dedupe or idempotency key, or with a bounded key, passes a gate named by it: a lock
 that every creator takes until its transaction ends, so that what was looked up stays true. In a
@@ -8,7 +8,6 @@ caller's transaction the gate is only tried; whoever is in it may have a long wa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from trellis.core.admission import (
     Admit,
@@ -34,42 +33,8 @@ _ID, _IDEMPOTENCY, _DEDUPE = 0, 1, 2
 
 
 def check(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Refuse requests no engine should see; alike bare ones are checked once."""
-    checked: list[NewJob] = []
-    like: NewJob | None = None
-    for new in jobs:
-        if like is None or not is_bare(new) or not _alike(new, like):
-            new = check_new_job(new)  # noqa: PLW2901 - the checked one takes its place
-            like = new if is_bare(new) else None
-        checked.append(new)
-    return checked
-
-
-def _alike(new: NewJob, other: NewJob) -> bool:
-    return new.policy is other.policy and new.priority == other.priority and new[1:4] == other[1:4]
-
-
-#: run_at, delay, deadline_at, deadline_in, key, key_hash, dedupe, idempotency_key, tags, config,
-#: expect, schema_version and clone_of of a job that asks for nothing special.
-_BARE: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
-
-
-def is_bare(new: NewJob) -> bool:
-    """Tell whether a job uses none of the optional columns and may start at once."""
-    request_id, _, tracestate = new.context
-    return new[8:] == _BARE and request_id == new.id and tracestate is None
-
-
-def bare_columns(jobs: Sequence[NewJob], books: Books) -> tuple[list[object], ...]:
-    """Return what `create_bare` wants."""
-    lanes, policies = books.lane_numbers, books.policy_numbers
-    return (
-        [new.id for new in jobs],
-        [lanes[lane_of(new)] for new in jobs],
-        [policies[new.policy] for new in jobs],
-        [new.payload for new in jobs],
-        [new.context.traceparent for new in jobs],
-    )
+    """Refuse requests no engine should see."""
+    return [check_new_job(new) for new in jobs]
 
 
 def needs_look(new: NewJob) -> bool:

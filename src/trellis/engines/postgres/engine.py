@@ -22,6 +22,7 @@ from trellis.core.spans import Instant, Micros
 from trellis.engines.hints import Hints
 from trellis.engines.locking import check_lock_name
 from trellis.engines.postgres import (
+    bare,
     creating,
     guests,
     keying,
@@ -178,6 +179,10 @@ class PostgresEngine:
     async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Admit and store new jobs."""
         self._check_open()
+        page = bare.page_of(jobs)
+        if page is not None and await self._create_page(page):
+            self._hearing.tell(_READY, self._settle)
+            return [Accepted(job_id) for job_id in page.ids]
         jobs = creating.check(jobs)
         if not self._books.knows(jobs):
             await self._books.enter(self._hot, jobs)
@@ -186,13 +191,16 @@ class PostgresEngine:
             return [Accepted(new.id) for new in jobs]
         return await self._create_carefully(jobs)
 
+    async def _create_page(self, page: bare.Page) -> bool:
+        """Store jobs that ask for nothing special; False if that did not do."""
+        bare.check(page)
+        if not self._books.knows(page.kinds):
+            await self._books.enter(self._hot, page.kinds)
+        columns = bare.columns(page, self._books)
+        return columns is not None and await self._hot.value("create_bare", *columns) is None
+
     async def _create_at_once(self, jobs: Sequence[NewJob]) -> bool:
         """Store jobs that need no look at others in one statement; False if that did not do."""
-        if all(map(creating.is_bare, jobs)):
-            left_out = await self._hot.value(
-                "create_bare", *creating.bare_columns(jobs, self._books)
-            )
-            return left_out is None
         try:
             stored = await self._hot.value(
                 "create", *creating.columns(jobs, self._books), "slot", True

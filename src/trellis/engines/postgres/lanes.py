@@ -3,8 +3,8 @@
 From the beginning, normally: so work that comes back to an old place is found at once. Only when
 the beginning has become slow to read (somebody holds an old snapshot, so rows that are gone cannot
 be cleared away) does a lane's scan start near the last claim; the beginning is then swept now and
-then, paced by its own cost. Slow is what takes twice as long as a claim near the last one: to doubt
-a sweep without reason costs a second in which work that comes back may wait.
+then, paced by its own cost. Slow is what takes twice as long as a claim near the last one, twice in
+a row: an error costs a second in which work that comes back may wait.
 
 With many lanes not all are read to the full: a lane that had work lately gets its share and half as
 much again, one that had none a few. The statement returns only what is surely next in order, so a
@@ -86,6 +86,7 @@ class Lanes:
         self._found: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._by_cursor = False
+        self._was_slow = False
         #: How many times longer than on a good day claims take that start near the last one.
         self._usual = 1.0
         self._swept_at = 0.0
@@ -121,7 +122,10 @@ class Lanes:
         if not plan.is_sweep:
             self._usual += (strain - self._usual) / 8
             return
-        self._by_cursor = strain > _SLOW * self._usual
+        is_slow = strain > _SLOW * self._usual
+        # One alone may have had bad luck.
+        self._by_cursor = is_slow and (self._by_cursor or self._was_slow)
+        self._was_slow = is_slow
         self._usual = min(self._usual, strain)
         self._swept_at, self._sweep_took = time.monotonic(), plan.took
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from trellis.core.lifecycle import Transition
+from trellis.engines.postgres import successes
 from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.committing import (
     COMMITTED,
     commit_one,
-    done_columns,
     end_columns,
     kind_of,
     move_columns,
@@ -32,6 +32,11 @@ async def commit(
     """Store decisions, each on its own; return the answers and what to tell others."""
     topics: set[Topic] = {"settled"}
     results: list[CommitResult] = [COMMITTED] * len(transitions)
+    if transitions and successes.are_alike(transitions):  # as nearly always
+        held = await _together(link, "commit_done", successes.in_order(transitions))
+        if held is not None:
+            await _explain(link, list(enumerate(transitions)), set(held), results)
+        return results, topics
     groups = _group(transitions)
     singles = groups.pop(("", None), [])
     for (kind, _), group in groups.items():
@@ -68,9 +73,7 @@ async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Seque
     """Run one statement for all; None if every guard held, else the jobs whose did."""
     held: Sequence[int] | None
     if kind == "commit_done":
-        event = batch[0].event
-        same = (event.state.value, event.kind.value, event.at)
-        held = await link.value(kind, *done_columns(batch), *same)
+        held = await link.value(kind, *successes.columns(batch))
     elif kind == "commit_end":
         held = await link.value(kind, *end_columns(batch))
     else:

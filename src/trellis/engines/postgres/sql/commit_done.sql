@@ -1,12 +1,14 @@
 -- Settle attempts that succeeded, guarded by version and token. Everything the decision does not
 -- change is taken from the row it was decided against. Rows are found without a lock, so the delete
 -- asks for the guards again. Returns null if every guard held, else the jobs whose did.
--- $1 jobs, $2 versions, $3 tokens, $4 started, $5 results, $6 kept until, where one version or moment
--- stands for all if there is only one; $7 state, $8 kind, $9 at: the same for all.
+-- $1 jobs, $2 versions, $3 tokens, $4 started, $5 results, $6 kept until (one version or moment
+-- stands for all if there is only one; numbers as text are faster to send); $7 state, $8 kind, $9 at:
+-- the same for all.
 with held as materialized (
   select x.tid, x.version, d.token, d.started_at, d.result,
     coalesce(d.keep_until, ($6::bigint[])[1]) as keep_until
-  from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[])
+  from unnest($1::text::bigint[], $2::int[], $3::text::bigint[], $4::text::bigint[], $5::text[],
+              $6::bigint[])
     d(job, version, token, started_at, result, keep_until)
   cross join lateral (
     select q.ctid as tid, q.version from trellis.queue q
@@ -29,4 +31,4 @@ journalled as (
   select (select pg_current_xact_id()::text::bigint), job, $9::bigint, session, token, version + 1,
     attempt, $7::text::trellis.state, $8::text
   from gone)
-select case when count(*) = cardinality($1::bigint[]) then null else coalesce(array_agg(job), '{}') end from gone
+select case when count(*) = cardinality($1::text::bigint[]) then null else coalesce(array_agg(job), '{}') end from gone

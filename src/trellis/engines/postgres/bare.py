@@ -1,0 +1,75 @@
+"""Jobs that ask for nothing special, nearly all that are ever created: read column by column.
+
+Texts travel joined by a sign that cannot stand in JSON: the driver takes longer to write an array
+of them than to do everything else with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from trellis.core.admission import check_new_job
+from trellis.core.job import JobId, NewJob
+from trellis.core.policy import Policy
+from trellis.engines.postgres.books import Books, Lane
+
+#: The unit separator: a control character, so neither JSON nor ids nor trace contexts contain it.
+BETWEEN: Final = "\x1f"
+#: run_at, delay, deadline_at, deadline_in, key, key_hash, dedupe, idempotency_key, tags, config,
+#: expect, schema_version and clone_of of a job that asks for nothing special.
+_NOTHING: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
+
+
+class Page(NamedTuple):
+    """Such jobs, as columns."""
+
+    ids: Sequence[JobId]
+    payloads: Sequence[str]
+    traceparents: Sequence[str]
+    #: Service, queue, type and priority, and the policy of each.
+    lanes: Sequence[tuple[str, str, str, int]]
+    policies: Sequence[Policy]
+    #: One job of each kind: what they have in common is checked and looked up once.
+    kinds: Sequence[NewJob]
+
+
+def page_of(jobs: Sequence[NewJob]) -> Page | None:
+    """Return jobs as a page if they all use none of the optional columns and may start at once."""
+    if not jobs:
+        return None
+    ids, services, types, queues, payloads, policies, contexts, priorities, *rest = zip(
+        *jobs, strict=True
+    )
+    if any(not _all_are(value, column) for value, column in zip(_NOTHING, rest, strict=True)):
+        return None
+    requests, traceparents, tracestates = zip(*contexts, strict=True)
+    if requests != ids or not _all_are(None, tracestates):
+        return None
+    lanes = list(zip(services, queues, types, priorities, strict=True))
+    kinds = dict(zip(zip(lanes, map(id, policies), strict=True), jobs, strict=True))
+    return Page(ids, payloads, traceparents, lanes, policies, list(kinds.values()))
+
+
+def check(page: Page) -> None:
+    """Refuse requests no engine should see."""
+    for one in page.kinds:
+        check_new_job(one)
+
+
+def columns(page: Page, books: Books) -> tuple[object, ...] | None:
+    """Return what `create_bare` wants; None if the texts cannot be joined."""
+    texts = [BETWEEN.join(each) for each in (page.ids, page.payloads, page.traceparents)]
+    if any(not text or text.count(BETWEEN) != len(page.ids) - 1 for text in texts):
+        return None  # nothing at all would be taken for no text, and the sign for two
+    if len(page.kinds) == 1:
+        (one,) = page.kinds
+        lane = books.lane_numbers[Lane(one.service, one.queue, one.type, one.priority)]
+        return *texts, [lane], [books.policy_numbers[one.policy]]
+    lanes: dict[Any, int] = {**books.lane_numbers}  # a Lane equals the tuple of its fields
+    numbers = {id(one.policy): books.policy_numbers[one.policy] for one in page.kinds}
+    return *texts, [lanes[each] for each in page.lanes], [numbers[id(p)] for p in page.policies]
+
+
+def _all_are(value: object, values: Sequence[object]) -> bool:
+    return values.count(value) == len(values)
