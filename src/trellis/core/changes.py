@@ -6,7 +6,7 @@ always drops the fence, so the attempt that held it can never write again.
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from trellis.core.commands import (
     Cancel,
@@ -30,6 +30,8 @@ from trellis.core.policy import OnLost
 from trellis.core.spans import Instant
 from trellis.core.states import State
 
+# Nearly every job ends so, and asking an enum for a member takes as long as making a tuple.
+_COMPLETED: Final = State.COMPLETED
 C = TypeVar("C", bound=Command)
 Change: TypeAlias = tuple[Head, Data | None]
 
@@ -76,10 +78,11 @@ def started(case: Case[Claim]) -> Change:
 
 
 def _end(case: AnyCase, state: State, error: Failure | None, crashes: int | None = None) -> Head:
-    _, version, generation, attempt, claims, crashed, run_at, *_ = case.head
+    head = case.head
     fields = (
-        state, version + 1, generation, attempt, claims, crashed if crashes is None else crashes,
-        run_at, None, None, None, False, False, error, case.now,
+        state, head.version + 1, head.generation, head.attempt, head.claims,
+        head.crashes if crashes is None else crashes, head.run_at,
+        None, None, None, False, False, error, case.now,
     )  # fmt: skip
     return make(Head, fields)
 
@@ -125,7 +128,7 @@ def _wait(
 
 def completed(case: Case[Complete]) -> Change:
     """End with a result."""
-    return _end(case, State.COMPLETED, None), None
+    return _end(case, _COMPLETED, None), None
 
 
 def completed_with_errors(case: Case[Complete]) -> Change:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from trellis.core.context import Context
 from trellis.core.job import Definition, Fence, Head, JobRecord, SessionId
@@ -21,6 +22,7 @@ from trellis.engines.postgres.link import Link
 from trellis.engines.sqlkit.rows import Row, decode_failure, decode_tags
 from trellis.engines.values import Claimed, Demand
 
+_ACTIVE: Final = State.ACTIVE  # asking an enum for a member takes its time
 # What must happen first; see `claim.sql`.
 _OVER, _DUE, _GUESTS, _NEW_LANES = 1, 2, 4, 8
 
@@ -131,12 +133,12 @@ class Claimer:
             )  # fmt: skip
         if head is None:
             after: tuple[object, ...] = (
-                State.ACTIVE, 2, 0, 1, 1, 0, created_at, fence, now, None, False, False, None, None,
+                _ACTIVE, 2, 0, 1, 1, 0, created_at, fence, now, None, False, False, None, None,
             )  # fmt: skip
         else:
             version, generation, attempt, claims, crashes, run_at, suspect, error = json.loads(head)
             after = (
-                State.ACTIVE, version, generation, attempt, claims, crashes, run_at, fence, now,
+                _ACTIVE, version, generation, attempt, claims, crashes, run_at, fence, now,
                 None, False, suspect, decode_failure(error), None,
             )  # fmt: skip
         return make(JobRecord, (make(Definition, definition), make(Head, after)))
