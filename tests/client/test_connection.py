@@ -27,7 +27,7 @@ def test_the_url_is_looked_up_when_it_is_needed(monkeypatch: pytest.MonkeyPatch)
         ("redis://localhost", UnknownScheme, "does not know redis://"),
         ("jobs.db", ConfigurationError, "is not an engine URL"),
         ("sqlite://jobs.db", ConfigurationError, "names no file"),
-        ("postgresql://localhost/jobs", CapabilityMissing, "has no postgresql:// engine yet"),
+        ("nats://localhost", CapabilityMissing, "has no nats:// engine yet"),
     ],
 )
 async def test_a_url_that_leads_nowhere_is_refused_at_first_use(
