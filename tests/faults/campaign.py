@@ -95,7 +95,8 @@ class Campaign:
         )  # fmt: skip
         self._workers = [Worker(number, scene) for number in range(size.workers)]
         self._feeding = Feeding(seed, folder, store, size.jobs)
-        self._siege = Siege(store, diary, self._is_busy, float(size.lease.removesuffix("s")))
+        lease = float(size.lease.removesuffix("s"))
+        self._siege = Siege(store, diary, self._is_busy, lease, self._workers[0].way)
         self._latest = boot_ns() + int(size.seconds * 1e9)
 
     async def run(self) -> Verdict:
@@ -125,7 +126,7 @@ class Campaign:
             rounds = self._size.rounds
             await self._torment(
                 lambda worker: make_plan(
-                    self._seed, worker, rounds, has_way=self._workers[worker].has_way
+                    self._seed, worker, rounds, has_way=self._workers[worker].way is not None
                 )[: self._size.deeds],
                 plan_for_server(self._seed, rounds),
             )

@@ -43,7 +43,8 @@ class Worker:
         self._folder, self._store, self._effects = scene.folder, scene.store, scene.effects
         self._diary, self._options, self._permits = scene.diary, scene.options, scene.permits
         self._group: Group | None = None
-        self._way = self._store.way() if number == 0 else None
+        #: A way to the store of its own, which can be cut.
+        self.way = self._store.way() if number == 0 else None
         self._grace = float(self._options["grace"].removesuffix("s"))
 
     # -- life ------------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ class Worker:
                 return
             self._group.end()
         options = [f"--{name}={value}" for name, value in self._options.items()]
-        url = self._store.url if self._way is None else self._way.url
+        url = self._store.url if self.way is None else self.way.url
         place = Place(self._folder, url)
         arguments = ["-m", "trellis.cli", "worker", "tests.faults.jobs:app", *options]
         self._group = Group(arguments, place, f"worker-{self.number}.log")
@@ -64,13 +65,8 @@ class Worker:
         """End it the hard way; for cleaning up only."""
         if self._group is not None:
             self._group.end()
-        if self._way is not None:
-            self._way.close()
-
-    @property
-    def has_way(self) -> bool:
-        """Whether it has a way to the store of its own, which can be cut."""
-        return self._way is not None
+        if self.way is not None:
+            self.way.close()
 
     @property
     def group(self) -> Group:
@@ -186,12 +182,12 @@ class Worker:
 
     async def _be_cut_off(self, deed: Deed) -> None:
         """Lose the way to the store until others have taken everything; then find it again."""
-        if self._way is None:
+        if self.way is None:
             return
         await until(lambda: self._has("thread", "keyed_thread"), "a thread busy in worker 0", 60)
         sessions = self.sessions()
         number = self._diary.begin("cut_off", deed.target, list(sessions.values()))
-        self._way.freeze()
+        self.way.freeze()
         try:
             await until(
                 lambda: all(map(self._store.is_over, sessions)),
@@ -199,7 +195,7 @@ class Worker:
             )  # fmt: skip
         finally:
             self._diary.over(number)
-            self._way.thaw(forget=True)
+            self.way.thaw(forget=True)
         await self._be_refused(sessions)
 
     async def _be_refused(self, sessions: dict[int, int]) -> None:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from tests.postgres.steps import fresh, opened, state_of, until_it_works, with_options
+from tests.postgres.steps import PATIENCE, fresh, opened, state_of, until_it_works, with_options
 from tests.servers.databases import Databases
 from tests.servers.postgres import Server
 from tests.servers.proxy import Proxy
-from trellis import Service, control
-from trellis.core.commands import Complete
+from trellis import JobRef, PerKey, Retry, Service, control
+from trellis.core.commands import Complete, Fail
+from trellis.core.job import Failure, JobId
+from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.spans import SECOND
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Accepted, JobFilter
 from trellis.errors import EngineUnavailable, OutcomeUnknown
-from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker, fence_of
 
 # Plain TCP and a proxy are the same on every version; crashes are tried on both below.
 pytestmark = pytest.mark.on_postgres(18)
 SOON = "500ms"
+SOON_AGAIN = Retry.fixed("10ms")
 
 
 @pytest.fixture
@@ -151,6 +154,126 @@ async def test_hints_are_heard_again_after_the_connection_broke(
                 await other.create([a_job()])
                 await asyncio.wait({again}, timeout=0.3)
         assert again.result() == "ready"
+
+
+async def test_many_jobs_whose_reply_was_lost_are_created_once(proxy: Proxy) -> None:
+    async with Service("shop", proxy.url) as shop:
+        greet = shop.declare("greet", payload=str, result=str)
+        await greet.create("first")
+        loss = proxy.lose_next_reply(to="insert into trellis.job")
+        refs = await greet.create_many([f"{number}" for number in range(300)])
+        assert loss.happened
+        assert len({ref.id for ref in refs}) == 300
+        engine = await shop.connection.engine()
+        assert (await engine.count(JobFilter(), "state")).groups == {"pending": 301}
+
+
+@pytest.mark.parametrize("is_keyed", [False, True])
+async def test_a_retry_whose_reply_was_lost_counts_once(
+    engine: PostgresEngine, proxy: Proxy, *, is_keyed: bool
+) -> None:
+    session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+    later = Policy(retry=Retry.fixed(3600 * SECOND))
+    new = a_keyed_job("k", KeyPolicy("k"), policy=later) if is_keyed else a_job(policy=later)
+    await engine.create([new])
+    (taken,) = (await engine.claim(session, [a_demand()], 1)).jobs
+    burnt = Fail(fence_of(taken), Failure("exception", "it burnt"))
+    # A keyed job is settled in a transaction of several statements, others in one statement.
+    statement = "commit" if is_keyed else "update trellis.queue"
+    loss = proxy.lose_next_reply(to=statement, whole=is_keyed)
+    with pytest.raises(OutcomeUnknown):
+        await control.apply_all(engine, [(taken, burnt)], await engine.now())
+    await asyncio.to_thread(loss.wait)
+    now = await until_it_works(engine.now)
+    (result,) = await until_it_works(lambda: control.apply_all(engine, [(taken, burnt)], now))
+    assert isinstance(result, control.Applied)
+    kinds = [event.kind.value for event in await engine.journal(taken.definition.id)]
+    assert kinds == ["created", "started", "retry"]
+
+
+class Shop:
+    """A worker process's worth of a service, with handlers that end when they are let."""
+
+    def __init__(self, url: str) -> None:
+        self.began: list[str] = []
+        self.stopped: list[str] = []
+        self.may_end = asyncio.Event()
+        self.service = Service("shop", url)
+        self.service.job(retry=SOON_AGAIN)(self.plain)
+        self.service.job(retry=SOON_AGAIN, per_key=PerKey.in_turn("one"))(self.keyed)
+
+    async def plain(self, name: str) -> str:
+        return await self._work("plain", name)
+
+    async def keyed(self, name: str) -> str:
+        return await self._work("keyed", name)
+
+    async def _work(self, kind: str, name: str) -> str:
+        self.began.append(kind)
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.stopped.append(kind)
+            raise
+        return name
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - what is waited for happens elsewhere
+            await asyncio.sleep(0.02)
+
+
+async def told(engine: PostgresEngine, ref: JobRef[str]) -> list[str]:
+    return [event.kind.value for event in await engine.journal(JobId(ref.id))]
+
+
+async def test_an_outage_of_the_server_longer_than_the_lease_starts_nothing_twice(
+    own_postgres: Server,
+) -> None:
+    url = await asyncio.to_thread(lambda: fresh(own_postgres))
+    one, two = Shop(url), Shop(url)
+    async with one.service, one.service.worker(lease="1s", poll="50ms"), opened(url) as engine:
+        ref = await one.service.find("plain").create("me")
+        await eventually(lambda: one.began == ["plain"])
+        async with two.service, two.service.worker(lease="1s", poll="50ms"):
+            await asyncio.to_thread(own_postgres.kill_postmaster)
+            await asyncio.sleep(1.2)  # this is the outage
+            await asyncio.to_thread(own_postgres.start)
+            back = await until_it_works(engine.now)
+            # Everybody is heard again for more than a lease: whoever was to be given up, was.
+            while min(each.renewed_at for each in await engine.sessions()) < back + 2 * SECOND:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            one.may_end.set()
+            assert await ref.wait("30s") == "me"
+        assert await told(engine, ref) == ["created", "started", "completed"]
+        assert (one.began, two.began) == (["plain"], [])
+
+
+async def test_a_worker_cut_off_for_longer_than_its_lease_loses_its_jobs_once(
+    url: str, proxy: Proxy
+) -> None:
+    lost, rival = Shop(with_options(proxy.url, statement_timeout=SOON)), Shop(url)
+    rival.may_end.set()
+    async with lost.service, lost.service.worker(lease="1s", poll="50ms"), opened(url) as engine:
+        plain = await lost.service.find("plain").create("me")
+        keyed = await lost.service.find("keyed").create("me")
+        await eventually(lambda: sorted(lost.began) == ["keyed", "plain"])
+        async with rival.service, rival.service.worker(lease="1s", poll="50ms"):
+            proxy.freeze()
+            for name, ref in (("plain", plain), ("keyed", keyed)):
+                await rival.service.find(name).ref(ref.id).wait("30s")
+            assert lost.stopped == ["keyed"]  # by itself: nobody can tell it anything
+            lost.may_end.set()
+            proxy.thaw(forget=True)
+            late = "staleCompletionIgnored"
+            async with asyncio.timeout(PATIENCE):
+                while late not in await told(engine, plain):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        once_more = ["created", "started", "retry", "started", "completed"]
+        assert await told(engine, plain) == [*once_more, late]
+        assert [each for each in await told(engine, keyed) if each != late] == once_more
+        assert sorted(rival.began) == ["keyed", "plain"]
 
 
 @pytest.mark.on_postgres(16, 18)

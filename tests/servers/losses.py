@@ -18,15 +18,17 @@ class Part(Enum):
 class Loss:
     """One order: the first connection that runs a matching statement carries it out."""
 
-    def __init__(self, part: Part, to: str) -> None:
+    def __init__(self, part: Part, to: str, *, whole: bool = False) -> None:
         self.part = part
         self.to = to
         self._text = to.casefold()
+        self._whole = whole
         self._happened = threading.Event()
 
     def matches(self, statement: str) -> bool:
         """Tell whether a statement is the one."""
-        return self._text in statement.casefold()
+        text = statement.casefold()
+        return self._text == text if self._whole else self._text in text
 
     def matches_tag(self, reply: Message) -> bool:
         """Tell whether a server's message says that such a command is complete."""

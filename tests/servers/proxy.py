@@ -219,12 +219,14 @@ class Proxy:
         """Hold everything back this long on each way; 0 ends it."""
         self._thread.call(lambda: setattr(self._weather, "delay", seconds))
 
-    def lose_next_reply(self, to: str) -> Loss:
+    def lose_next_reply(self, to: str, *, whole: bool = False) -> Loss:
         """Let the next statement that contains `to` run, swallow its answer, cut the connection.
+
+        Or the next that is `to` as a whole.
 
         A statement that only completes with `to` as its tag (END, say, with COMMIT) counts too.
         """
-        return self._lose(Loss(Part.REPLY, to))
+        return self._lose(Loss(Part.REPLY, to, whole=whole))
 
     def lose_next_request(self, to: str) -> Loss:
         """Cut the connection before the next statement that contains `to` reaches the server."""
