@@ -67,7 +67,8 @@ async def test_a_claim_costs_the_same_with_a_large_backlog_and_history(url: str,
         add_backlog(sql, 100_000)
         old = await costs(meter, 10)
     assert pages(old) <= _PAGES * pages(young)
-    assert max(cost.entries for cost in old) <= 1000
+    # All that the claims before took may still be in the way, nothing of the rest.
+    assert max(cost.entries for cost in old) <= 16 * 100 + 100
 
 
 async def test_a_claim_costs_the_same_while_somebody_holds_an_old_snapshot(

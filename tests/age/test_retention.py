@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from statistics import median
 
 import asyncpg
 import psycopg
@@ -67,7 +68,7 @@ async def test_a_page_of_pruning_costs_the_same_however_much_is_kept(url: str, s
         old = [await meter.pages_of(engine.prune(_PAGE)) for _ in range(10)]
         assert read_through(sql) == before
         assert (await engine.count(JobFilter(), "state")).groups == {"completed": 75_000}
-    assert max(old) <= 2 * max(young)
+    assert median(old) <= 2 * median(young)
 
 
 @asynccontextmanager

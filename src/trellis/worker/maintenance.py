@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
@@ -164,9 +165,11 @@ class Maintenance:
                 return
 
     async def _prune(self) -> None:
-        for _ in range(_MOST_PAGES):
+        while self._leads.is_set():
+            began = time.monotonic()
             if await self._engine.prune(_LIMIT) < _LIMIT:
                 return
+            await asyncio.sleep(time.monotonic() - began)  # half of the time is for the others
 
 
 def _lost(job: DueJob, _: Instant) -> Command | None:

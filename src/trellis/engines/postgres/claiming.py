@@ -59,6 +59,8 @@ class Claimer:
         done = 0
         while True:
             plan = self._lanes.plan(demands, left, limit)
+            if any(plan.starts):
+                done |= _DUE | _GUESTS  # looking for them steps over what is gone as well
             first = secrets.randbits(61) + 1
             with plan.timed():
                 rows = await self._ask(session, plan, left, limit=limit, first=first, done=done)

@@ -14,12 +14,14 @@ look as materialized (
   select s.now, ~$11::int & (
     case when exists (select 1 from trellis.session o where o.id = $1 and o.ended_at is null)
          then 0 else 1 end
-    + case when exists (
+    + case when $11::int & 2 = 0 and exists (
         select 1 from open l cross join lateral (
           select 1 from trellis.queue q
           where q.lane = l.lane and q.park = 'later' and q.run_at <= s.now limit 1) due)
       then 2 else 0 end
-    + case when exists (select 1 from trellis.queue q where q.park = 'guest') then 4 else 0 end
+    + case when $11::int & 4 = 0 and exists (
+        select 1 from trellis.queue q where q.park = 'guest')
+      then 4 else 0 end
     + case when (select count(*) from trellis.lane) <> $10::int then 8 else 0 end) as flags
   from (select trellis.clock() as now) s),
 found as materialized (
