@@ -51,7 +51,7 @@ def main(text: str) -> int:
 
 def _about_job() -> dict[str, object]:
     """Return what is known about the job whose handler is running here."""
-    log = current_log.get()
+    log = current_log()
     return {} if log is None else log_fields(log.attempt)
 
 

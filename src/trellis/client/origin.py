@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from opentelemetry import trace
 
-from trellis.contract.ambient import current_context
+from trellis.contract.ambient import current_job
 from trellis.core.context import Context, random_traceparent, traceparent
 from trellis.core.job import JobId
 from trellis.core.making import make
@@ -29,7 +29,8 @@ class Origin:
 
     def __init__(self) -> None:
         active = trace.get_current_span()
-        around = current_context.get()
+        job = current_job.get()
+        around = None if job is None else job.context
         #: The request they continue; None: each job is a request of its own.
         self._request = None if around is None else around.request_id
         self._state: str | None = None

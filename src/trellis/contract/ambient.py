@@ -7,9 +7,18 @@ so it follows tasks and threads and never leaks from one job into another.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, Protocol
 
 from trellis.core.context import Context
 
-#: The context of the job whose handler is running; None outside any handler.
-current_context: Final[ContextVar[Context | None]] = ContextVar("trellis_context", default=None)
+
+class Ambient(Protocol):
+    """The job around the running code, as far as everybody may know it."""
+
+    @property
+    def context(self) -> Context:
+        """The request the job works for."""
+
+
+#: The job whose handler is running; None outside any handler.
+current_job: Final[ContextVar[Ambient | None]] = ContextVar("trellis_job", default=None)

@@ -1,7 +1,7 @@
 """Calling handlers: on the loop without a task of their own, or in threads of our own.
 
 Each call runs in a context of its own, so what a handler sets in a context variable is gone when
-it ends; `enter` puts into that context what belongs to the job. A handler that never waits costs
+it ends; `enter` puts the job into that context. A handler that never waits costs
 no more than one step. Threads are daemons: a handler stuck in a C call cannot keep the process
 from ending.
 """
@@ -18,11 +18,13 @@ from queue import SimpleQueue
 from types import coroutine
 from typing import Any
 
-from trellis.contract.ambient import current_context
-from trellis.core.context import Context as JobContext
+from trellis.contract.ambient import current_job
 from trellis.worker.active import ActiveJob, Surroundings
 from trellis.worker.attempt import Attempt
-from trellis.worker.log import JobLog, current_log
+from trellis.worker.log import JobLog
+
+#: Puts a job, for which its log stands, into the current context.
+enter = current_job.set
 
 
 def bind(
@@ -45,15 +47,9 @@ def arguments(
             return ()
 
 
-def enter(context: JobContext, log: JobLog) -> None:
-    """Put the job into the current context."""
-    current_context.set(context)
-    current_log.set(log)
-
-
-def first_step(work: Coroutine[Any, Any, Any], context: JobContext, log: JobLog) -> Any:  # noqa: ANN401 - what asyncio passes along
+def first_step(work: Coroutine[Any, Any, Any], log: JobLog) -> Any:  # noqa: ANN401 - what asyncio passes along
     """Enter the job and begin its handler; return what it waits for, or raise `StopIteration`."""
-    enter(context, log)
+    enter(log)
     return work.send(None)
 
 

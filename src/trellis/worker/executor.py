@@ -287,12 +287,12 @@ class Executor:
         context = self._context.copy()
         log = JobLog(attempt, self._surroundings.notes)
         if not kind.is_async:
-            context.run(enter, definition.context, log)
+            context.run(enter, log)
             call = bind(attempt, payload, self._surroundings, log)
             return _returned(attempt, self._in_thread(attempt, call, context))
         work = kind.function(*arguments(attempt, payload, self._surroundings, log))
         try:
-            waits_for = context.run(first_step, work, definition.context, log)
+            waits_for = context.run(first_step, work, log)
         except StopIteration as end:
             return verdict.returned(attempt, end.value)
         return _returned(attempt, go_on(work, context, waits_for))

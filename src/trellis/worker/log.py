@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from contextvars import ContextVar
 from typing import Any, Final
 
+from trellis.contract.ambient import current_job
+from trellis.core.context import Context
 from trellis.engines.values import LogLine
 from trellis.worker.attempt import Attempt
 from trellis.worker.notes import NoteWriter
@@ -32,6 +33,11 @@ class JobLog:
     def attempt(self) -> Attempt:
         """Whose log this is."""
         return self._attempt
+
+    @property
+    def context(self) -> Context:
+        """The request its job works for."""
+        return self._attempt.record.definition.context
 
     @property
     def captures(self) -> bool:
@@ -94,8 +100,10 @@ def _small(text: str, limit: int = 16_384) -> str:
     return text
 
 
-#: The log of the job whose handler is running here.
-current_log: Final[ContextVar[JobLog | None]] = ContextVar("trellis_log", default=None)
+def current_log() -> JobLog | None:
+    """Return the log of the job whose handler is running here: it stands for the job."""
+    job = current_job.get()
+    return job if isinstance(job, JobLog) else None
 
 
 class _Capture(logging.Handler):
@@ -118,7 +126,7 @@ class _Capture(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Copy the record, if it was made inside a handler."""
-        log = current_log.get()
+        log = current_log()
         if log is None or not log.captures or record.name.startswith("trellis."):
             return
         try:

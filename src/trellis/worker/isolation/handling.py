@@ -101,7 +101,7 @@ class Handling:
             return verdict.failed_for_good(attempt, error.code, str(error))
         context = copy_context()
         log = JobLog(attempt, self._notes)
-        context.run(enter, definition.context, log)
+        context.run(enter, log)
         context.run(current_token.set, attempt.fence.token)
         call = bind(attempt, payload, self._surroundings, log)
         self._line.say("begun", token=attempt.fence.token)

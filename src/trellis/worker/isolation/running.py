@@ -125,7 +125,7 @@ class Isolation:
     ) -> Visit:
         around = self._surroundings
         context = self._context.copy()
-        context.run(enter, attempt.record.definition.context, JobLog(attempt, around.notes))
+        context.run(enter, JobLog(attempt, around.notes))
         return Visit(process, attempt, surroundings=around, context=context, on_begun=on_begun)
 
     async def _process(
