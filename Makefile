@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults age check bench bench-peers format docs constraints clean
+.PHONY: help demo test faults age check bench bench-peers bench-postgres format docs constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ bench: $(PEERS) ## Measure it beside bare statements and Huey, 4 minutes (ARGS=-
 bench-peers: $(DEV) ## Measure it on PostgreSQL beside its peers, 40 minutes (ARGS=--quick tries it)
 	@$(BIN)/python -m bench.peers.install
 	@$(BIN)/python -m bench.peers $(ARGS)
+
+bench-postgres: $(DEV) ## Measure what each guarantee and growing cost, 8 minutes (ARGS=--quick)
+	@$(BIN)/python -m bench.postgres $(ARGS)
 
 format: $(DEV) ## Format the code and apply the safe lint fixes
 	@$(BIN)/ruff format .

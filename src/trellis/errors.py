@@ -323,7 +323,7 @@ class EngineClosed(EngineUnavailable):
 
 
 class ReadOnlyDatabase(EngineError):
-    """The database file or its folder cannot be written."""
+    """The database does not let us in or cannot be written: its file, its folder, its roles."""
 
     code = "read_only"
 

@@ -213,6 +213,6 @@ def test_tables_of_another_version_are_told_with_what_to_run(command: Run, url: 
         newer = command("doctor", "--url", url)
     assert (older.code, newer.code) == (5, 5)
     assert "has schema version 2" in older.err
-    assert "Run `trellis migrate --url postgresql://" in older.err
+    assert "Run: trellis migrate --url" in older.err
     assert "has schema version 999; this Trellis knows versions up to" in newer.err
     assert "Upgrade trellis-jobs" in newer.err

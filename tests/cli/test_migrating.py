@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from tests.cli.conftest import Run, start
-from tests.postgres.steps import PATIENCE, fresh, opened, until_it_works
+from tests.postgres.steps import PATIENCE, fresh, opened, until_it_works, with_options
 from tests.servers.databases import Databases
 from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
 from trellis.core.lifecycle import Transition, decide
@@ -146,7 +148,7 @@ async def test_nothing_is_lost_when_tables_change_under_jobs_that_are_created_an
     enough = asyncio.Event()
     async with a_link(postgres_url) as link:
         await schema.bring_to(link, read_address(postgres_url), migrations("trellis")[:3])
-        with pytest.raises(SchemaTooOld, match=r"schema version 3, .* Run `trellis migrate --url"):
+        with pytest.raises(SchemaTooOld, match=r"schema version 3, .* Run: trellis migrate --url"):
             await PostgresEngine(postgres_url).open()
         engine = _OlderEngine(postgres_url)
         await engine.open()
@@ -195,3 +197,14 @@ async def test_who_is_in_the_way_of_a_migration_is_named(
             await schema.bring_to(link, read_address(url), _LATER, patience=0)
     assert f"pid {sql.info.backend_pid} (the report, idle in transaction for" in str(raised.value)
     assert "Nothing was changed." in str(raised.value)
+
+
+def test_the_line_that_a_refusal_prints_makes_the_tables(command: Run, postgres_url: str) -> None:
+    url = with_options(postgres_url, schema="jobs")
+    refused = command("jobs", "list", "--url", url)
+    assert refused.code == 5
+    line = refused.err.partition("Run: ")[2].partition(" (with the password")[0]
+    words = shlex.split(line.replace("***", urlsplit(url).password or ""))
+    assert words[0] == "trellis"
+    assert command(*words[1:]).code == 0
+    assert command("jobs", "list", "--url", url).code == 0

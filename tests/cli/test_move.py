@@ -69,7 +69,7 @@ def test_a_target_without_tables_is_refused_with_the_line_that_makes_them(
 ) -> None:
     ran = command("move", "--from", source, "--to", postgres_url)
     assert (ran.code, ran.out) == (5, "")
-    assert "Run `trellis migrate --url postgresql://" in ran.err
+    assert "Run: trellis migrate --url" in ran.err
 
 
 def test_a_source_that_is_not_there_is_not_made(command: Run, tmp_path: Path, target: str) -> None:

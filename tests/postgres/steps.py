@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import psycopg
 
 from tests.servers.databases import Databases
 from trellis.core.job import JobId
@@ -14,6 +16,15 @@ from trellis.errors import EngineError
 
 T = TypeVar("T")
 PATIENCE = 30.0
+_WAITS = "select from pg_stat_activity where wait_event_type = 'Lock'"
+#: Brings every ended job back.
+REVIVE = """
+    update trellis.outcome set keep_until = null;
+    insert into trellis.queue (job, pos, run_at, lane, park, state, version, attempt, claims,
+        generation, crashes, blocked, suspect)
+      select job, job, run_at, 1, 'ready', 'pending', version + 1, 0, claims, generation + 1, 0,
+        false, false from trellis.outcome
+"""
 
 
 def migrate(url: str) -> None:
@@ -57,3 +68,15 @@ async def state_of(engine: PostgresEngine, job_id: JobId) -> str | None:
     """Return a job's state; None if there is no such job."""
     (record,) = (await engine.load([job_id])).records
     return None if record is None else record.head.state.value
+
+
+async def during(url: str, change: str, call: Coroutine[Any, Any, T]) -> T:
+    """Await a call that has to wait for somebody who is in the middle of a change."""
+    with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as looking:
+        other.execute(change.encode())
+        waiting = asyncio.create_task(call)
+        async with asyncio.timeout(PATIENCE):
+            while not looking.execute(_WAITS).fetchall():  # noqa: ASYNC110 - only the server knows
+                await asyncio.sleep(0)
+        other.commit()
+        return await waiting

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
-from tests.postgres.steps import PATIENCE, fresh, opened
+from tests.postgres.steps import REVIVE, during, fresh, opened
 from tests.servers.databases import Databases
 from trellis import control
 from trellis.core.commands import Complete, Fail
@@ -22,17 +20,9 @@ from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 pytestmark = pytest.mark.on_postgres(18)
 ONCE = Policy(retry=Retry.never())
-_WAITS = "select from pg_stat_activity where wait_event_type = 'Lock'"
 _LOSE = """
     update trellis.queue set state = 'retry', park = 'ready', version = version + 1,
       session = null, token = null, claimed_at = null
-"""
-_REVIVE = """
-    update trellis.outcome set keep_until = null;
-    insert into trellis.queue (job, pos, run_at, lane, park, state, version, attempt, claims,
-        generation, crashes, blocked, suspect)
-      select job, job, run_at, 1, 'ready', 'pending', version + 1, 0, claims, generation + 1, 0,
-        false, false from trellis.outcome
 """
 
 
@@ -59,15 +49,8 @@ def late(record: JobRecord) -> Note:
 
 async def told_during(engine: PostgresEngine, url: str, change: str, note: Note) -> NoteResult:
     """Note something while somebody is in the middle of a change."""
-    with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as looking:
-        other.execute(change.encode())
-        noting = asyncio.create_task(engine.note([note]))
-        async with asyncio.timeout(PATIENCE):
-            while not looking.execute(_WAITS).fetchall():  # noqa: ASYNC110 - only the server knows
-                await asyncio.sleep(0)
-        other.commit()
-        (result,) = await noting
-        return result
+    (result,) = await during(url, change, engine.note([note]))
+    return result
 
 
 async def last_line(engine: PostgresEngine, record: JobRecord) -> tuple[str, str]:
@@ -87,7 +70,7 @@ async def test_so_is_the_revival_of_an_ended_job(url: str) -> None:
         taken = await started(engine)
         burnt = Fail(fence_of(taken), Failure("exception", "it burnt"))
         await control.apply_all(engine, [(taken, burnt)], await engine.now())
-        assert await told_during(engine, url, _REVIVE, late(taken)) is NoteResult.NOTED
+        assert await told_during(engine, url, REVIVE, late(taken)) is NoteResult.NOTED
         assert await last_line(engine, taken) == ("staleCompletionIgnored", "pending")
 
 

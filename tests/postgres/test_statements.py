@@ -13,6 +13,7 @@ import pytest
 from tests.postgres.steps import fresh
 from tests.servers.databases import Databases
 from trellis.engines.postgres.link import PINNED
+from trellis.engines.postgres import upkeep
 from trellis.engines.postgres.statements import in_schema, statements
 
 SOURCE = Path(__file__).parents[2] / "src/trellis/engines/postgres"
@@ -38,9 +39,9 @@ async def test_every_statement_can_be_prepared(url: str) -> None:
 
 
 def test_every_statement_is_used() -> None:
-    code = "".join(path.read_text() for path in SOURCE.glob("*.py"))
-    named = set(re.findall(r'"(\w+)"', code))
-    pruned = {f"prune_{table}" for table in re.findall(r'"(\w+)"', code)}
+    files = [path for path in SOURCE.glob("*.py") if path.name != "preparing.py"]
+    named = {name for path in files for name in re.findall(r'"(\w+)"', path.read_text())}
+    pruned = {f"prune_{table}" for table in upkeep._OF_A_JOB}
     assert set(statements("trellis")) <= named | pruned
 
 
@@ -84,7 +85,7 @@ _PLANS = {
     "due_lost": "queue_taken",
     "key_hand_over": "queue_key",
     "next_due": "queue_later",
-    "note_ended": "outcome_pkey",
+    "outcome_lock": "outcome_pkey",
     "note_fence": "queue_pkey",
     "prune_pick": "outcome_keep",
     "prune_event": "event_job",

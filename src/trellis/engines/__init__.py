@@ -14,6 +14,7 @@ from trellis.errors import CapabilityMissing, ConfigurationError, UnknownScheme
 if TYPE_CHECKING:
     from trellis.engines.port import Engine
 
+_KNOWN = "sqlite:///path/to/jobs.db, postgresql://host/database or memory://"
 _PLANNED = {"nats": "nats", "https": "remote"}
 
 
@@ -25,7 +26,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ConfigurationError(
-            f"{url!r} is not an engine URL. Write sqlite:///path/to/jobs.db or memory://."
+            f"{url!r} is not an engine URL. Write {_KNOWN}."
         )
     if scheme == "memory":
         from trellis.engines.memory import MemoryEngine  # noqa: PLC0415 - loaded when asked for
@@ -43,7 +44,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
             f"trellis-jobs[{_PLANNED[scheme]}]. Use sqlite:///trellis.db until then."
         )
     raise UnknownScheme(
-        f"Trellis does not know {scheme}:// URLs. Use sqlite:///path/to/jobs.db or memory://."
+        f"Trellis does not know {scheme}:// URLs. Use {_KNOWN}."
     )
 
 

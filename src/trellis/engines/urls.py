@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlsplit, urlunsplit
+import shlex
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+_HIDDEN: Final = "***"
+_SECRETS: Final = frozenset({"password", "sslpassword"})
 
 
 def shown(url: str) -> str:
-    """Return the URL without its password.
-
-    >>> shown("postgresql://app:s3cret@db.example/shop?schema=jobs")
-    'postgresql://app:***@db.example/shop?schema=jobs'
-    >>> shown("sqlite:///jobs.db")
-    'sqlite:///jobs.db'
-    """
+    """Return the URL without its passwords: of the user, and of options that have one."""
     parts = urlsplit(url)
-    if parts.password is None:
+    if parts.password is not None:
+        host = parts.netloc.rpartition("@")[2]
+        netloc = f"{quote(parts.username or '', safe='')}:{_HIDDEN}@{host}"
+        parts = parts._replace(netloc=netloc)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    hidden = [(name, _hide(name, value)) for name, value in given]
+    if hidden != given:
+        parts = parts._replace(query=urlencode(hidden, safe="/:@*"))
+    elif parts.password is None:
         return url
-    host = parts.netloc.rpartition("@")[2]
-    netloc = f"{quote(parts.username or '', safe='')}:***@{host}"
-    return urlunsplit(parts._replace(netloc=netloc))
+    return urlunsplit(parts)
+
+
+def as_argument(url: str) -> str:
+    """Return the URL as people can put it behind `--url`, once they know what is hidden in it."""
+    text = shown(url)
+    hint = f" (with the password for {_HIDDEN})" if _HIDDEN in text else ""
+    return f"{shlex.quote(text)}{hint}"
+
+
+def _hide(name: str, value: str) -> str:
+    if name in _SECRETS:
+        return _HIDDEN
+    return shown(value) if name == "listen" else value

@@ -118,7 +118,7 @@ async def _known_seal(road: Road) -> Seal | None:
     elif seal.instance != await road.receiver.instance():
         raise MoveRefused(
             f"The jobs of {road.source.address} go to {seal.address} since an earlier "
-            f"`trellis move`; {road.target.address} is another database. Give --to {seal.address}."
+            f"`trellis move`; {road.target.address} is another database. Give its URL as --to."
         )
     return seal
 

@@ -65,7 +65,7 @@ def _as_json(url: str, origin: str, diagnosis: Diagnosis) -> dict[str, Any]:
     health = diagnosis.health
     settings = settings_in_force(diagnosis.settings)
     return {
-        "url": url,
+        "url": shown(url),
         "sound": diagnosis.is_sound,
         "engine": health.engine,
         "durability": health.durability,

@@ -37,6 +37,8 @@ class Address:
     #: Seconds after which a statement, or a new connection, is given up.
     statement_timeout: float = 30.0
     connect_timeout: float = 10.0
+    #: As it was given, with our options.
+    url: str = ""
 
     @property
     def can_listen(self) -> bool:
@@ -46,7 +48,7 @@ class Address:
     @property
     def shown(self) -> str:
         """The address without its password, for people."""
-        return shown(self.dsn)
+        return shown(self.url or self.dsn)
 
 
 def read_address(url: str) -> Address:
@@ -67,6 +69,7 @@ def read_address(url: str) -> Address:
         ours.get("listen"),
         _seconds("statement_timeout", ours, "30s"),
         _seconds("connect_timeout", ours, "10s"),
+        url,
     )
 
 

@@ -167,6 +167,7 @@ async def seen_at(tx: Transaction, batch: Sequence[Transition]) -> dict[int, Ins
 
 async def _close(tx: Transaction, transition: Transition) -> bool:
     head, before = transition.head, transition.before
+    await _lock_outcome(tx, transition)
     closed = await tx.value(
         "commit_close",
         head.state.value,
@@ -195,6 +196,7 @@ async def _refuse_revival(tx: Transaction, transition: Transition) -> CommitResu
 async def _revive(tx: Transaction, transition: Transition) -> bool:
     definition, head, before = transition.definition, transition.head, transition.before
     guard = (definition.row, before.generation, before.version)
+    await _lock_outcome(tx, transition)
     if await tx.value("commit_revive_guard", *guard) is None:
         return False
     lane = Lane(definition.service, definition.queue, definition.type, definition.priority)
@@ -212,6 +214,14 @@ async def _revive(tx: Transaction, transition: Transition) -> bool:
         look_at(definition, head),
     )
     return await _journal(tx, transition)
+
+
+async def _lock_outcome(tx: Transaction, transition: Transition) -> None:
+    """Wait for whoever brings the job back or closes it; the guard must see what they did.
+
+    A statement sees others' changes from before it began, not those it has waited for.
+    """
+    await tx.rows("outcome_lock", [transition.definition.row])
 
 
 async def _journal(tx: Transaction, transition: Transition) -> bool:

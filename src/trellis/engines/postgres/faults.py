@@ -12,6 +12,7 @@ import ssl
 import asyncpg
 
 from trellis.engines.postgres.address import Address
+from trellis.engines.urls import as_argument
 from trellis.errors import (
     ConfigurationError,
     DatabaseMissing,
@@ -36,7 +37,6 @@ _AWAY = (
 _BUSY = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
-    asyncpg.QueryCanceledError,
     asyncpg.SerializationError,
 )
 _LOST = (
@@ -70,7 +70,7 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
     if isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error):
         return _pooler(error, where)
     if isinstance(error, TimeoutError):
-        said = f"no answer within {address.connect_timeout:g} s"
+        said = f"no answer within {address.connect_timeout:g} s."
     else:
         said = _said(error)
     return EngineUnavailable(
@@ -92,6 +92,11 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
             f"PostgreSQL at {where} is not available now: {_said(error)} Nothing of this call was "
             "stored; work goes on by itself once it is back."
         )
+    if isinstance(error, asyncpg.QueryCanceledError):
+        return EngineBusy(
+            f"PostgreSQL at {where} gave up a statement: {_said(error)} Nothing of this call was "
+            "stored; try again. If it stays so, look for what keeps the server busy."
+        )
     if isinstance(error, _BUSY):
         return EngineBusy(
             f"PostgreSQL at {where} could not get a lock: {_said(error)} Nothing of this call was "
@@ -99,8 +104,8 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
         )
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError):
         return NotATrellisDatabase(
-            f"{where} has no Trellis tables in the schema {address.schema!r} ({_said(error)}) Run "
-            "`trellis migrate`."
+            f"{where} has no Trellis tables in the schema {address.schema!r} ({_said(error)}) Run: "
+            f"trellis migrate --url {as_argument(address.url)}"
         )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return ReadOnlyDatabase(

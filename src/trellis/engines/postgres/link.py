@@ -27,7 +27,7 @@ T = TypeVar("T")
 #: locks, and everybody waits for it: the server undoes it after so many milliseconds.
 _STANDS_STILL: Final = {"idle_in_transaction_session_timeout": "5000"}
 #: Plans are made once and without looking at statistics, which are always wrong for a queue; the
-#: joins that only pay for large tables are off. See docs/performance.md.
+#: joins that only pay for large tables are off. See docs/adr/0014.
 PINNED: Final = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",

@@ -64,7 +64,7 @@ async def _lock_ended(tx: Transaction, jobs: set[int], found: dict[int, Row]) ->
     """Keep ended jobs as they are; one that was revived meanwhile goes to `found`."""
     if not jobs:
         return {}
-    ended = {row[0]: row[1:] for row in await tx.rows("note_ended", sorted(jobs))}
+    ended = {row[0]: row[1:] for row in await tx.rows("outcome_lock", sorted(jobs))}
     found |= await _lock(tx, jobs)
     return ended
 

@@ -26,12 +26,13 @@ AHEAD: Final[dict[str, tuple[str, ...]]] = {
         "record_by_id", "record_by_seq", "commit_end", "slot_of_job", "slot_free", "slot_unclaim",
     ),
     "commit": (
-        *_HAND_OVER, "clock", "commit_end", "commit_move", "commit_close", "commit_revive_guard",
-        "commit_revive", "commit_seen_at", "event", "record_by_seq", "key_facts", "key_park",
-        "slot_of_job", "slot_free", "slot_linger", "slot_unclaim", "session_lease", "lock_linger",
+        *_HAND_OVER, "clock", "commit_end", "commit_move", "outcome_lock", "commit_close",
+        "commit_revive_guard", "commit_revive", "commit_seen_at", "event", "record_by_seq",
+        "key_facts", "key_park", "slot_of_job", "slot_free", "slot_linger", "slot_unclaim",
+        "session_lease", "lock_linger",
     ),
     "note": (
-        "note_fence", "note_ended", "clock", "note_touch", "record_by_seq", "note_seen",
+        "note_fence", "outcome_lock", "clock", "note_touch", "record_by_seq", "note_seen",
         "note_begun", "note_progress", "note_phase", "note_items_clear", "note_item", "note_log",
         "event",
     ),

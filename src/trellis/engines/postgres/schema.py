@@ -18,6 +18,7 @@ from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.preparing import Connection
 from trellis.engines.postgres.statements import migrations
+from trellis.engines.urls import as_argument
 from trellis.errors import EngineBusy, NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
 Scripts = Sequence[tuple[int, str]]
@@ -140,8 +141,8 @@ async def check_version(connection: Connection, address: Address) -> None:
     if version < latest:
         what = "no Trellis tables" if version == 0 else f"schema version {version}"
         raise SchemaTooOld(
-            f"{address.shown} has {what}, this Trellis needs version {latest}. Run "
-            f"`trellis migrate --url {address.shown}`."
+            f"{address.shown} has {what}, this Trellis needs version {latest}. Run: "
+            f"trellis migrate --url {as_argument(address.url)}"
         )
 
 

@@ -11,15 +11,17 @@ from trellis.core.retry import Retry
 from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.engines.values import Outcome
+from trellis.engines.values import Conflict, Outcome
 from trellis.testing.builders import a_job, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.steps import (
     a_session,
     accept_one,
+    attempt,
     claim_one,
     settle,
     start,
+    the,
 )
 from trellis.testing.conformance.suite import EngineSuite
 
@@ -122,4 +124,19 @@ class TestOutcomes(EngineSuite):
         assert [(each.generation, each.state) for each in outcomes] == [
             (0, State.DEAD),
             (1, State.DEAD),
+        ]
+
+    async def test_a_decision_about_an_earlier_end_is_refused(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        taken = await start(engine, session, a_job(policy=NEVER))
+        dead = await settle(engine, taken, Fail(fence_of(taken), BOOM))
+        await settle(engine, dead, Replay())
+        again = await claim_one(engine, session)
+        after = await settle(engine, again, Complete(fence_of(again), "7"))
+        for command in (Dismiss(), Replay(), RetryJob()):
+            assert await attempt(engine, dead, command) == Conflict(after)
+        assert await the(engine, dead.definition.id) == after
+        assert [each.state for each in await engine.outcomes(dead.definition.id)] == [
+            State.DEAD,
+            State.COMPLETED,
         ]

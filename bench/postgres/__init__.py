@@ -1,0 +1,1 @@
+"""What the PostgreSQL engine costs: each guarantee alone, and as everything grows."""

@@ -1,0 +1,53 @@
+"""What each guarantee costs, by leaving it out: on our own statements, never in the product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from bench.postgres import app
+from bench.postgres.engine import Change, Jobs
+from trellis.engines.postgres import PostgresEngine
+
+
+class Case(NamedTuple):
+    """A way to drain."""
+
+    name: str
+    types: Jobs = app.of_one
+    without: Change | None = None
+    #: Slow ones drain a part of the jobs.
+    part: int = 1
+
+
+def _without_journal(engine: PostgresEngine) -> None:
+    for link in (engine._hot, engine._settle):
+        link._sql = {name: _cut(text, "journalled") for name, text in link._sql.items()}
+
+
+def _without_flush(engine: PostgresEngine) -> None:
+    """Claims are lost with the server's memory: only claims, since others use `settle`."""
+    engine._hot._settings = {**engine._hot._settings, "synchronous_commit": "off"}
+
+
+def _cut(text: str, name: str) -> str:
+    """Return a statement without one of its parts."""
+    begin = text.find(f"{name} as (")
+    if begin < 0:
+        return text
+    depth, end = 0, text.index("(", begin)
+    while True:
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        end += 1
+        if not depth:
+            break
+    return text[: text.rindex(",", 0, begin)] + text[end:]
+
+
+ALL: Final[Sequence[Case]] = (
+    Case("everything on"),
+    Case("without the journal", without=_without_journal),
+    Case("claims not flushed to disk", without=_without_flush),
+    Case("a key for every job", app.of_keys, part=8),
+    Case("fifty types instead of one", app.of_fifty),
+)
