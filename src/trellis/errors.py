@@ -298,6 +298,18 @@ class EngineError(TrellisError):
     code = "engine"
 
 
+class AddressUnusable(ConfigurationError, EngineError):
+    """The URL does not fit what it leads to: the server's TLS, or a pooler on the way."""
+
+    code = "address_unusable"
+
+
+class Unstorable(TrellisError):
+    """The store refuses what it was given, and would do so again."""
+
+    code = "unstorable"
+
+
 class EngineUnavailable(EngineError):
     """The engine cannot be used right now. Nothing was lost; the same call may work later."""
 

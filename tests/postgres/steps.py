@@ -16,7 +16,10 @@ from trellis.errors import EngineError
 
 T = TypeVar("T")
 PATIENCE = 30.0
-_WAITS = "select from pg_stat_activity where wait_event_type = 'Lock'"
+_WAITS = """
+    select from pg_stat_activity
+    where wait_event_type = 'Lock' and datname = current_database()
+"""
 #: Brings every ended job back.
 REVIVE = """
     update trellis.outcome set keep_until = null;
@@ -70,13 +73,19 @@ async def state_of(engine: PostgresEngine, job_id: JobId) -> str | None:
     return None if record is None else record.head.state.value
 
 
+def waits(url: str) -> bool:
+    """Tell whether somebody in this database waits for a lock."""
+    with psycopg.connect(url, autocommit=True) as looking:
+        return bool(looking.execute(_WAITS).fetchall())
+
+
 async def during(url: str, change: str, call: Coroutine[Any, Any, T]) -> T:
     """Await a call that has to wait for somebody who is in the middle of a change."""
-    with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as looking:
+    with psycopg.connect(url) as other:
         other.execute(change.encode())
         waiting = asyncio.create_task(call)
         async with asyncio.timeout(PATIENCE):
-            while not looking.execute(_WAITS).fetchall():  # noqa: ASYNC110 - only the server knows
+            while not waits(url):  # noqa: ASYNC110 - only the server knows
                 await asyncio.sleep(0)
         other.commit()
         return await waiting

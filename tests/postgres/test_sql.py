@@ -80,6 +80,15 @@ async def test_a_worker_runs_a_job_that_was_enqueued_from_sql(url: str, sql: Sql
             assert await greet.ref(soon).wait("30s") == "Hello, bob!"
 
 
+async def test_a_job_from_sql_is_gone_with_its_transaction(
+    engine: PostgresEngine, url: str
+) -> None:
+    with psycopg.connect(url) as undone:
+        job_id = enqueue(undone, "shop", "greet", '"ada"')
+        undone.rollback()
+    assert (await engine.load([job_id])).records == (None,)  # type: ignore[list-item]
+
+
 async def test_a_job_from_sql_is_like_one_from_create(engine: PostgresEngine, sql: Sql) -> None:
     new = a_job(payload='{"order": 7}', tags=(("org", "ada"),), priority=2)
     await engine.create([new])

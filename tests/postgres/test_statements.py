@@ -12,8 +12,8 @@ import pytest
 
 from tests.postgres.steps import fresh
 from tests.servers.databases import Databases
-from trellis.engines.postgres.link import PINNED
 from trellis.engines.postgres import upkeep
+from trellis.engines.postgres.link import PINNED
 from trellis.engines.postgres.statements import in_schema, statements
 
 SOURCE = Path(__file__).parents[2] / "src/trellis/engines/postgres"

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres.steps import fresh
+from tests.postgres.steps import fresh, with_options
 from tests.servers.databases import Databases
 from trellis import Retry, Service
 
 pytestmark = pytest.mark.on_postgres(18)
+_GUESTS = {"Ada": "0s", "Grace": "200ms"}
 
 
 @pytest.fixture
@@ -43,3 +44,16 @@ async def test_delayed_jobs_and_retries_run_in_time_however_seldom_a_worker_poll
         ]
         await asyncio.gather(*(ref.wait("30s") for ref in refs))
     assert sorted(tried) == ["first", "later", "much later", "unlucky", "unlucky"]
+
+
+async def test_a_worker_that_only_polls_finds_its_jobs(url: str) -> None:
+    shop = Service("shop", with_options(url, wake="poll"))
+
+    @shop.job
+    async def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    async with shop, shop.worker(poll="50ms"):
+        refs = [await greet.create(name, delay=delay) for name, delay in _GUESTS.items()]
+        answers = await asyncio.gather(*(ref.wait("30s") for ref in refs))
+    assert answers == ["Hello, Ada!", "Hello, Grace!"]

@@ -25,9 +25,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise ConfigurationError(
-            f"{url!r} is not an engine URL. Write {_KNOWN}."
-        )
+        raise ConfigurationError(f"{url!r} is not an engine URL. Write {_KNOWN}.")
     if scheme == "memory":
         from trellis.engines.memory import MemoryEngine  # noqa: PLC0415 - loaded when asked for
 
@@ -43,9 +41,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
             f"This version of Trellis has no {scheme}:// engine yet; it will come with the extra "
             f"trellis-jobs[{_PLANNED[scheme]}]. Use sqlite:///trellis.db until then."
         )
-    raise UnknownScheme(
-        f"Trellis does not know {scheme}:// URLs. Use {_KNOWN}."
-    )
+    raise UnknownScheme(f"Trellis does not know {scheme}:// URLs. Use {_KNOWN}.")
 
 
 def _postgres(url: str) -> Engine:

@@ -117,9 +117,10 @@ class Slots:
         return ended
 
     def _end(self, key_hash: str, slot: Slot) -> None:
-        """Free a slot that lingered, unless its job keeps it for the next attempt."""
+        """Free a slot that lingered, unless its job keeps it for the next attempt and has none."""
         entry = self._tables.entries.get(slot.row)
-        if entry is None or not keeps_slot(entry.definition, entry.head):
+        is_kept = entry is not None and keeps_slot(entry.definition, entry.head)
+        if entry is None or not is_kept or self.of(entry) is not None:
             self._free(key_hash, slot)
             return
         slot.linger_until = slot.fence = None

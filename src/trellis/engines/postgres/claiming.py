@@ -69,9 +69,9 @@ class Claimer:
                 return [], now, True
             if flags & _NEW_LANES:
                 await self._books.read_lanes(self._link)
-            elif flags & _GUESTS:
+            if flags & _GUESTS:
                 await self._admit_guests(plan.lanes, limit)
-            elif flags & _DUE:
+            if flags & _DUE:
                 await self._promote(plan.lanes, limit)
             if flags:
                 done |= flags  # once is enough: what comes meanwhile is for the next claim

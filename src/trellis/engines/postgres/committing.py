@@ -17,7 +17,6 @@ from trellis.core.holding import may_run_on
 from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
-from trellis.engines.postgres.books import Lane
 from trellis.engines.postgres.keying import gather_facts, hand_over, park_of, update_slot
 from trellis.engines.postgres.locking import linger
 from trellis.engines.postgres.transaction import Transaction
@@ -113,8 +112,13 @@ def _events(batch: Sequence[Transition]) -> Columns:
     )
 
 
-async def commit_one(tx: Transaction, transition: Transition) -> CommitResult:
-    """Store one decision; the caller has the lock of its key, if it has one."""
+async def commit_one(
+    tx: Transaction, transition: Transition, *, guest: bool = False
+) -> CommitResult:
+    """Store one decision; the caller has the lock of its key, if it has one, unless it is a guest.
+
+    A guest hands nothing over: that is done when its own job is let in.
+    """
     before, after = transition.before.state, transition.head.state
     if before in LIVE and after in ENDED:
         stored = await _end(tx, transition)
@@ -132,7 +136,7 @@ async def commit_one(tx: Transaction, transition: Transition) -> CommitResult:
         return Conflict(record_from(row) if row else None)
     if may_run_on(transition):
         await linger(tx, transition)
-    if transition.definition.key_hash is not None:
+    if transition.definition.key_hash is not None and not guest:
         await hand_over(tx, [transition.definition.key_hash])
     return COMMITTED
 
@@ -199,18 +203,15 @@ async def _revive(tx: Transaction, transition: Transition) -> bool:
     await _lock_outcome(tx, transition)
     if await tx.value("commit_revive_guard", *guard) is None:
         return False
-    lane = Lane(definition.service, definition.queue, definition.type, definition.priority)
     await tx.rows(
         "commit_revive",
         definition.row,
         head.run_at,
-        tx.books.lane_numbers[lane],
         await park_of(tx, definition, head),
         head.state.value,
         head.version,
         head.claims,
         head.generation,
-        definition.key_hash,
         look_at(definition, head),
     )
     return await _journal(tx, transition)

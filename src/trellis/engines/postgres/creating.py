@@ -8,6 +8,7 @@ caller's transaction the gate is only tried; whoever is in it may have a long wa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from trellis.core.admission import (
     Admit,
@@ -26,10 +27,18 @@ from trellis.engines.postgres.committing import commit_one
 from trellis.engines.postgres.keying import gather_facts, hand_over, lock_keys
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sqlkit.rows import encode_tags, record_from
-from trellis.engines.values import Accepted, Coalesced, CreateResult, Rejected, Replaced
+from trellis.engines.values import (
+    Accepted,
+    Coalesced,
+    Committed,
+    CreateResult,
+    Rejected,
+    Replaced,
+)
 from trellis.errors import EngineBusy
 
 _ID, _IDEMPOTENCY, _DEDUPE = 0, 1, 2
+_TRIES: Final = 5
 
 
 def check(jobs: Sequence[NewJob]) -> list[NewJob]:
@@ -82,6 +91,7 @@ async def _pass_gates(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -
     if not names:
         return
     if not guest:
+        await tx.rows("gate_patience")
         await tx.rows("gate", names)
     elif not await tx.value("gate_try", names):
         raise EngineBusy(
@@ -183,18 +193,24 @@ async def _admit(tx: Transaction, new: NewJob, *, guest: bool) -> CreateResult:
     key = new.policy.key
     if key is None or new.key_hash is None:
         raise RuntimeError(f"Job {new.id} has no key.")
-    match admit_key(key, await gather_facts(tx, new.key_hash, key.active)):
-        case Admit():
-            await _insert(tx, [new], guest=guest)
-            return Accepted(new.id)
-        case Reject(reason, existing):
-            return Rejected(reason, existing)
-        case Coalesce(existing):
-            return Coalesced(existing, Reason.KEY_BUSY)
-        case Replace(existing):
-            await _skip(tx, existing, new.id)
-            await _insert(tx, [new], guest=guest)
-            return Replaced(new.id, existing)
+    for _ in range(_TRIES):
+        match admit_key(key, await gather_facts(tx, new.key_hash, key.active)):
+            case Admit():
+                await _insert(tx, [new], guest=guest)
+                return Accepted(new.id)
+            case Reject(reason, existing):
+                return Rejected(reason, existing)
+            case Coalesce(existing):
+                return Coalesced(existing, Reason.KEY_BUSY)
+            case Replace(existing):
+                # One that was just claimed is no longer there to be replaced: decide again.
+                if await _skip(tx, existing, new.id, guest=guest):
+                    await _insert(tx, [new], guest=guest)
+                    return Replaced(new.id, existing)
+    raise EngineBusy(
+        f"Jobs of the key {new.key!r} are started as fast as this one could replace them. Nothing "
+        "was stored; try again."
+    )
 
 
 async def _insert(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -> None:
@@ -231,10 +247,11 @@ def columns(jobs: Sequence[NewJob], books: Books) -> tuple[list[object], ...]:
     )
 
 
-async def _skip(tx: Transaction, existing: JobId, replaced_by: JobId) -> None:
+async def _skip(tx: Transaction, existing: JobId, replaced_by: JobId, *, guest: bool) -> bool:
     row = await tx.one("record_by_id", [existing])
     if row is None:
-        return
+        return False
     decision = decide(record_from(row), Skip(replaced_by), tx.now)
-    if isinstance(decision, Transition):
-        await commit_one(tx, decision)
+    if not isinstance(decision, Transition):
+        return False
+    return isinstance(await commit_one(tx, decision, guest=guest), Committed)

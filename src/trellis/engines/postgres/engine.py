@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 import asyncpg
@@ -76,7 +77,7 @@ from trellis.engines.values import (
     Topic,
     WorkerInfo,
 )
-from trellis.errors import EngineClosed, EngineError
+from trellis.errors import EngineClosed, Unstorable
 
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
@@ -205,7 +206,7 @@ class PostgresEngine:
             stored = await self._hot.value(
                 "create", *creating.columns(jobs, self._books), "slot", True
             )
-        except EngineError as error:
+        except Unstorable as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
                 return False
             raise
@@ -215,7 +216,7 @@ class PostgresEngine:
         while True:
             try:
                 return await self._within(lambda tx: creating.create(tx, jobs), "create")
-            except EngineError as error:
+            except Unstorable as error:
                 # Somebody else stored one of the ids since we looked: look again.
                 if not isinstance(error.__cause__, asyncpg.UniqueViolationError):
                     raise
@@ -317,7 +318,10 @@ class PostgresEngine:
         """Make due jobs claimable; end lingering slots and locks."""
         self._check_open()
         await self._books.read_lanes(self._hot)
-        return await self._within(lambda tx: upkeep.promote(tx, limit), "promote")
+        moved = 0
+        for step in upkeep.PROMOTIONS:
+            moved += await self._within(partial(step, limit=limit), "promote")
+        return moved
 
     async def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due."""

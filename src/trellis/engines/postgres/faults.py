@@ -14,7 +14,7 @@ import asyncpg
 from trellis.engines.postgres.address import Address
 from trellis.engines.urls import as_argument
 from trellis.errors import (
-    ConfigurationError,
+    AddressUnusable,
     DatabaseMissing,
     DiskFull,
     EngineBusy,
@@ -24,6 +24,7 @@ from trellis.errors import (
     OutcomeUnknown,
     PayloadInvalid,
     ReadOnlyDatabase,
+    Unstorable,
 )
 
 #: The server says that it did not run the statement, and that it may do so later.
@@ -47,6 +48,8 @@ _LOST = (
     asyncio.IncompleteReadError,
     EOFError,
 )
+#: Classes of errors that are about what was sent, and come again: data, constraints, limits.
+_ABOUT_THE_VALUES = frozenset({"22", "23", "54"})
 #: Statements of somebody else on our connection, or ours on another: only a pooler does that.
 _SHARED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
@@ -64,9 +67,7 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
             "password of the URL."
         )
     if isinstance(error, asyncpg.ClientConfigurationError | ValueError | ssl.SSLError):
-        return ConfigurationError(  # type: ignore[return-value] # the URL, not the engine, is wrong
-            f"{where} cannot be used: {_said(error)}"
-        )
+        return AddressUnusable(f"{where} cannot be used: {_said(error)}")
     if isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error):
         return _pooler(error, where)
     if isinstance(error, TimeoutError):
@@ -92,16 +93,8 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
             f"PostgreSQL at {where} is not available now: {_said(error)} Nothing of this call was "
             "stored; work goes on by itself once it is back."
         )
-    if isinstance(error, asyncpg.QueryCanceledError):
-        return EngineBusy(
-            f"PostgreSQL at {where} gave up a statement: {_said(error)} Nothing of this call was "
-            "stored; try again. If it stays so, look for what keeps the server busy."
-        )
-    if isinstance(error, _BUSY):
-        return EngineBusy(
-            f"PostgreSQL at {where} could not get a lock: {_said(error)} Nothing of this call was "
-            "stored; try again. If it stays so, look for a long transaction in pg_stat_activity."
-        )
+    if isinstance(error, (*_BUSY, asyncpg.QueryCanceledError)):
+        return _busy(error, where)
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError):
         return NotATrellisDatabase(
             f"{where} has no Trellis tables in the schema {address.schema!r} ({_said(error)}) Run: "
@@ -118,7 +111,8 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
             "primary, or add target_session_attrs=read-write."
         )
     if isinstance(error, UnicodeEncodeError | asyncpg.UntranslatableCharacterError) or (
-        isinstance(error, asyncpg.DataError) and "0x00" in str(error)
+        isinstance(error, asyncpg.DataError)
+        and ("0x00" in str(error) or isinstance(error.__cause__, UnicodeEncodeError))
     ):
         return PayloadInvalid(
             "A text to be stored contains U+0000 or a lone surrogate, which PostgreSQL cannot "
@@ -131,18 +125,35 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
     return error if isinstance(error, Exception) else EngineError(str(error))
 
 
-def _refused(error: asyncpg.PostgresError, where: str) -> EngineError:
+def _busy(error: BaseException, where: str) -> EngineError:
+    if isinstance(error, asyncpg.QueryCanceledError):
+        return EngineBusy(
+            f"PostgreSQL at {where} gave up a statement: {_said(error)} Nothing of this call was "
+            "stored; try again. If it stays so, look for what keeps the server busy."
+        )
+    return EngineBusy(
+        f"PostgreSQL at {where} could not get a lock: {_said(error)} Nothing of this call was "
+        "stored; try again. If it stays so, look for a long transaction in pg_stat_activity."
+    )
+
+
+def _refused(error: asyncpg.PostgresError, where: str) -> Exception:
     if isinstance(error, _SHARED):
-        return ConfigurationError(  # type: ignore[return-value] # the URL, not the engine, is wrong
+        return AddressUnusable(
             f"There is a transaction pooler on the way to {where}, and the URL does not say so: "
             f"{_said(error)} Say pooler=transaction in the URL, and listen=postgresql://... past "
             "the pooler, so that workers are woken."
+        )
+    if str(error.sqlstate)[:2] in _ABOUT_THE_VALUES:
+        return Unstorable(
+            f"PostgreSQL at {where} cannot store this: {_said(error)} Nothing of this call was "
+            "stored."
         )
     return EngineError(f"PostgreSQL at {where} refused a statement: {_said(error)}")
 
 
 def _pooler(error: BaseException, where: str) -> EngineError:
-    return ConfigurationError(  # type: ignore[return-value] # as above
+    return AddressUnusable(
         f"There is a pooler on the way to {where}, and the URL does not say so: {_said(error)} Add "
         "pooler=transaction to the URL (and listen=postgresql://... past the pooler, so that "
         "workers are woken), or pooler=session if it keeps a connection for each client."

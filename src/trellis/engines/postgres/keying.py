@@ -94,10 +94,11 @@ async def end_lingering(tx: Transaction, name: str, *values: object) -> int:
 
 
 async def _end(tx: Transaction, row: Row) -> None:
-    """Free a slot that lingered, unless its job keeps it for the next attempt."""
+    """Free a slot that lingered, unless its job keeps it for the next attempt and has no other."""
     slot, _, job = row
     found = await tx.one("record_by_seq", [job])
-    if found is None or not keeps_slot(*record_from(found)):
+    is_kept = found is not None and keeps_slot(*record_from(found))
+    if found is None or not is_kept or await slot_of(tx, job) is not None:
         await tx.rows("slot_free", slot)
         return
     await tx.rows("slot_unclaim", slot)
@@ -109,7 +110,6 @@ async def _end(tx: Transaction, row: Row) -> None:
 async def admit_guests(tx: Transaction, limit: int) -> None:
     """Let keyed jobs that callers created in their own transactions wait like everybody else."""
     waiting: Sequence[Row] = await tx.rows("guest_waiting", limit)
-    keys = [key_hash for _, key_hash in waiting]
-    await lock_keys(tx, keys)
-    await tx.rows("guest_admit", [job for job, _ in waiting])
-    await hand_over(tx, keys)
+    await lock_keys(tx, (key_hash for _, key_hash in waiting))
+    admitted = await tx.rows("guest_admit", [job for job, _ in waiting])
+    await hand_over(tx, (key_hash for (key_hash,) in admitted))

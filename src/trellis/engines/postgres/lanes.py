@@ -151,7 +151,7 @@ class Lanes:
         if not (plan.is_sweep and self._by_cursor and self._last):
             return
         newest = max(self._last.values())
-        if len(records) < min(plan.limit, *plan.takes):
+        if len(records) < min((plan.limit, *plan.takes)):
             self._last.update(dict.fromkeys(plan.lanes, newest))
         elif records:
             last = records[-1].definition

@@ -22,8 +22,9 @@ _END_LINGERING: Final = (
 #: What each verb may run after its first lock.
 AHEAD: Final[dict[str, tuple[str, ...]]] = {
     "create": (
-        *_HAND_OVER, "gate", "clock", "create_known", "create_draining", "create", "key_facts",
-        "record_by_id", "record_by_seq", "commit_end", "slot_of_job", "slot_free", "slot_unclaim",
+        *_HAND_OVER, "gate_patience", "gate", "clock", "create_known", "create_draining", "create",
+        "key_facts", "record_by_id", "record_by_seq", "commit_end", "slot_of_job", "slot_free",
+        "slot_unclaim",
     ),
     "commit": (
         *_HAND_OVER, "clock", "commit_end", "commit_move", "outcome_lock", "commit_close",
@@ -52,7 +53,8 @@ AHEAD: Final[dict[str, tuple[str, ...]]] = {
     ),
     "prune": (
         "prune_pick", "prune_removal", "prune_outcome", "prune_event", "prune_note", "prune_item",
-        "prune_log", "prune_idempotency", "prune_job", "prune_sessions",
+        "prune_log", "prune_idempotency", "prune_job", "prune_sessions", "remove_look",
+        "outcome_lock",
     ),
 }  # fmt: skip
 

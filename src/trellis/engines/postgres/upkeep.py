@@ -15,13 +15,30 @@ from trellis.engines.values import KEEP_SESSIONS, Due, DueJob, DueKind, Removal
 _OF_A_JOB: Final = ("outcome", "event", "note", "item", "log", "idempotency", "job")
 
 
-async def promote(tx: Transaction, limit: int) -> int:
-    """Make due jobs claimable; end slots and locks that have lingered long enough."""
+async def promote_all(tx: Transaction, limit: int) -> int:
+    """Make due jobs of all lanes claimable."""
     await tx.read_clock()
-    moved = await promote_due(tx, list(tx.books.lanes), limit, limit)
+    return _told(tx, await promote_due(tx, list(tx.books.lanes), limit, limit))
+
+
+async def let_guests_in(tx: Transaction, limit: int) -> int:
+    """Let keyed jobs of callers' transactions wait like everybody else."""
     await admit_guests(tx, limit)
-    moved += await end_lingering(tx, "slot_overdue", tx.now, limit)
-    moved += len(await tx.rows("lock_overdue", tx.now))
+    return 0
+
+
+async def end_all_lingering(tx: Transaction, limit: int) -> int:
+    """End slots and locks that have lingered long enough."""
+    await tx.read_clock()
+    ended = await end_lingering(tx, "slot_overdue", tx.now, limit)
+    return _told(tx, ended + len(await tx.rows("lock_overdue", tx.now)))
+
+
+#: Each is a transaction of its own: keys are locked once in each, in one order for everybody.
+PROMOTIONS: Final = (promote_all, let_guests_in, end_all_lingering)
+
+
+def _told(tx: Transaction, moved: int) -> int:
     if moved:
         tx.topics.add("ready")
     return moved
@@ -69,7 +86,11 @@ async def prune(tx: Transaction, limit: int) -> int:
 async def remove(tx: Transaction, ids: Sequence[JobId]) -> list[Removal]:
     """Remove ended jobs at once, as pruning does."""
     await tx.read_clock()
-    found = {row[0]: row for row in await tx.rows("remove_look", list(dict.fromkeys(ids)))}
+    wanted = list(dict.fromkeys(ids))
+    seen = await tx.rows("remove_look", wanted)
+    await tx.rows("outcome_lock", sorted(row[1] for row in seen))
+    # Looked at again: somebody for whom we waited may have brought one back.
+    found = {row[0]: row for row in await tx.rows("remove_look", wanted)}
     ended = [(job, job_id, state) for job_id, job, is_live, state in found.values() if not is_live]
     await _erase(tx, ended)
     results: list[Removal] = []

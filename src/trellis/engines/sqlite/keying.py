@@ -97,9 +97,9 @@ def end_lingering(tx: Transaction, name: str, *values: object) -> int:
 
 
 def _end(tx: Transaction, slot: int, job: int) -> None:
-    """Free a slot that lingered, unless its job keeps it for the next attempt."""
+    """Free a slot that lingered, unless its job keeps it for the next attempt and has no other."""
     row = tx.one("record_by_seq", job)
-    if row is None or not keeps_slot(*record_from(row)):
+    if row is None or not keeps_slot(*record_from(row)) or slot_of(tx, job) is not None:
         tx.run("slot_free", slot)
         return
     tx.run("slot_unclaim", slot)

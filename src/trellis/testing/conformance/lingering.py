@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trellis.core.admission import Reason
-from trellis.core.commands import Cancel, Command, Expire, Fail, LoseLease, Release
+from trellis.core.commands import Cancel, Command, Complete, Expire, Fail, LoseLease, Release
 from trellis.core.commands import Retry as RetryJob
 from trellis.core.job import Failure, JobRecord
 from trellis.core.policy import KeyPolicy, Policy
@@ -63,6 +63,23 @@ class TestLingering(EngineSuite):
             await renew(engine, session, stopped=(fence_of(taken),))
             assert await holders(engine, key) == ids([waiting])
             assert ids(await claim(engine, session)) == ids([waiting])
+
+    async def test_a_job_that_has_a_slot_again_does_not_keep_the_one_that_lingered(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "1h")
+        rule = KeyPolicy("k", active=2, queued=None, when_full="wait", hold="job")
+        policy = Policy(retry=Retry.fixed(SECOND))
+        taken = await start(engine, session, a_keyed_job(KEY, rule, policy=policy))
+        await settle(engine, taken, Fail(fence_of(taken), LATE, stopped=False))
+        clock.advance("2s")
+        await engine.promote(100)
+        await renew(engine, session, stopped=(fence_of(taken),))
+        (again,) = await claim(engine, session)
+        await settle(engine, again, Complete(fence_of(again)))
+        assert await holders(engine, KEY) == []
+        both = [await accept_one(engine, a_keyed_job(KEY, rule)) for _ in range(2)]
+        assert ids(await claim(engine, session)) == ids(both)
 
     async def test_a_renewal_that_does_not_name_the_handler_frees_nothing(
         self, engine: Engine

@@ -15,9 +15,11 @@ with next as materialized (
         join trellis.job j on j.seq = q.job
         join trellis.policy p on p.id = j.policy) x) f
     where f.fits) w),
+-- Asked again where it is changed: one that was waited for may be gone, or have its slot by now.
 moved as (
-  update trellis.queue q set park = 'ready' from next n where q.job = n.job
-  returning q.job),
+  update trellis.queue q set park = 'ready' from next n
+  where q.job = n.job and q.park in ('slot', 'guest')
+  returning q.job, q.key_hash),
 taken as (
-  insert into trellis.key_slot (key_hash, job) select key_hash, job from next order by job)
+  insert into trellis.key_slot (key_hash, job) select key_hash, job from moved order by job)
 select count(*) from moved
