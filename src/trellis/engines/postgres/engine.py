@@ -198,19 +198,20 @@ class PostgresEngine:
         if not self._books.knows(page.kinds):
             await self._books.enter(self._hot, page.kinds)
         columns = bare.columns(page, self._books)
-        return columns is not None and await self._hot.value("create_bare", *columns) is None
+        return columns is not None and await self._store("create_bare", *columns) == len(page.ids)
 
     async def _create_at_once(self, jobs: Sequence[NewJob]) -> bool:
         """Store jobs that need no look at others in one statement; False if that did not do."""
+        return bool(await self._store("create", *creating.columns(jobs, self._books), "slot", True))
+
+    async def _store(self, name: str, *values: object) -> int:
+        """Run a statement that stores new jobs; return how many, none if an id is there already."""
         try:
-            stored = await self._hot.value(
-                "create", *creating.columns(jobs, self._books), "slot", True
-            )
+            return int(await self._hot.value(name, *values))
         except Unstorable as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
-                return False
+                return 0
             raise
-        return bool(stored)
 
     async def _create_carefully(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         while True:
