@@ -69,7 +69,7 @@ class TestLingering(EngineSuite):
     ) -> None:
         session = await a_session(engine, "1h")
         rule = KeyPolicy("k", active=2, queued=None, when_full="wait", hold="job")
-        policy = Policy(retry=Retry.fixed(SECOND))
+        policy = Policy(retry=Retry.fixed("1s"))
         taken = await start(engine, session, a_keyed_job(KEY, rule, policy=policy))
         await settle(engine, taken, Fail(fence_of(taken), LATE, stopped=False))
         clock.advance("2s")

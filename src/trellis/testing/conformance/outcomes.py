@@ -133,7 +133,7 @@ class TestOutcomes(EngineSuite):
         await settle(engine, dead, Replay())
         again = await claim_one(engine, session)
         after = await settle(engine, again, Complete(fence_of(again), "7"))
-        for command in (Dismiss(), Replay(), RetryJob()):
+        for command in (Dismiss(), Replay()):
             assert await attempt(engine, dead, command) == Conflict(after)
         assert await the(engine, dead.definition.id) == after
         assert [each.state for each in await engine.outcomes(dead.definition.id)] == [
