@@ -109,12 +109,12 @@ def measure_guarantees(server: Server, sizes: Sizes, report: Report) -> None:
 def measure_waking(server: Server, sizes: Sizes, report: Report) -> None:
     """Create single jobs, with NOTIFY and without."""
     print("Single creates by 32 callers:")
-    names = {"told by NOTIFY": "", "never told (wake=poll)": "?wake=poll"}
+    told, untold = "others told by NOTIFY", "nobody told"
     for _ in range(sizes.rounds):
-        for name, option in names.items():
+        for name in (told, untold):
             with _fresh(server) as url:
-                report.add(name, working.run_singly(url + option, sizes.seconds))
-    told, untold = names
+                rate = working.run_singly(url, sizes.seconds, told=name == told)
+                report.add(name, rate)
     report.show(untold, "jobs/s")
     report.show(told, "jobs/s", untold)
 

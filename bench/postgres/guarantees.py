@@ -22,7 +22,7 @@ class Case(NamedTuple):
 
 def _without_journal(engine: PostgresEngine) -> None:
     for link in (engine._hot, engine._settle):
-        link._sql = {name: _cut(text, "journalled") for name, text in link._sql.items()}
+        link._sql = {name: _emptied(text, "journalled") for name, text in link._sql.items()}
 
 
 def _without_flush(engine: PostgresEngine) -> None:
@@ -30,18 +30,17 @@ def _without_flush(engine: PostgresEngine) -> None:
     engine._hot._settings = {**engine._hot._settings, "synchronous_commit": "off"}
 
 
-def _cut(text: str, name: str) -> str:
-    """Return a statement without one of its parts."""
+def _emptied(text: str, name: str) -> str:
+    """Return a statement in which one of its parts writes nothing."""
     begin = text.find(f"{name} as (")
     if begin < 0:
         return text
     depth, end = 0, text.index("(", begin)
     while True:
         depth += {"(": 1, ")": -1}.get(text[end], 0)
-        end += 1
         if not depth:
-            break
-    return text[: text.rindex(",", 0, begin)] + text[end:]
+            return f"{text[:end]} where false{text[end:]}"
+        end += 1
 
 
 ALL: Final[Sequence[Case]] = (

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,22 @@ from bench.peers.server import Server
 from bench.peers.systems import TRELLIS
 from bench.peers.trellis import app as peer
 from bench.peers.workers import Workers, running
+from trellis.engines.postgres import PostgresEngine
+from trellis.engines.postgres.hearing import Hearing
+from trellis.engines.postgres.link import Link
+from trellis.engines.values import Topic
 
 _SETTLE_IN: Final = 3.0
+
+
+class _Silence(Hearing):
+    """Tells nobody."""
+
+    def tell(self, topics: Iterable[Topic], mouth: Link) -> None:
+        """Say nothing."""
+
+    def carried(self, topic: Topic) -> str | None:
+        """Let nothing be said."""
 
 
 def _command(service: str, url: str, count: int = 1) -> list[str]:
@@ -42,10 +57,13 @@ def drain(url: str, service: str, jobs: int, count: int = 1) -> float:
             return (jobs - before) / (time.monotonic() - began)
 
 
-async def create_singly(url: str, seconds: float) -> float:
-    """Let callers create single jobs for a time; return the rate."""
+async def create_singly(url: str, seconds: float, *, told: bool) -> float:
+    """Let callers create single jobs for a time, in silence if nobody is told; return the rate."""
     orders = [peer.payload(order) for order in make_orders(20_000)]
     async with peer.client(url) as client:
+        engine = await peer.service.connection.engine()
+        if not told and isinstance(engine, PostgresEngine):
+            engine._hearing = _Silence(engine._address.schema, engine._hints, listens=False)
         answer = await create(client, orders, CALLERS, seconds)
     return answer["count"] / answer["seconds"]
 
@@ -78,6 +96,6 @@ def _wait_for_sessions(url: str, workers: Workers, count: int) -> None:
         workers.wait_until(are_there, "all sessions")
 
 
-def run_singly(url: str, seconds: float) -> float:
+def run_singly(url: str, seconds: float, *, told: bool) -> float:
     """`create_singly`, from where there is no loop."""
-    return asyncio.run(create_singly(url, seconds))
+    return asyncio.run(create_singly(url, seconds, told=told))

@@ -182,7 +182,6 @@ class PostgresEngine:
         self._check_open()
         page = bare.page_of(jobs)
         if page is not None and await self._create_page(page):
-            self._hearing.tell(_READY, self._settle)
             return [Accepted(job_id) for job_id in page.ids]
         jobs = creating.check(jobs)
         if not self._books.knows(jobs):
@@ -198,7 +197,16 @@ class PostgresEngine:
         if not self._books.knows(page.kinds):
             await self._books.enter(self._hot, page.kinds)
         columns = bare.columns(page, self._books)
-        return columns is not None and await self._store("create_bare", *columns) == len(page.ids)
+        if columns is None:
+            return False
+        channel = self._hearing.carried("ready")
+        if await self._store("create_bare", *columns, channel) != len(page.ids):
+            return False
+        if channel is None:
+            self._hearing.tell(_READY, self._settle)
+        else:
+            self._hints.publish(_READY)
+        return True
 
     async def _create_at_once(self, jobs: Sequence[NewJob]) -> bool:
         """Store jobs that need no look at others in one statement; False if that did not do."""

@@ -1,15 +1,16 @@
-"""Waking others, and being woken: NOTIFY after a commit, LISTEN beside the work.
+"""Waking others, and being woken: NOTIFY with or after a commit, LISTEN beside the work.
 
-Never in the transaction that has the news: NOTIFY makes commits wait for each other. At most one
-goes out per pause and process. LISTEN stands on the connection that claims, so every poll proves
-that it still hears; after each connect it is tested with a word to itself. A hint is never the
-truth: who hears nothing looks once per poll interval.
+At most one word goes out per pause and process, because NOTIFY makes commits wait for each other:
+the first after a silence goes with the new jobs, the others after them. LISTEN stands on the
+connection that claims, so every poll proves that it still hears; after each connect it is tested
+with a word to itself. A hint is never the truth: who hears nothing looks once per poll interval.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -38,6 +39,7 @@ class Hearing:
         self._wanted: set[Topic] = set()
         self._untold: set[Topic] = set()
         self._telling: asyncio.Task[None] | None = None
+        self._told_at = 0.0
         self._keeping: asyncio.Task[None] | None = None
         self._echo: tuple[str, asyncio.Event] | None = None
         #: Whether our own word came back; None before it was tried.
@@ -52,6 +54,14 @@ class Hearing:
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell(mouth), name="trellis-notify")
 
+    def carried(self, topic: Topic) -> str | None:
+        """Return the channel on which a statement may tell its own news; None too soon after."""
+        now = time.monotonic()
+        if now < self._told_at + _PAUSE or not (self._telling is None or self._telling.done()):
+            return None
+        self._told_at = now
+        return self.channel(topic)
+
     async def _tell(self, mouth: Link) -> None:
         while self._untold:
             topics = sorted(self._untold)
@@ -59,6 +69,7 @@ class Hearing:
             words = "".join(f", pg_notify('{self.channel(topic)}', '')" for topic in topics)
             with suppress(EngineError):  # the others look by themselves
                 await mouth.script(_TELL + words)
+            self._told_at = time.monotonic()
             await asyncio.sleep(_PAUSE)
 
     def channel(self, topic: Topic) -> str:
