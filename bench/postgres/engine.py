@@ -72,11 +72,11 @@ async def drain(engine: PostgresEngine, types: Jobs, jobs: int) -> Drained:
     """Claim and complete so many jobs."""
     session = (await engine.open_session(a_worker(), _LEASE)).id
     kinds = [each._job_type for each in types]
-    demand = Demand(kinds[0].service, kinds[0].queue, tuple(each.name for each in kinds), BATCH)
+    demands = [Demand(each.service, each.queue, (each.name,), BATCH) for each in kinds]
     claimed: asyncio.Queue[Sequence[JobRecord]] = asyncio.Queue(1)
     began = time.perf_counter()
     claims, completions = await asyncio.gather(
-        _claim(engine, session, demand, jobs, claimed), _complete(engine, jobs, claimed)
+        _claim(engine, session, demands, jobs, claimed), _complete(engine, jobs, claimed)
     )
     return Drained(jobs / (time.perf_counter() - began), claims, completions)
 
@@ -84,14 +84,14 @@ async def drain(engine: PostgresEngine, types: Jobs, jobs: int) -> Drained:
 async def _claim(
     engine: PostgresEngine,
     session: SessionId,
-    demand: Demand,
+    demands: Sequence[Demand],
     jobs: int,
     claimed: asyncio.Queue[Sequence[JobRecord]],
 ) -> list[float]:
     times = []
     while jobs > 0:
         began = time.perf_counter()
-        found = (await engine.claim(session, [demand], min(BATCH, jobs))).jobs
+        found = (await engine.claim(session, demands, min(BATCH, jobs))).jobs
         times.append(1000 * (time.perf_counter() - began))
         jobs -= len(found)
         if found:

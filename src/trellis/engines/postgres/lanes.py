@@ -24,9 +24,10 @@ from trellis.core.job import Definition, JobRecord
 from trellis.engines.postgres.books import Books
 from trellis.engines.values import Demand
 
-#: Up to so many rows may be read for a claim without choosing between lanes.
-_READ_ALL: Final = 1000
-_A_FEW: Final = 8
+#: Up to so many lanes and rows are read for a claim without choosing between lanes.
+_READ_ALL: Final = (4, 1000)
+#: What is read of a lane that had no work lately: this much, or less for a small claim.
+_A_FEW: Final = (3, 8)
 #: Seconds that a claim takes on a good day: by itself, and for each job it finds.
 _A_CLAIM: Final = 0.001
 _A_JOB: Final = 0.00002
@@ -194,9 +195,12 @@ class Lanes:
     def _takes(self, left: Sequence[int], limit: int) -> list[int]:
         lanes, _, positions = self._columns
         found = self._found
-        share = max(_A_FEW, limit * 3 // (2 * (len(found) or len(lanes) or 1)))
-        read_all = len(lanes) * limit <= _READ_ALL
+        most_lanes, most_rows = _READ_ALL
+        read_all = len(lanes) <= most_lanes and len(lanes) * limit <= most_rows
+        least, most = _A_FEW
+        few = min(most, max(least, 2 * limit // (len(lanes) or 1)))
+        share = max(few, limit * 3 // (2 * (len(found) or len(lanes) or 1)))
         return [
-            min(limit, left[place], limit if read_all else share if lane in found else _A_FEW)
+            min(limit, left[place], limit if read_all else share if lane in found else few)
             for lane, place in zip(lanes, positions, strict=True)
         ]
