@@ -99,7 +99,7 @@ def measure_guarantees(server: Server, sizes: Sizes, report: Report) -> None:
     for _ in range(sizes.rounds):
         for case in guarantees.ALL:
             with _fresh(server) as url:
-                rate = asyncio.run(_drain_case(url, case, sizes.jobs // case.part))
+                rate = asyncio.run(_drain_case(url, case, sizes.jobs))
                 report.add(case.name, rate)
     first = guarantees.ALL[0].name
     for case in guarantees.ALL:

@@ -16,8 +16,6 @@ class Case(NamedTuple):
     name: str
     types: Jobs = app.of_one
     without: Change | None = None
-    #: Slow ones drain a part of the jobs.
-    part: int = 1
 
 
 def _without_journal(engine: PostgresEngine) -> None:
@@ -47,6 +45,6 @@ ALL: Final[Sequence[Case]] = (
     Case("everything on"),
     Case("without the journal", without=_without_journal),
     Case("claims not flushed to disk", without=_without_flush),
-    Case("a key for every job", app.of_keys, part=8),
+    Case("a key for every job", app.of_keys),
     Case("fifty types instead of one", app.of_fifty),
 )

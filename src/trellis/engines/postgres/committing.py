@@ -28,12 +28,17 @@ Columns = Iterable[list[Any]]
 
 
 def kind_of(transition: Transition) -> str:
-    """Return the statement that can store a decision together with others; "" if none can."""
+    """Say how a decision can be stored together with others; "" if it cannot.
+
+    It is the name of the statement; successes of jobs with keys free their slots as well.
+    """
     definition, before, command, event, head = transition
-    if definition.key_hash is not None or before.finished_at is not None:
+    if before.finished_at is not None:
         return ""
     if type(command) is Complete and event.data is None:
-        return "commit_done"
+        return "commit_done" if definition.key_hash is None else "keyed_done"
+    if definition.key_hash is not None:
+        return ""
     if may_run_on(transition):
         return ""
     return "commit_move" if head.finished_at is None else "commit_end"

@@ -303,6 +303,10 @@ class PostgresEngine:
     async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
         """Take a lock that is free or ours; else say who has it."""
         check_lock_name(name)
+        self._check_open()
+        held = locking.held_by(await self._hot.rows("lock_holder", name, None))
+        if held is not None:  # a look is enough, and all that workers who do not lead need
+            return None if held.is_of(session, token) else held.holder
         return await self._within(
             lambda tx: locking.take_lock(tx, name, session, token), "take_lock"
         )

@@ -110,6 +110,8 @@ async def _end(tx: Transaction, row: Row) -> None:
 async def admit_guests(tx: Transaction, limit: int) -> None:
     """Let keyed jobs that callers created in their own transactions wait like everybody else."""
     waiting: Sequence[Row] = await tx.rows("guest_waiting", limit)
+    if not waiting:
+        return
     await lock_keys(tx, (key_hash for _, key_hash in waiting))
     admitted = await tx.rows("guest_admit", [job for job, _ in waiting])
     await hand_over(tx, (key_hash for (key_hash,) in admitted))

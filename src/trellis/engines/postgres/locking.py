@@ -6,15 +6,17 @@ lingers, as the attempt's key slot does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sqlkit.rows import Row
 from trellis.engines.values import LockHolder
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """Who has a lock, and whether only because its handler may still run."""
 
     holder: LockHolder
@@ -50,6 +52,10 @@ async def linger(tx: Transaction, transition: Transition) -> None:
         await tx.rows("lock_linger", tx.now + lease[0], transition.definition.row, *fence)
 
 
-async def _held(tx: Transaction, name: str) -> _Held | None:
-    row = await tx.one("lock_holder", name, tx.now)
-    return None if row is None else _Held(LockHolder(*row[:-1]), bool(row[-1]))
+def held_by(rows: Sequence[Row]) -> Held | None:
+    """Read what `lock_holder` found."""
+    return Held(LockHolder(*rows[0][:-1]), bool(rows[0][-1])) if rows else None
+
+
+async def _held(tx: Transaction, name: str) -> Held | None:
+    return held_by(await tx.rows("lock_holder", name, tx.now))

@@ -27,10 +27,10 @@ AHEAD: Final[dict[str, tuple[str, ...]]] = {
         "slot_unclaim",
     ),
     "commit": (
-        *_HAND_OVER, "clock", "commit_end", "commit_move", "outcome_lock", "commit_close",
-        "commit_revive_guard", "commit_revive", "commit_seen_at", "event", "record_by_seq",
-        "key_facts", "key_park", "slot_of_job", "slot_free", "slot_linger", "slot_unclaim",
-        "session_lease", "lock_linger",
+        *_HAND_OVER, "clock", "commit_done", "commit_end", "commit_move", "outcome_lock",
+        "commit_close", "commit_revive_guard", "commit_revive", "commit_seen_at", "event",
+        "record_by_seq", "key_facts", "key_park", "slot_of_job", "slot_free", "slot_free_jobs",
+        "slot_linger", "slot_unclaim", "session_lease", "lock_linger",
     ),
     "note": (
         "note_fence", "outcome_lock", "clock", "note_touch", "record_by_seq", "note_seen",

@@ -15,7 +15,7 @@ from trellis.engines.postgres.committing import (
     kind_of,
     move_columns,
 )
-from trellis.engines.postgres.keying import lock_keys
+from trellis.engines.postgres.keying import hand_over, lock_keys
 from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sqlkit.rows import record_from
@@ -41,9 +41,14 @@ async def commit(
     singles = groups.pop(("", None), [])
     for (kind, _), group in groups.items():
         group.sort(key=lambda placed: placed[1].definition.row)
-        if kind == "commit_move":
+        batch = [each for _, each in group]
+        if kind == "keyed_done":
             topics.add("ready")
-        held = await _together(link, kind, [each for _, each in group])
+            held = await _keyed_together(link, schema, books, batch)
+        else:
+            if kind == "commit_move":
+                topics.add("ready")
+            held = await _together(link, kind, batch)
         if held is not None:
             await _explain(link, group, set(held), results)
     if singles:
@@ -61,7 +66,7 @@ def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
         kind = "" if row in seen else kind_of(transition)
         seen.add(row)
         # Successes have one state and moment per statement.
-        same = (transition[3].state, transition[3].at) if kind == "commit_done" else None
+        same = (transition[3].state, transition[3].at) if kind.endswith("_done") else None
         found = groups.get((kind, same))
         if found is None:
             found = groups[kind, same] = []
@@ -82,6 +87,21 @@ async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Seque
         if running:
             seen = {row[0]: row[1] for row in await link.rows("commit_seen_at", running)}
         held = await link.value(kind, *move_columns(batch, seen))
+    return held
+
+
+async def _keyed_together(
+    link: Link, schema: str, books: Books, batch: Sequence[Transition]
+) -> Sequence[int] | None:
+    """Store successes of jobs with keys, and hand their slots over."""
+    keys = {each.definition.row: each.definition.key_hash for each in batch}
+    async with link.transaction("commit") as connection:
+        tx = Transaction(connection, schema, books)
+        await lock_keys(tx, keys.values())
+        held: Sequence[int] | None = await tx.value("commit_done", *successes.columns(batch))
+        done = list(keys) if held is None else held
+        await tx.rows("slot_free_jobs", done)
+        await hand_over(tx, (keys[job] for job in done))
     return held
 
 
