@@ -109,7 +109,7 @@ class Fetcher:
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout(self._poll * _random.uniform(0.7, 1.0)):
+            async with asyncio.timeout(self._poll * _random.uniform(0.9, 1.0)):
                 await self._news.wait()
         except TimeoutError:
             self._maybe_more = True

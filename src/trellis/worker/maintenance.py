@@ -64,7 +64,7 @@ class Maintenance:
         self._on_promoted = on_promoted
         self._sweep = sweep / SECOND
         self._promote_every = min(poll / SECOND / 2, _PROMOTE_EVERY)
-        self._stand_every = min(poll / SECOND, _STAND_EVERY)
+        self._stand_every = min(2 * poll / SECOND, _STAND_EVERY)
         #: What the last sweep found silent.
         self._silent: set[Silence] = set()
         self._leads = asyncio.Event()

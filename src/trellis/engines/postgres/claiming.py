@@ -92,6 +92,8 @@ class Claimer:
         done: int,
     ) -> Sequence[Row]:
         lanes, known = plan.lanes, len(self._books.lanes)
+        if not lanes:
+            return await self._link.rows("claim_none", session, known, done)
         if len(lanes) == 1:
             most = min(limit, left[plan.demands[0]])
             return await self._link.rows(
