@@ -83,7 +83,8 @@ async def test_a_handler_that_ends_its_process_is_counted_with_the_evidence(
     assert "in segfault" in segfault.message
     assert "in segfault" in capsys.readouterr().err
     assert killed is not None
-    peak = int(killed.message.partition("peak memory ")[2].split()[0])
+    # "at most": a process that is forked counts what its parent had, here all other tests' memory.
+    peak = int(killed.message.partition("peak memory ")[2].removeprefix("at most ").split()[0])
     assert peak > 300
 
 
