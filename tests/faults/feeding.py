@@ -62,8 +62,9 @@ class Feeding:
     def _give_all(self) -> None:
         for number, producer in enumerate(self._producers):
             if producer.exit_code is not None:  # it came up while the server was away
+                producer.end()
                 self._producers[number] = self._new_producer()
-            producer.feed(f"{_PORTION}\n")
+            self._producers[number].feed(f"{_PORTION}\n")
 
     def _new_producer(self) -> Group:
         name = f"producer-{self._started}"
