@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trellis.client.job import Job
     from trellis.client.ref import JobRef, JobStatus
     from trellis.contract.per_key import PerKey
-    from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze
+    from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
     from trellis.core.context import Context
     from trellis.core.retry import Retry
     from trellis.core.states import State
@@ -56,7 +56,7 @@ _HOMES = {
     "trellis.client.job": ("Job",),
     "trellis.client.ref": ("JobRef", "JobStatus"),
     "trellis.contract.per_key": ("PerKey",),
-    "trellis.contract.raised": ("Cancelled", "Fail", "RetryIn", "Snooze"),
+    "trellis.contract.raised": ("Cancelled", "Fail", "RetryIn", "Snooze", "Stopped"),
     "trellis.core.context": ("Context",),
     "trellis.core.retry": ("Retry",),
     "trellis.core.states": ("State",),
@@ -137,6 +137,7 @@ __all__ = [
     "Service",
     "Snooze",
     "State",
+    "Stopped",
     "TransactionOpen",
     "TransactionRefused",
     "TrellisError",

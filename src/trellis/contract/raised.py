@@ -3,7 +3,13 @@
 Fail("no such order")      this job cannot work: no retry
 RetryIn("5m")              try again in five minutes; the attempt counts
 Snooze("5m")               try again in five minutes; the attempt does not count
-Cancelled()                the job is given up, asked for or not
+Cancelled()                the job ends as cancelled, whether a cancel was asked or not
+Stopped()                  the job is handed back at once; the attempt does not count
+
+A handler also gets `Cancelled` and `Stopped` from `job.raise_if_cancelled`, `job.track` and
+`job.lock`: `Cancelled` after a cancel, `Stopped` when only this attempt must end. If the worker has
+stopped the attempt (timeout, shutdown, lost lease), the reason of the stop decides how the attempt
+ends, whichever of the two the handler raises.
 """
 
 from __future__ import annotations
@@ -45,3 +51,7 @@ class Snooze(Verdict):
 
 class Cancelled(Verdict):
     """Give the job up: it ends as cancelled."""
+
+
+class Stopped(Verdict):
+    """End this attempt only: the job is not cancelled and runs again."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from trellis.contract import given
-from trellis.contract.raised import Cancelled
+from trellis.contract.raised import Cancelled, Stopped
 from trellis.contract.signature import JobArgument
 from trellis.core.context import Context
 from trellis.core.spans import SECOND, Span, to_datetime
@@ -148,18 +148,30 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this job cancelled, or it is no longer ours."""
-        return self._attempt.asked or self._attempt.stop_reason is not None
+        """Whether a cancel of this job was asked or forced: its work is not wanted any more."""
+        return self._attempt.asked
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was told to stop: finish soon, or be handed back."""
-        return self._surroundings.stopping
+        """Whether this attempt should end although its job is not cancelled.
+
+        The worker shuts down, and the handler may finish within the grace; or this attempt is
+        stopped now, by its timeout, a lost lease or the job's deadline.
+        """
+        attempt = self._attempt
+        is_stopped = attempt.stop_reason is not None and not attempt.asked
+        return is_stopped or self._surroundings.stopping
 
     def raise_if_cancelled(self) -> None:
-        """Raise `Cancelled` if somebody wants this job cancelled."""
-        if self.cancelled:
+        """Raise `Cancelled` after a cancel, and `Stopped` if this attempt was stopped otherwise.
+
+        Nothing is raised during the grace of a worker that shuts down.
+        """
+        attempt = self._attempt
+        if attempt.asked:
             raise Cancelled
+        if attempt.stop_reason is not None:
+            raise Stopped
 
     def progress(
         self,
@@ -183,15 +195,19 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         self._say(Heartbeat())
 
     def track(self, items: Iterable[T] | AsyncIterable[T], *, step: str | None = None) -> Track[T]:
-        """Go through items with `for` or `async for`, reporting progress and minding a cancel."""
+        """Go through items with `for` or `async for`, reporting progress.
+
+        Between two items it does what `raise_if_cancelled` does.
+        """
         return Track(self, items, step)
 
     def lock(self, name: str, wait: Span | None = None) -> JobLock:
         """Hold a named lock, of which there is one for all workers, with `with` or `async with`.
 
-        Whoever finds it taken waits: for ever, or for so long and then raises `LockBusy`. While
-        waiting, a cancel raises `Cancelled`, and a worker that stops hands the job back. The lock
-        is free again after the block, and at the latest when the attempt is over.
+        If another job has it, this waits: without limit, or for `wait` and then raises `LockBusy`.
+        While it waits, a cancel raises `Cancelled`; `Stopped` is raised if the attempt is stopped
+        otherwise, and as soon as the worker shuts down. The lock is free again after the block, and
+        at the latest when the attempt is over.
         """
         desk = self._surroundings.locks
         if desk is None:

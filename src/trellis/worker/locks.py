@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
-from trellis.contract.raised import Cancelled, Snooze
+from trellis.contract.raised import Cancelled, Stopped
 from trellis.core.spans import to_datetime
 from trellis.engines.values import LockHolder
 from trellis.errors import (
@@ -45,10 +45,10 @@ class Bearer(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was told to stop."""
+        """Whether the attempt should end here."""
 
     def raise_if_cancelled(self) -> None:
-        """Raise if somebody wants the job cancelled."""
+        """Raise if the job was cancelled or the attempt must stop."""
 
 
 class JobLock:
@@ -167,7 +167,7 @@ class JobLock:
         if holder is not None and (holder.session, holder.token) == self._attempt.fence:
             raise Cancelled  # the engine says so of an attempt that is over
         if self._bearer.stopping:
-            raise Snooze(0)
+            raise Stopped
 
     def _busy(self, holder: LockHolder | None) -> LockBusy:
         if holder is None:

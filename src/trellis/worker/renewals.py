@@ -17,6 +17,7 @@ from trellis.core.spans import Micros
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.cancels import CancelWatch
 from trellis.worker.engine_time import EngineTime
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher
@@ -42,6 +43,7 @@ class Renewals:
         planner: Planner,
         settler: Settler,
         engine_time: EngineTime,
+        cancels: CancelWatch,
         on_drain: Callable[[], None],
     ) -> None:
         self._session = session
@@ -51,7 +53,9 @@ class Renewals:
         self._planner = planner
         self._settler = settler
         self._time = engine_time
+        self._cancels = cancels
         self._on_drain = on_drain
+        self._stopping: set[asyncio.Task[None]] = set()
         self._strays: dict[Fence, float] = {}
         self._reopening: asyncio.Task[None] | None = None
         self._closed = False
@@ -68,7 +72,10 @@ class Renewals:
             self._on_drain()
         for fence in answer.asked:
             self._ask(self._roster.held.get(fence))
-        self._lose(answer.lost)
+        if running := self._drop(answer.lost):
+            stopping = asyncio.create_task(self._cancels.stop_lost(running), name="trellis-lost")
+            self._stopping.add(stopping)
+            stopping.add_done_callback(self._stopping.discard)
         self._hand_back_strays(answer.unknown)
 
     def close(self) -> None:
@@ -82,18 +89,21 @@ class Renewals:
         if attempt is not None:
             attempt.asked = True
 
-    def _lose(self, fences: Iterable[Fence]) -> None:
+    def _drop(self, fences: Iterable[Fence]) -> list[Attempt]:
+        """Forget lost attempts that have not begun; return those that run."""
+        running: list[Attempt] = []
         for fence in fences:
             attempt = self._roster.held.get(fence)
             # A closed attempt is in the settler's hands: its own settlement may be what ended it.
             if attempt is None or attempt.closed:
                 continue
             if attempt.running:
-                attempt.stop(Stop.LOST)
+                running.append(attempt)
             else:
                 self._executor.drop(attempt)
                 self._roster.held.pop(fence, None)
                 self._roster.has_stopped(attempt)
+        return running
 
     def _hand_back_strays(self, unknown: Iterable[JobRecord]) -> None:
         now = time.monotonic()
@@ -121,7 +131,8 @@ class Renewals:
         if self._reopening is not None and not self._reopening.done():
             return
         _logger.warning("The session was ended by others: its jobs are lost to them.")
-        self._lose(self._roster.fences(self._session.id))
+        for attempt in self._drop(self._roster.fences(self._session.id)):
+            attempt.stop(Stop.LOST)
         self._reopening = asyncio.create_task(self._reopen(), name="trellis-session")
 
     async def _reopen(self) -> None:

@@ -105,10 +105,11 @@ class Supervisor:
     def _compose_watch(self, make_engine: Callable[[], Engine]) -> None:
         """Compose what keeps the lease, looks after running attempts and keeps everything up."""
         engine, settings = self._engine, self.settings
+        self._cancels = CancelWatch(engine, self._roster)
         self._renewals = Renewals(
             session=self._session, roster=self._roster, executor=self._executor,
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,
-            engine_time=self._time, on_drain=self.drain_asked.set,
+            engine_time=self._time, cancels=self._cancels, on_drain=self.drain_asked.set,
         )  # fmt: skip
         self._pulse = pulse = Pulse(settings.lease, settings.heartbeat)
         self._executor.is_out_of_reach = lambda: pulse.is_out_of_reach
@@ -125,7 +126,6 @@ class Supervisor:
             roster=self._roster, executor=self._executor, notes=self._notes,
             keeper=self._keeper, pulse=self._pulse, board=self._board,
         )  # fmt: skip
-        self._cancels = CancelWatch(engine, self._roster)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,4 +1,4 @@
-"""Going through many items: each step reports progress and is a chance to stop.
+"""Iteration over many items: each step reports progress and ends a handler that must stop.
 
 An `async for` over a plain iterable gives the loop its turn now and then, so that a long one cannot
 starve the other jobs of the process.
@@ -21,7 +21,7 @@ class Tracked(Protocol):
     """What a track needs of its job."""
 
     def raise_if_cancelled(self) -> None:
-        """Raise if somebody wants the job cancelled."""
+        """Raise if the job was cancelled or the attempt must stop."""
 
     def progress(
         self,
@@ -31,7 +31,7 @@ class Tracked(Protocol):
         step: str | None = None,
         message: str | None = None,
     ) -> None:
-        """Say how far the work is."""
+        """Report how far the work is."""
 
 
 class Track(Generic[T]):

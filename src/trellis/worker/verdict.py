@@ -6,7 +6,7 @@ import random
 import traceback
 from typing import Final
 
-from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze
+from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
 from trellis.core.job import Failure, Fence
@@ -33,10 +33,15 @@ def returned(attempt: Attempt, result: object) -> FencedCommand:
     return make(commands.Complete, (attempt.fence, text, errors, attempt.started_at))
 
 
-def raised(attempt: Attempt, error: BaseException) -> FencedCommand:
-    """Settle an attempt whose handler raised."""
+def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
+    """Settle an attempt whose handler raised; None if it is no longer ours to settle."""
     fence, started_at = attempt.fence, attempt.started_at
     match error:
+        case Cancelled() | Stopped() if attempt.stop_reason is not None:
+            # The handler answers the stop, so the reason of the stop decides.
+            return stopped(attempt, attempt.stop_reason, ended=True)
+        case Stopped():
+            return commands.Snooze(fence, 0, started_at)
         case Snooze():
             return commands.Snooze(fence, error.delay, started_at)
         case Fail():

@@ -16,7 +16,7 @@ from django.utils import timezone  # type: ignore[import-untyped]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped]
 
 from trellis.client.job import Job
-from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze
+from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
 from trellis.core.retry import Retry
 from trellis.integrations.django.task_call import TaskCall, as_django, task_of
 from trellis.integrations.django.task_results import error_of
@@ -103,7 +103,7 @@ def _is_last(error: BaseException, job: ActiveJob[TaskCall]) -> bool:
     match error:
         case Fail() | Cancelled():
             return True
-        case Snooze() | RetryIn():
+        case Snooze() | RetryIn() | Stopped():
             return False
         case _:
             return job.attempt >= job.max_attempts

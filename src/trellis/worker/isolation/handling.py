@@ -75,7 +75,7 @@ class Handling:
         """Take down what the lifespans set up."""
         await self._lifespans.leave()
 
-    def _tell(self, fence: Fence, command: FencedCommand) -> None:
+    def _tell(self, fence: Fence, command: FencedCommand | None) -> None:
         if os.getpid() != self._process:
             os._exit(0)  # the handler forked, and this is the copy
         self._notes.send_all()
@@ -93,7 +93,7 @@ class Handling:
             self._states[service] = self._runner.run(self._lifespans.enter(make))
         return kind
 
-    def _call(self, attempt: Attempt) -> FencedCommand:
+    def _call(self, attempt: Attempt) -> FencedCommand | None:
         definition = attempt.record.definition
         try:
             payload = attempt.type.decode(definition.payload)
@@ -112,7 +112,9 @@ class Handling:
         except BaseException as error:  # noqa: BLE001 - even SystemExit ends only this attempt
             return self._raised(attempt, error)
 
-    async def _await(self, attempt: Attempt, call: Callable[[], Awaitable[Any]]) -> FencedCommand:
+    async def _await(
+        self, attempt: Attempt, call: Callable[[], Awaitable[Any]]
+    ) -> FencedCommand | None:
         self._task = asyncio.current_task()
         try:
             if attempt.stop_reason is not None and self._task is not None:
@@ -121,7 +123,7 @@ class Handling:
         except BaseException as error:  # noqa: BLE001 - it must not reach the loop, which it stops
             return self._raised(attempt, error)
 
-    def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand:
+    def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
         self._worn = isinstance(error, MemoryError) or not isinstance(error, Exception)
         return verdict.raised(attempt, error)
 
@@ -153,4 +155,4 @@ class Handling:
         if attempt is not None and self._is_asked:
             attempt.asked = True
         if attempt is not None and self._is_interrupted:
-            attempt.stop_reason = Stop.LOST
+            attempt.stop_reason = Stop.LOST  # only the worker knows why, and settles by it

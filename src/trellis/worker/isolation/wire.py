@@ -60,9 +60,14 @@ def read_note(message: Message) -> NoteBody:
     return body
 
 
-def write_verdict(command: FencedCommand) -> dict[str, Any]:
-    """Return what a verdict consists of; the fence and the time are the worker's to add."""
+def write_verdict(command: FencedCommand | None) -> dict[str, Any]:
+    """Return what a verdict consists of; the worker adds the fence and the time.
+
+    None: the handler was stopped, and how the attempt ends is not decided in this process.
+    """
     match command:
+        case None:
+            return {"kind": "stopped"}
         case commands.Complete():
             return {"kind": "complete", "result": command.result, "errors": command.item_errors}
         case commands.Fail():
@@ -80,10 +85,12 @@ def write_verdict(command: FencedCommand) -> dict[str, Any]:
             raise TypeError(f"No handler settles its job by {command!r}.")
 
 
-def read_verdict(message: Message, attempt: Attempt) -> FencedCommand:
-    """Return the command that settles this attempt as the verdict says."""
+def read_verdict(message: Message, attempt: Attempt) -> FencedCommand | None:
+    """Return the command that settles this attempt as the verdict says; None if it was stopped."""
     fence, started_at = attempt.fence, attempt.started_at
     match message:
+        case {"kind": "stopped"}:
+            return None
         case {"kind": "complete", "result": result, "errors": errors}:
             return commands.Complete(fence, result, errors, started_at)
         case {"kind": "snooze", "delay": delay}:
