@@ -47,6 +47,12 @@ def reporting(job: ActiveJob[str]) -> Iterator[None]:
         raise
 
 
+def got(path: str) -> list[Any] | None:
+    """Return what the handler got, once it has reported it."""
+    report = Path(f"{path}.got")
+    return json.loads(report.read_text()) if report.exists() else None
+
+
 async def insist(part: Callable[[], Awaitable[None]]) -> None:
     """Begin again after a cancellation by asyncio."""
     while True:

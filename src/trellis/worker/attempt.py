@@ -23,6 +23,8 @@ class Stop(Enum):
     TIMEOUT = "timeout"
     #: The engine says that the attempt is no longer ours.
     LOST = "lost"
+    #: The engine has answered its handler that the attempt is over; no renewal has reported it yet.
+    OVER = "over"
     #: The worker stops and the grace is over.
     SHUTDOWN = "shutdown"
     #: It holds a key, and the lease that protects the key can no longer be renewed.
@@ -123,3 +125,12 @@ class Attempt:
             return
         self.stop_reason = reason
         self.task.cancel()
+
+    def found_over(self) -> None:
+        """Note, from any thread, that the engine counts this attempt no more: it settles nothing.
+
+        The handler is not interrupted: it is the one that asked. One that runs on all the same can
+        still be stopped for every other reason.
+        """
+        if self.stop_reason is None:
+            self.stop_reason = Stop.OVER

@@ -268,7 +268,8 @@ class Executor:
         if attempt.stop_reason is None:
             return
         self._roster.has_stopped(attempt)
-        if attempt.stop_reason is Stop.LOST:
+        if attempt.stop_reason is Stop.LOST or attempt.stop_reason is Stop.OVER:
+            # If the engine still has it under this session, a renewal finds it and hands it back.
             self._roster.held.pop(attempt.fence, None)
 
     def _interrupted(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
-from trellis.contract.raised import Cancelled, Stopped
+from trellis.contract.raised import Stopped
 from trellis.core.spans import to_datetime
 from trellis.engines.values import LockHolder
 from trellis.errors import (
@@ -151,7 +151,7 @@ class JobLock:
             if self._held.setdefault(self.name, self._whose) == self._whose:
                 asked = self._desk.take(self._attempt.fence, self.name)
                 yield asked
-                holder = _answer(asked)
+                holder = self._answer(asked)
                 if holder is None and asked.exception() is None:
                     return
             self._look_around(holder)
@@ -162,12 +162,25 @@ class JobLock:
             pause = min(pause * 1.5, _LATE)
 
     def _look_around(self, holder: LockHolder | None) -> None:
-        """Wait no longer if the work is not wanted any more, or not here."""
+        """End the wait if the job was cancelled or the attempt must end."""
         self._bearer.raise_if_cancelled()
         if holder is not None and (holder.session, holder.token) == self._attempt.fence:
-            raise Cancelled  # the engine says so of an attempt that is over
+            self._attempt.found_over()  # so the engine answers an attempt that is over
+            raise Stopped
         if self._bearer.stopping:
             raise Stopped
+
+    def _answer(self, asked: Future[LockHolder | None]) -> LockHolder | None:
+        """Return the lock's holder; None if this attempt has it, or the engine is out of reach."""
+        try:
+            return asked.result()
+        except CancelledError:  # the worker's loop has ended
+            self._attempt.found_over()
+            raise Stopped from None
+        except EngineClosed:
+            raise
+        except EngineUnavailable:
+            return None
 
     def _busy(self, holder: LockHolder | None) -> LockBusy:
         if holder is None:
@@ -195,18 +208,6 @@ class JobLock:
         finally:
             # Only now: who is next in this handler must ask after the lock was given back.
             del self._held[self.name]
-
-
-def _answer(asked: Future[LockHolder | None]) -> LockHolder | None:
-    """Return who has the lock; None if it is ours, or if nobody could be asked."""
-    try:
-        return asked.result()
-    except CancelledError:
-        raise Cancelled from None  # the worker's loop has ended
-    except EngineClosed:
-        raise
-    except EngineUnavailable:
-        return None
 
 
 async def _until_answered(question: Future[Any]) -> None:

@@ -94,7 +94,7 @@ def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | N
     """
     fence, started_at, roll = attempt.fence, attempt.started_at, _random.random()
     match reason:
-        case Stop.LOST:
+        case Stop.LOST | Stop.OVER:
             return None
         case Stop.SHUTDOWN:
             begun = started_at is not None

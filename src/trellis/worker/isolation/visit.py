@@ -97,6 +97,8 @@ class Visit:
                 ask_for(message, self.attempt.fence, desk, self.process.answer)
             case "ended":
                 self.command = wire.read_verdict(message, self.attempt)
+                if self.command is None:
+                    self.attempt.found_over()
                 self.is_worn = bool(message.get("worn"))
                 self.over.set_result(None)
             case _:
