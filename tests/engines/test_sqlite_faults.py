@@ -9,11 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trellis.core.job import SessionId
+from trellis import control
+from trellis.core.commands import Command, Complete, Snooze
+from trellis.core.job import Fence, SessionId
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, encode_policy
 from trellis.core.spans import SECOND
 from trellis.engines import make_engine
@@ -26,6 +29,7 @@ from trellis.errors import (
     DiskFull,
     EngineBusy,
     EngineClosed,
+    EngineError,
     NotATrellisDatabase,
     PayloadInvalid,
     ReadOnlyDatabase,
@@ -33,8 +37,9 @@ from trellis.errors import (
     SchemaTooOld,
     TrellisError,
     UnknownScheme,
+    Unstorable,
 )
-from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker
+from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
 
 
@@ -412,3 +417,36 @@ def test_a_wrong_url_says_how_a_right_one_looks(
 ) -> None:
     with pytest.raises(error, match=hint):
         make_engine(url)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [lambda fence: Snooze(fence, 2**80), lambda fence: Complete(fence, '"' + "x" * 5000 + '"')],
+    ids=["a number too large", "a text too long"],
+)
+async def test_values_that_cannot_be_stored_are_called_so(
+    engine: SqliteEngine, command: Callable[[Fence], Command]
+) -> None:
+    session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+    await engine.create([a_job()])
+    (taken,) = (await engine.claim(session, [a_demand()], 1)).jobs
+    writer = engine._writer
+    assert writer is not None
+    writer._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 4000)
+    with pytest.raises(Unstorable, match="Nothing of this call was stored"):
+        await control.apply_all(engine, [(taken, command(fence_of(taken)))], await engine.now())
+    (record,) = (await engine.load([taken.definition.id])).records
+    assert record == taken
+
+
+async def test_a_file_that_was_moved_elsewhere_does_not_blame_the_values(
+    engine: SqliteEngine, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "jobs.db") as file:
+        file.execute(
+            "create trigger moved before insert on trellis_job "
+            "begin select raise(abort, 'its jobs were moved'); end"
+        )
+    file.close()
+    with pytest.raises(EngineError, match="its jobs were moved"):
+        await engine.create([a_job()])

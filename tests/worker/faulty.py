@@ -18,7 +18,7 @@ from trellis.engines.values import (
     Renewed,
     SessionLost,
 )
-from trellis.errors import EngineUnavailable
+from trellis.errors import EngineUnavailable, Unstorable
 
 
 class FaultyEngine(MemoryEngine):
@@ -27,6 +27,8 @@ class FaultyEngine(MemoryEngine):
     down = False
     disliked: str | None = None
     refused_writes = 0
+    #: A result that makes every commit with it raise this.
+    breaking: tuple[str, Exception] | None = None
     #: Raised by the next commits and notes, one each.
     commit_faults: Sequence[Exception] = ()
     note_faults: Sequence[Exception] = ()
@@ -81,7 +83,9 @@ class FaultyEngine(MemoryEngine):
         for transition in transitions:
             result = getattr(transition.command, "result", None)
             if self.disliked is not None and result == self.disliked:
-                raise ValueError(f"cannot store {result}")
+                raise Unstorable(f"cannot store {result}")
+            if self.breaking is not None and result == self.breaking[0]:
+                raise self.breaking[1]
         return await super().commit(transitions)
 
     def _check(self) -> None:

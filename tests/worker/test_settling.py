@@ -8,12 +8,15 @@ import threading
 import pytest
 
 from tests.worker.faulty import FaultyEngine, eventually
-from tests.worker.test_leases import create, record, service_of, worker
+from tests.worker.test_leases import create, kinds, record, service_of, worker
 from trellis import ActiveJob, PerKey, Retry, control
 from trellis.contract.settings import WorkerSettings
 from trellis.core.commands import Cancel
+from trellis.core.job import JobId
+from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.errors import EngineError, OutcomeUnknown, ReadOnlyDatabase
+from trellis.worker import settler
 
 FOR_HOURS = WorkerSettings().with_options(lease="3h", poll="20ms", grace="1s")
 
@@ -35,6 +38,98 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone() -> None:
     assert offender.error is not None
     assert offender.error.code == "unstorable"
     assert "cannot store 7" in offender.error.message
+
+
+@pytest.mark.parametrize("fault", [MemoryError, OSError, RuntimeError])
+async def test_an_unexpected_exception_while_storing_is_tried_again(
+    fault: type[Exception],
+) -> None:
+    async def echo(number: int) -> int:
+        return number
+
+    service = service_of(echo, retry=Retry.never())
+    engine = FaultyEngine()
+    engine.commit_faults = [fault("not now"), fault("not now either")]
+    job_id = await create(engine, service.find("echo"), 7)
+    async with worker(engine, service) as supervisor:
+        await eventually(lambda: supervisor.settled == 1)
+    assert (await record(engine, job_id)).head.state is State.COMPLETED
+    (outcome,) = await engine.outcomes(job_id)
+    assert outcome.result == "7"
+
+
+async def test_an_outcome_that_cannot_be_stored_is_handed_back_and_the_others_are_stored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settler, "_PATIENCE", (0.001,))
+
+    async def echo(number: int) -> int:
+        return number
+
+    service = service_of(echo, retry=Retry.never(), on_shutdown="fail", on_lost="fail")
+    engine = FaultyEngine()
+    engine.breaking = "7", RuntimeError("no thread can be started")
+    ids = [await create(engine, service.find("echo"), number) for number in range(20)]
+    async with worker(engine, service) as supervisor:
+        await eventually(lambda: supervisor.settled == 20)
+        ids.append(await create(engine, service.find("echo"), 20))
+        await eventually(lambda: supervisor.settled == 21)
+    records = [await record(engine, job_id) for job_id in ids]
+    assert [each.head.state for each in records].count(State.COMPLETED) == 20
+    returned = records[7].head
+    assert returned.state is State.RETRY
+    assert (returned.attempt, returned.claims, returned.error) == (0, 1, None)
+    assert "handed back: RuntimeError: no thread can be started" in caplog.text
+
+
+async def test_a_hand_back_that_cannot_be_stored_either_is_tried_until_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settler, "_PATIENCE", (0.001,))
+    monkeypatch.setattr(settler, "_LATER", SECOND // 100)
+
+    async def echo(number: int) -> int:
+        return number
+
+    service = service_of(echo, retry=Retry.never(), on_lost="fail")
+    engine = FaultyEngine()
+    engine.commit_faults = [MemoryError(f"for the {number}th time") for number in range(30)]
+    job_id = await create(engine, service.find("echo"), 7)
+    async with worker(engine, service):
+        await eventually(lambda: _has_ended(engine, job_id))
+    assert not engine.commit_faults
+    assert await kinds(engine, job_id) == ["created", "started", "retry", "started", "completed"]
+
+
+async def test_a_key_stays_taken_when_a_handler_that_runs_on_is_handed_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settler, "_PATIENCE", (0.001,))
+    go_on = threading.Event()
+    begun: list[str] = []
+
+    def work(name: str) -> None:
+        begun.append(name)
+        if name == "first":
+            go_on.wait(20)
+
+    options = {"per_key": PerKey.in_turn("only"), "timeout": "10ms", "retry": Retry.never()}
+    service = service_of(work, **options)  # type: ignore[arg-type]
+    engine = FaultyEngine()
+    engine.commit_faults = [RuntimeError("not now")] * settler._TRIES
+    async with worker(engine, service, FOR_HOURS) as supervisor:
+        first = await create(engine, service.find("work"), "first")
+        await eventually(lambda: begun == ["first"])
+        second = await create(engine, service.find("work"), "second")
+        await eventually(lambda: supervisor.settled == 1)
+        assert (await record(engine, first)).head.state is State.RETRY
+        assert begun == ["first"]
+        go_on.set()
+        await eventually(lambda: _has_ended(engine, second))
+
+
+async def _has_ended(engine: FaultyEngine, job_id: JobId) -> bool:
+    return (await record(engine, job_id)).head.state is State.COMPLETED
 
 
 async def test_notes_wait_for_the_engine_and_settlements_wait_for_notes() -> None:

@@ -1,8 +1,10 @@
-"""Recording how attempts ended: whatever has come since the last batch forms the next one.
+"""Recording how attempts ended: all settlements that wait form the next batch.
 
-Nothing is dropped. While anything is wrong with the engine, settlements wait and are tried again; a
-batch refused for what it contains is split until the offender is alone, which is then settled as
-unstorable. An attempt leaves the roster only here, once the engine has answered.
+Nothing is dropped. While the engine is unavailable, settlements wait and are tried again. A batch
+that the engine refuses because of its values is split until the offender is alone, which is then
+settled as unstorable. Any other exception says nothing about the job: the batch is tried again a
+few times, then split, and an attempt that cannot be settled alone either is handed back. An attempt
+leaves the roster only here, once the engine has answered.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from trellis import control
 from trellis.control import Applied, Contended, Result
 from trellis.core.commands import Complete, FencedCommand
 from trellis.core.lifecycle import Stale
+from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.errors import EngineError
+from trellis.errors import EngineError, PayloadInvalid, Unstorable
 from trellis.worker import verdict
 from trellis.worker.attempt import Attempt
 from trellis.worker.engine_time import EngineTime
@@ -29,6 +32,11 @@ from trellis.worker.roster import Roster
 
 _MOST: Final = 500
 _PATIENCE: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
+#: How often a batch is tried when storing it raises what the engine has no name for.
+_TRIES: Final = len(_PATIENCE)
+#: When a job that was handed back is due, and when a hand-back that failed is tried again.
+_LATER: Final = 10 * SECOND
+_ABOUT_THE_VALUES: Final = (Unstorable, PayloadInvalid)
 _logger = logging.getLogger(__name__)
 
 Settlement: TypeAlias = tuple[Attempt, FencedCommand]
@@ -75,7 +83,7 @@ class Settler:
                 self._news.clear()
                 self._done.set()
 
-    async def _settle(self, batch: Sequence[Settlement]) -> None:
+    async def _settle(self, batch: Sequence[Settlement], tries: int = _TRIES) -> None:
         failures = 0
         while True:
             try:
@@ -83,13 +91,22 @@ class Settler:
             except EngineError as error:
                 if not failures:
                     _logger.warning("%d settlements wait for the engine: %s", len(batch), error)
-                await asyncio.sleep(_PATIENCE[min(failures, len(_PATIENCE) - 1)])
-                failures += 1
-            except Exception as error:  # noqa: BLE001 - one bad settlement must not stop the others
-                await self._split(batch, error)
+            except _ABOUT_THE_VALUES as error:
+                await self._split(batch, error, tries)
                 return
+            except Exception as error:  # noqa: BLE001 - no fault may stop the other settlements
+                tries -= 1
+                if tries <= 0:
+                    await self._split(batch, error, tries)
+                    return
+                _logger.warning(
+                    "Storing %d settlements failed and is tried again: %s: %s",
+                    len(batch), type(error).__name__, error,
+                )  # fmt: skip
             else:
                 return
+            await asyncio.sleep(_PATIENCE[min(failures, len(_PATIENCE) - 1)])
+            failures += 1
 
     async def _commit(self, batch: Sequence[Settlement]) -> None:
         if self._notes.pending:
@@ -123,19 +140,33 @@ class Settler:
         if (is_over or not command.stopped) and not attempt.running:
             self._roster.has_stopped(attempt)
 
-    async def _split(self, batch: Sequence[Settlement], error: Exception) -> None:
+    async def _split(self, batch: Sequence[Settlement], error: Exception, tries: int) -> None:
         if len(batch) > 1:
             middle = len(batch) // 2
-            await self._settle(batch[:middle])
-            await self._settle(batch[middle:])
+            await self._settle(batch[:middle], tries)
+            await self._settle(batch[middle:], tries)
             return
         ((attempt, command),) = batch
-        if _is_unstorable(command):
-            _logger.error("Job %s cannot be settled: %s", attempt.record.definition.id, error)
-            self._roster.held.pop(attempt.fence, None)
-            return
-        message = f"The outcome could not be stored: {type(error).__name__}: {error}"
-        await self._settle([(attempt, verdict.failed_for_good(attempt, "unstorable", message))])
+        if isinstance(error, _ABOUT_THE_VALUES) and not _is_unstorable(command):
+            message = f"The outcome could not be stored: {type(error).__name__}: {error}"
+            failed = verdict.failed_for_good(attempt, "unstorable", message)
+            await self._settle([(attempt, failed)], tries)
+        else:
+            await self._hand_back(attempt, command, error)
+
+    async def _hand_back(self, attempt: Attempt, command: FencedCommand, error: Exception) -> None:
+        _logger.error(
+            "The outcome of job %s cannot be stored, so its attempt is handed back: %s: %s",
+            attempt.record.definition.id, type(error).__name__, error,
+        )  # fmt: skip
+        returned = verdict.not_stored(attempt, _LATER, ended=command.stopped)
+        try:
+            await self._commit([(attempt, returned)])
+        except Exception as failure:  # noqa: BLE001 - it stays in the roster until this succeeds
+            _logger.warning("Job %s cannot be handed back yet: %s",
+                            attempt.record.definition.id, failure)  # fmt: skip
+            loop = asyncio.get_running_loop()
+            loop.call_later(_LATER / SECOND, self.put, attempt, returned)
 
 
 def _is_unstorable(command: FencedCommand) -> bool:

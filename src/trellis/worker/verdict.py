@@ -74,6 +74,17 @@ def not_started(attempt: Attempt, delay: Micros) -> FencedCommand:
     return commands.Snooze(attempt.fence, delay)
 
 
+def not_stored(attempt: Attempt, delay: Micros, *, ended: bool) -> FencedCommand:
+    """Hand back an attempt whose outcome could not be stored; the job is not to blame.
+
+    `ended` is False while the handler may still run.
+    """
+    fence, started_at = attempt.fence, attempt.started_at
+    if ended:
+        return commands.Snooze(fence, delay, started_at)
+    return commands.Release(fence, begun=False, started_at=started_at, stopped=False)
+
+
 def crashed(attempt: Attempt, evidence: str) -> FencedCommand:
     """Settle an attempt whose process died under it and held nothing else."""
     return commands.Crash(attempt.fence, storable(evidence, 4096), roll=_random.random())

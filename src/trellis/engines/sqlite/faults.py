@@ -14,6 +14,7 @@ from trellis.errors import (
     OutcomeUnknown,
     PayloadInvalid,
     ReadOnlyDatabase,
+    Unstorable,
 )
 
 _PRIMARY = 0xFF  # extended result codes keep the primary one in the low byte
@@ -70,6 +71,10 @@ def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> 
 
 def typed(error: Exception, path: Path) -> Exception:
     """Return what a failed call raises: SQLite's and Python's own errors in our words."""
+    if _is_about_the_values(error):
+        refusal = Unstorable(f"{path} cannot store this: {error}. Nothing of this call was stored.")
+        refusal.__cause__ = error
+        return refusal
     if isinstance(error, sqlite3.Error):
         translated = translate(error, path)
         translated.__cause__ = error
@@ -80,6 +85,14 @@ def typed(error: Exception, path: Path) -> Exception:
             "Nothing of this call was stored; remove or replace it."
         )
     return error
+
+
+def _is_about_the_values(error: Exception) -> bool:
+    """Return whether the same values would be refused again: too long, too large, a constraint."""
+    if isinstance(error, sqlite3.IntegrityError):
+        # A trigger speaks of the whole file: its jobs were moved to another store.
+        return error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_TRIGGER
+    return isinstance(error, sqlite3.DataError | OverflowError)
 
 
 def _code(error: sqlite3.Error) -> int:

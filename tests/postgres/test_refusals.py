@@ -1,0 +1,47 @@
+"""What the server refuses, and the error that a caller gets for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.postgres.steps import fresh, opened
+from tests.servers.databases import Databases
+from trellis import control
+from trellis.core.commands import Command, Complete, Snooze
+from trellis.core.job import Fence
+from trellis.core.spans import SECOND
+from trellis.errors import PayloadInvalid, TrellisError, Unstorable
+from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+
+pytestmark = pytest.mark.on_postgres(18)
+
+
+@pytest.fixture
+def url(postgres_server: Databases) -> Iterator[str]:
+    url = fresh(postgres_server)
+    yield url
+    postgres_server.drop(url)
+
+
+@pytest.mark.parametrize(
+    ("command", "refusal"),
+    [
+        (lambda fence: Snooze(fence, 2**80), Unstorable),
+        (lambda fence: Complete(fence, '"\0"'), PayloadInvalid),
+        (lambda fence: Complete(fence, '"\ud800"'), PayloadInvalid),
+    ],
+    ids=["a number too large", "U+0000", "a lone surrogate"],
+)
+async def test_values_that_cannot_be_stored_are_called_so(
+    url: str, command: Callable[[Fence], Command], refusal: type[TrellisError]
+) -> None:
+    async with opened(url) as engine:
+        session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+        await engine.create([a_job()])
+        (taken,) = (await engine.claim(session, [a_demand()], 1)).jobs
+        with pytest.raises(refusal, match="Nothing of this call was stored"):
+            await control.apply_all(engine, [(taken, command(fence_of(taken)))], await engine.now())
+        (record,) = (await engine.load([taken.definition.id])).records
+        assert record == taken
