@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from trellis.service import Declaration, Service
     from trellis.worker.active import ActiveJob
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "trellis.client.answers": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
     "trellis.client.history": ("JobEvent", "JobLogLine"),
@@ -142,6 +144,7 @@ __all__ = [
     "TransactionRefused",
     "TrellisError",
     "WaitTimeout",
+    "__version__",
     "connect",
 ]
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import rich_click as click
 
+from trellis import __version__
 from trellis.cli.exits import OK, report
 from trellis.cli.lazy import LazyGroup
 
@@ -36,7 +37,7 @@ _COMMANDS: Final = (
     names=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="trellis-jobs", prog_name="trellis")
+@click.version_option(__version__, prog_name="trellis")
 def trellis() -> None:
     """Durable jobs for Python services.
 
