@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trellis.engines.port import Engine
 
 _KNOWN = "sqlite:///path/to/jobs.db, postgresql://host/database or memory://"
-_PLANNED = {"nats": "nats", "https": "remote"}
+_PLANNED = ("nats", "https")
 
 
 def make_engine(url: str, *, create: bool = True) -> Engine:
@@ -38,8 +38,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
         return _postgres(url)
     if scheme in _PLANNED:
         raise CapabilityMissing(
-            f"This version of Trellis has no {scheme}:// engine yet; it will come with the extra "
-            f"trellis-jobs[{_PLANNED[scheme]}]. Use sqlite:///trellis.db until then."
+            f"This version of Trellis has no {scheme}:// engine yet. Use {_KNOWN}."
         )
     raise UnknownScheme(f"Trellis does not know {scheme}:// URLs. Use {_KNOWN}.")
 
