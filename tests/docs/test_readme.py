@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[2]
 GUIDES = [
     page for page in sorted((ROOT / "docs/guides").glob("*.md")) if "```text" in page.read_text()
 ]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def hello() -> str:
