@@ -11,6 +11,8 @@ tables keyed by it) and each message says what happened and what to do next.
     │   ├── UnknownService
     │   ├── UnknownJobType
     │   ├── UnsupportedDatabase
+    │   ├── AddressUnusable       an EngineError, too
+    │   ├── CalledDirectly
     │   └── CalledFromLoop
     ├── AdmissionError            a job was not accepted; nothing was stored
     │   ├── PayloadInvalid
@@ -34,24 +36,34 @@ tables keyed by it) and each message says what happened and what to do next.
     │       ├── JobExpired
     │       ├── JobDead
     │       └── JobReplaced
-    ├── LockBusy                  somebody else has the lock
+    ├── LockBusy                  another job or worker has the lock
     ├── NotFound                  an operator named something that is not there
     │   ├── KeyNotFound
     │   └── WorkerNotFound
     ├── MoveRefused               jobs cannot be moved to another store now
-    └── EngineError               the store could not do what was asked
-        ├── EngineUnavailable     may work later; nothing was lost
-        │   ├── EngineBusy
-        │   ├── DiskFull
-        │   └── EngineClosed
-        ├── ReadOnlyDatabase
-        ├── DatabaseMissing
-        ├── NotATrellisDatabase
-        ├── SchemaTooNew
-        ├── SchemaTooOld
-        ├── OutcomeUnknown
-        ├── TransactionRefused
-        └── CapabilityMissing
+    ├── Unstorable                the store refuses the values, and would refuse them again
+    ├── EngineError               the store could not do what was asked
+    │   ├── EngineUnavailable     may work later; nothing was lost
+    │   │   ├── EngineBusy
+    │   │   ├── DiskFull
+    │   │   └── EngineClosed
+    │   ├── AccessDenied
+    │   ├── ReadOnlyDatabase
+    │   ├── DatabaseMissing
+    │   ├── NotATrellisDatabase
+    │   ├── SchemaTooNew
+    │   ├── SchemaTooOld
+    │   ├── OutcomeUnknown
+    │   ├── TransactionRefused
+    │   └── CapabilityMissing
+    └── SandboxError              in `trellis.testing`: a test left something undone
+        ├── HandlerFailed
+        ├── HandlerMissing
+        ├── SandboxStuck
+        └── JobsLeft
+
+What a handler raises to decide about its own job (`Fail`, `RetryIn`, `Snooze`, `Cancelled`) is no
+error and no part of the tree.
 """
 
 from __future__ import annotations
@@ -105,6 +117,12 @@ class CalledFromLoop(ConfigurationError, RuntimeError):
     """A `_sync` method was called where it would block an event loop; await its twin."""
 
     code = "called_from_loop"
+
+
+class CalledDirectly(ConfigurationError, TypeError):
+    """A job was called like a function, which would not have created anything."""
+
+    code = "called_directly"
 
 
 class AdmissionError(TrellisError):
@@ -207,13 +225,13 @@ class ConflictPersists(JobError):
 
 
 class WaitTimeout(JobError):
-    """The job had not ended when the given time was over; it goes on by itself."""
+    """The job had not ended when the given time was over; it runs on."""
 
     code = "wait_timeout"
 
 
 class TransactionOpen(JobError):
-    """This would wait for ever for a transaction that only the caller can commit."""
+    """This would wait without end for a transaction that only the caller can commit."""
 
     code = "transaction_open"
 
@@ -255,7 +273,7 @@ class JobReplaced(JobNotCompleted):
 
 
 class LockBusy(TrellisError):
-    """Somebody else has the lock, and the given time to wait for it is over."""
+    """Another job or worker has the lock, and the given time to wait for it is over."""
 
     code = "lock_busy"
 
@@ -317,7 +335,7 @@ class EngineUnavailable(EngineError):
 
 
 class EngineBusy(EngineUnavailable):
-    """Somebody else held the database lock for longer than the busy timeout."""
+    """A lock was not free in time, or a statement took too long. Nothing was stored; try again."""
 
     code = "engine_busy"
 
@@ -334,8 +352,14 @@ class EngineClosed(EngineUnavailable):
     code = "engine_closed"
 
 
+class AccessDenied(EngineError):
+    """The server does not let this user in, or does not let it do this: check user and roles."""
+
+    code = "access_denied"
+
+
 class ReadOnlyDatabase(EngineError):
-    """The database does not let us in or cannot be written: its file, its folder, its roles."""
+    """The database cannot be written: a file or folder without permission, or a standby."""
 
     code = "read_only"
 
@@ -347,7 +371,7 @@ class DatabaseMissing(EngineError):
 
 
 class NotATrellisDatabase(EngineError):
-    """The file is not a SQLite database, or belongs to another program."""
+    """What the URL names has no Trellis tables, or none that this Trellis made."""
 
     code = "not_a_database"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
@@ -216,3 +216,17 @@ def test_tables_of_another_version_are_told_with_what_to_run(command: Run, url: 
     assert "Run: trellis migrate --url" in older.err
     assert "has schema version 999; this Trellis knows versions up to" in newer.err
     assert "Upgrade trellis-jobs" in newer.err
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("jobs", "list")])
+def test_a_wrong_password_is_named_with_what_to_check(
+    command: Run, url: str, words: tuple[str, ...]
+) -> None:
+    password = urlsplit(url).password
+    if not password:
+        pytest.skip("the server takes every user without a password")
+    ran = command(*words, "--url", url.replace(password, "guessed"))
+    assert ran.code == 5
+    assert "does not let this user in" in ran.err
+    assert "Check the user and password of the URL" in ran.err
+    assert "guessed" not in ran.out + ran.err

@@ -24,11 +24,11 @@ from trellis.core.spans import SECOND
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Accepted, Coalesced, Rejected
 from trellis.errors import (
+    AccessDenied,
     EngineBusy,
     EngineError,
     NotATrellisDatabase,
     PayloadInvalid,
-    ReadOnlyDatabase,
     TransactionOpen,
     TransactionRefused,
 )
@@ -279,7 +279,7 @@ async def test_a_caller_who_may_not_write_our_tables_is_told_so(
 ) -> None:
     with psycopg.connect(url) as connection:
         connection.execute("set local role pg_monitor")
-        with pytest.raises(ReadOnlyDatabase, match="docs/operations/postgresql"):
+        with pytest.raises(AccessDenied, match="docs/operations/postgresql"):
             engine.create_within(connection, [a_job()])
         connection.execute("select 1")
 

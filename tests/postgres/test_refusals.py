@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,7 +13,7 @@ from trellis import control
 from trellis.core.commands import Command, Complete, Snooze
 from trellis.core.job import Fence
 from trellis.core.spans import SECOND
-from trellis.errors import PayloadInvalid, TrellisError, Unstorable
+from trellis.errors import AccessDenied, PayloadInvalid, TrellisError, Unstorable
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 pytestmark = pytest.mark.on_postgres(18)
@@ -23,6 +24,28 @@ def url(postgres_server: Databases) -> Iterator[str]:
     url = fresh(postgres_server)
     yield url
     postgres_server.drop(url)
+
+
+def replaced(url: str, user: str, password: str) -> str:
+    """Return the URL with another user and password."""
+    _, _, place = url.partition("@")
+    return f"postgresql://{user}:{password}@{place}"
+
+
+@pytest.mark.parametrize(("user", "password"), [(None, "guessed"), ("unknown", None)])
+async def test_a_user_whom_the_server_does_not_let_in_is_told_what_to_check(
+    url: str, user: str | None, password: str | None
+) -> None:
+    given = urlsplit(url)
+    if not given.password:
+        pytest.skip("the server takes every user without a password")
+    wrong = replaced(url, user or str(given.username), password or given.password)
+    with pytest.raises(AccessDenied, match="Check the user and password of the URL") as raised:
+        async with opened(wrong):
+            pass
+    assert "Nothing was stored" in str(raised.value)
+    assert str(given.password) not in str(raised.value)
+    assert "guessed" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

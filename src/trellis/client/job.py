@@ -21,7 +21,7 @@ from trellis.contract.options import check_options
 from trellis.core.job import JobId, NewJob
 from trellis.engines import values
 from trellis.engines.values import CreateResult
-from trellis.errors import AdmissionError, ConfigurationError
+from trellis.errors import AdmissionError, CalledDirectly
 from trellis.portal import portal, synced
 
 P_contra = TypeVar("P_contra", contravariant=True)
@@ -46,10 +46,6 @@ _ELSEWHERE: Final = frozenset(
 )
 
 RunInline = Callable[[JobType, object], Coroutine[Any, Any, Any]]
-
-
-class CalledDirectly(ConfigurationError, TypeError):
-    """A job was called like a function, which would not have created anything."""
 
 
 class Job(Generic[P_contra, R_co]):

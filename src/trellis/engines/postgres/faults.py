@@ -14,6 +14,7 @@ import asyncpg
 from trellis.engines.postgres.address import Address
 from trellis.engines.urls import as_argument
 from trellis.errors import (
+    AccessDenied,
     AddressUnusable,
     DatabaseMissing,
     DiskFull,
@@ -62,9 +63,9 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
             f"There is no such database: {where}. Create it (createdb), then run `trellis migrate`."
         )
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
-        return ReadOnlyDatabase(
-            f"PostgreSQL does not let this user in at {where}: {_said(error)} Check the user and "
-            "password of the URL."
+        return AccessDenied(
+            f"PostgreSQL does not let this user in at {where}: {_said(error)} Nothing was stored. "
+            "Check the user and password of the URL, and the server's pg_hba.conf."
         )
     if isinstance(error, asyncpg.ClientConfigurationError | ValueError | ssl.SSLError):
         return AddressUnusable(f"{where} cannot be used: {_said(error)}")
@@ -101,7 +102,7 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
             f"trellis migrate --url {as_argument(address.url)}"
         )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return ReadOnlyDatabase(
+        return AccessDenied(
             f"This user may not do that at {where}: {_said(error)} See the roles in "
             "docs/operations/postgresql.md."
         )

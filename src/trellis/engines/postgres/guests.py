@@ -24,9 +24,9 @@ from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.wires import GuestWire, wire_for
 from trellis.engines.values import CreateResult
 from trellis.errors import (
+    AccessDenied,
     EngineBusy,
     EngineError,
-    ReadOnlyDatabase,
     TransactionRefused,
     TrellisError,
 )
@@ -185,7 +185,7 @@ def _in_words(error: BaseException, address: Address, wire: GuestWire) -> BaseEx
     where = address.shown
     match wire.sqlstate(error):
         case "42501":
-            return ReadOnlyDatabase(
+            return AccessDenied(
                 f"The user of your connection may not create jobs at {where}: {error}. Nothing of "
                 "it is left in your transaction. See the roles in docs/operations/postgresql.md."
             )
