@@ -20,11 +20,18 @@ if TYPE_CHECKING:
     from trellis.core.retry import Retry
     from trellis.core.states import State
     from trellis.errors import (
+        AccessDenied,
         AdmissionError,
         AmbiguousId,
+        CalledDirectly,
         CalledFromLoop,
+        CommandRejected,
         ConfigurationError,
+        ConflictPersists,
+        DiskFull,
         Draining,
+        EngineBusy,
+        EngineClosed,
         EngineError,
         EngineUnavailable,
         IdempotencyMismatch,
@@ -38,12 +45,17 @@ if TYPE_CHECKING:
         KeyBusy,
         KeyUnresolved,
         LockBusy,
+        OutcomeUnknown,
         PayloadInvalid,
         PayloadTooLarge,
         QueueFull,
+        ReadOnlyDatabase,
+        SchemaTooNew,
+        SchemaTooOld,
         TransactionOpen,
         TransactionRefused,
         TrellisError,
+        Unstorable,
         WaitTimeout,
     )
     from trellis.operations.operator import Operator, connect
@@ -52,6 +64,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+#: Where a public name is defined; those that are not named here are errors.
 _HOMES = {
     "trellis.client.answers": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
     "trellis.client.history": ("JobEvent", "JobLogLine"),
@@ -62,33 +75,6 @@ _HOMES = {
     "trellis.core.context": ("Context",),
     "trellis.core.retry": ("Retry",),
     "trellis.core.states": ("State",),
-    "trellis.errors": (
-        "AdmissionError",
-        "AmbiguousId",
-        "CalledFromLoop",
-        "ConfigurationError",
-        "Draining",
-        "EngineError",
-        "EngineUnavailable",
-        "IdempotencyMismatch",
-        "JobCancelled",
-        "JobDead",
-        "JobExpired",
-        "JobFailed",
-        "JobNotCompleted",
-        "JobNotFound",
-        "JobReplaced",
-        "KeyBusy",
-        "KeyUnresolved",
-        "LockBusy",
-        "PayloadInvalid",
-        "PayloadTooLarge",
-        "QueueFull",
-        "TransactionOpen",
-        "TransactionRefused",
-        "TrellisError",
-        "WaitTimeout",
-    ),
     "trellis.operations.operator": ("Operator", "connect"),
     "trellis.service": ("Declaration", "Service"),
     "trellis.worker.active": ("ActiveJob",),
@@ -97,17 +83,24 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Accepted",
+    "AccessDenied",
     "ActiveJob",
     "AdmissionError",
     "AmbiguousId",
     "Answer",
+    "CalledDirectly",
     "CalledFromLoop",
     "Cancelled",
     "Coalesced",
+    "CommandRejected",
     "ConfigurationError",
+    "ConflictPersists",
     "Context",
     "Declaration",
+    "DiskFull",
     "Draining",
+    "EngineBusy",
+    "EngineClosed",
     "EngineError",
     "EngineUnavailable",
     "Fail",
@@ -128,14 +121,18 @@ __all__ = [
     "KeyUnresolved",
     "LockBusy",
     "Operator",
+    "OutcomeUnknown",
     "PayloadInvalid",
     "PayloadTooLarge",
     "PerKey",
     "QueueFull",
+    "ReadOnlyDatabase",
     "Rejected",
     "Replaced",
     "Retry",
     "RetryIn",
+    "SchemaTooNew",
+    "SchemaTooOld",
     "Service",
     "Snooze",
     "State",
@@ -143,6 +140,7 @@ __all__ = [
     "TransactionOpen",
     "TransactionRefused",
     "TrellisError",
+    "Unstorable",
     "WaitTimeout",
     "__version__",
     "connect",
@@ -150,9 +148,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - type checkers read the imports above
-    home = _HOME_OF.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'trellis' has no attribute {name!r}")
+    home = _HOME_OF.get(name, "trellis.errors")
     value = globals()[name] = getattr(import_module(home), name)
     return value
 
