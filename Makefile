@@ -11,10 +11,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults age check bench bench-peers bench-postgres format docs constraints clean
+.PHONY: help demo test faults age check bench bench-peers bench-postgres format docs constraints release-check clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep keeps the files)
 	@$(BIN)/trellis demo $(ARGS)
@@ -70,6 +70,9 @@ constraints: ## Pin the newest versions of everything in constraints.txt
 	{ echo '# Every version of the development install, made by `make constraints`; do not edit.'; \
 	  LC_ALL=C sort -f "$$scratch/frozen"; } > "$$scratch/constraints.txt" && \
 	cp "$$scratch/constraints.txt" constraints.txt
+
+release-check: $(DEV) ## Build the distributions, install the wheel elsewhere, run hello and the demo
+	@$(BIN)/python tools/check_release.py
 
 clean: ## Remove the virtual environment, caches and build results
 	@rm -rf $(VENV) .peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
