@@ -90,7 +90,7 @@ def test_type_checkers_see_the_names_that_can_be_imported(module: ModuleType) ->
 
 def test_a_name_that_is_not_public_is_not_found() -> None:
     with pytest.raises(AttributeError, match="'trellis' has no attribute 'UnknownScheme'"):
-        _ = trellis.UnknownScheme  # type: ignore[attr-defined]
+        _ = trellis.UnknownScheme
 
 
 def test_importing_the_package_loads_none_of_its_modules() -> None:

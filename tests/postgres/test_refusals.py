@@ -33,7 +33,7 @@ def replaced(url: str, user: str, password: str) -> str:
 
 
 @pytest.mark.parametrize(("user", "password"), [(None, "guessed"), ("unknown", None)])
-async def test_a_user_whom_the_server_does_not_let_in_is_told_what_to_check(
+async def test_a_refused_user_gets_an_error_that_says_what_to_check(
     url: str, user: str | None, password: str | None
 ) -> None:
     given = urlsplit(url)
