@@ -1,32 +1,76 @@
-"""Whether a job may come into its key: the whole decision table, written out by hand."""
+"""Whether a new job is stored: the order of the checks and the whole table of a key."""
 
 from __future__ import annotations
 
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from trellis.core.admission import (
     Admit,
+    CheckKey,
     Coalesce,
+    Facts,
     KeyFacts,
     Reason,
     Reject,
+    Repeat,
     Replace,
+    admit,
     admit_key,
     check_new_job,
     revive_key,
 )
 from trellis.core.job import JobId, NewJob
 from trellis.core.keys import hash_key
-from trellis.core.policy import KeyPolicy, WhenFull
+from trellis.core.policy import KeyPolicy, Policy, WhenFull
 from trellis.errors import ConfigurationError, InvalidName
 from trellis.testing.builders import a_job, a_keyed_job
 
 HOLDER: Final = JobId("holder")
 NEWEST: Final = JobId("newest")
 OLDEST: Final = JobId("oldest")
+
+
+EARLIER: Final = JobId("earlier")
+NEW: Final = a_keyed_job("user/7", KeyPolicy("user/{id}", 1, 0), payload="1")
+ASKED: Final = (NEW.service, NEW.type, NEW.payload)
+
+#: Every value of each fact with the decision it leads to, in the order of the checks; None where
+#: the next check decides.
+CHECKS: Final[dict[str, list[tuple[Any, object]]]] = {
+    "same_id": [
+        (None, None),
+        (ASKED, Repeat()),
+        (("other", *ASKED[1:]), Reject(Reason.JOB_ID_TAKEN, NEW.id)),
+        ((ASKED[0], "other", ASKED[2]), Reject(Reason.JOB_ID_TAKEN, NEW.id)),
+        ((*ASKED[:2], "2"), Reject(Reason.JOB_ID_TAKEN, NEW.id)),
+    ],
+    "same_idempotency": [
+        (None, None),
+        ((EARLIER, "1"), Coalesce(EARLIER, Reason.SAME_IDEMPOTENCY_KEY)),
+        ((EARLIER, "2"), Reject(Reason.IDEMPOTENCY_MISMATCH, EARLIER)),
+    ],
+    "same_dedupe": [(None, None), (EARLIER, Coalesce(EARLIER, Reason.SAME_DEDUPE_KEY))],
+    "draining": [(False, None), (True, Reject(Reason.DRAINING, None))],
+}
+
+
+@pytest.mark.parametrize("limits", [None, (1, 0, "reject"), (1, None, "reject"), (1, 0, "wait")])
+def test_the_first_check_that_applies_decides(
+    limits: tuple[int, int | None, WhenFull] | None,
+) -> None:
+    rule = None if limits is None else KeyPolicy("user/{id}", *limits)
+    new = NEW._replace(policy=Policy(key=rule), key_hash=NEW.key_hash if rule else None)
+    at_last: object = Admit()
+    if rule is not None and limits == (1, 0, "reject"):
+        at_last = CheckKey(rule, str(NEW.key_hash))
+    for case in product(*CHECKS.values()):
+        facts = Facts(**dict(zip(CHECKS, (value for value, _ in case), strict=True)))
+        decisions = [decision for _, decision in case if decision is not None]
+        assert admit(new, facts) == (decisions[0] if decisions else at_last), facts
+        assert type(admit(new, facts)) is type(decisions[0] if decisions else at_last), facts
 
 
 def _facts(held: int, waiting: int, replaceable: bool) -> KeyFacts:
@@ -78,10 +122,10 @@ def test_while_there_is_room_every_policy_lets_the_job_in(
         ("reject", _facts(1, 1, True), Reject(Reason.QUEUE_FULL, HOLDER)),
         ("reject", _facts(0, 1, True), Reject(Reason.QUEUE_FULL, NEWEST)),
         ("reject", _facts(0, 1, False), Reject(Reason.QUEUE_FULL, None)),
-        ("coalesce", _facts(1, 0, False), Coalesce(HOLDER)),
-        ("coalesce", _facts(1, 1, True), Coalesce(NEWEST)),
-        ("coalesce", _facts(1, 1, False), Coalesce(HOLDER)),
-        ("coalesce", _facts(0, 1, True), Coalesce(NEWEST)),
+        ("coalesce", _facts(1, 0, False), Coalesce(HOLDER, Reason.KEY_BUSY)),
+        ("coalesce", _facts(1, 1, True), Coalesce(NEWEST, Reason.KEY_BUSY)),
+        ("coalesce", _facts(1, 1, False), Coalesce(HOLDER, Reason.KEY_BUSY)),
+        ("coalesce", _facts(0, 1, True), Coalesce(NEWEST, Reason.KEY_BUSY)),
         ("coalesce", _facts(0, 1, False), Reject(Reason.QUEUE_FULL, None)),
         ("replace-oldest", _facts(1, 1, True), Replace(OLDEST)),
         ("replace-oldest", _facts(1, 0, True), Replace(OLDEST)),

@@ -1,8 +1,11 @@
-"""Whether a new job of a key may come in: the engine gathers the facts, this decides.
+"""Whether a new job is stored: an engine gathers the facts, `admit` decides.
 
-A key holds at most `active` + `queued` live jobs. `coalesce` and `replace-oldest` are asked only
-when it is full, so a job is never merged or replaced while there is room. The order of `create`'s
-checks is: same id, same idempotency key, same dedupe key, draining queue, key.
+The order of the checks is: same id, same idempotency key, same dedupe key, draining queue, key.
+The first check that applies decides. Facts of a key are asked for last and only when they matter
+(`CheckKey`), because an engine needs a lock or several statements to gather them.
+
+A key holds at most `active` + `queued` live jobs. `coalesce` and `replace-oldest` apply only when
+it is full, so a job is never merged or replaced while there is room.
 """
 
 from __future__ import annotations
@@ -33,6 +36,19 @@ class Reason(StrEnum):
     SAME_DEDUPE_KEY = "same_dedupe_key"
 
 
+class Facts(NamedTuple):
+    """What an engine knows about a request; each of these stays true until the job is stored."""
+
+    #: Service, type and payload of the stored job that has the same id.
+    same_id: tuple[str, str, str] | None = None
+    #: Id and payload of the stored job of this type that has the same idempotency key.
+    same_idempotency: tuple[JobId, str] | None = None
+    #: The live job of this type that has the same dedupe key.
+    same_dedupe: JobId | None = None
+    #: The request's queue accepts nothing new.
+    draining: bool = False
+
+
 class KeyFacts(NamedTuple):
     """What is true of a key at the moment of admission, under the engine's gate."""
 
@@ -49,29 +65,72 @@ class KeyFacts(NamedTuple):
 
 
 class Admit(NamedTuple):
-    """Let it in; it takes a slot when it is due and one is free."""
+    """Store it; it takes a slot when it is due and one is free."""
+
+
+class Repeat(NamedTuple):
+    """Store nothing: this very request was stored before."""
 
 
 class Reject(NamedTuple):
-    """Do not let it in."""
+    """Store nothing."""
 
     reason: Reason
     existing: JobId | None
 
 
 class Coalesce(NamedTuple):
-    """Do not let it in; this job does the same."""
+    """Store nothing; this job does the same."""
 
     existing: JobId
+    reason: Reason
 
 
 class Replace(NamedTuple):
-    """Skip this waiting job, then let the new one in."""
+    """Skip this waiting job, then store the new one."""
 
     existing: JobId
 
 
+class CheckKey(NamedTuple):
+    """Only the key is left to check: gather its facts and call `admit_key`."""
+
+    policy: KeyPolicy
+    key_hash: str
+
+
 KeyDecision: TypeAlias = Admit | Reject | Coalesce | Replace
+Decision: TypeAlias = KeyDecision | Repeat
+
+_ADMIT: Final = Admit()
+
+
+def admit(new: NewJob, facts: Facts) -> Decision | CheckKey:
+    """Decide on a request that `check_new_job` has passed."""
+    if facts.same_id is not None:
+        if facts.same_id == (new.service, new.type, new.payload):
+            return Repeat()
+        return Reject(Reason.JOB_ID_TAKEN, new.id)
+    if facts.same_idempotency is not None:
+        existing, payload = facts.same_idempotency
+        if payload == new.payload:
+            return Coalesce(existing, Reason.SAME_IDEMPOTENCY_KEY)
+        return Reject(Reason.IDEMPOTENCY_MISMATCH, existing)
+    if facts.same_dedupe is not None:
+        return Coalesce(facts.same_dedupe, Reason.SAME_DEDUPE_KEY)
+    if facts.draining:
+        return Reject(Reason.DRAINING, None)
+    return limited_key(new) or _ADMIT
+
+
+def limited_key(new: NewJob) -> CheckKey | None:
+    """Return the key that may keep this job out; None if it has none that can be full."""
+    policy = new.policy.key
+    if new.key_hash is None or policy is None:
+        return None
+    if policy.queued is None or policy.when_full == "wait":
+        return None
+    return CheckKey(policy, new.key_hash)
 
 
 def has_room(policy: KeyPolicy, facts: KeyFacts) -> bool:
@@ -82,14 +141,14 @@ def has_room(policy: KeyPolicy, facts: KeyFacts) -> bool:
 
 
 def admit_key(policy: KeyPolicy, facts: KeyFacts) -> KeyDecision:
-    """Decide on a new job of this key."""
+    """Decide on a new job of this key, which nothing else keeps out."""
     if has_room(policy, facts):
-        return Admit()
+        return _ADMIT
     match policy.when_full:
         case "coalesce":
             existing = facts.newest_waiting or facts.holder
             if existing is not None:
-                return Coalesce(existing)
+                return Coalesce(existing, Reason.KEY_BUSY)
         case "replace-oldest":
             if facts.oldest_waiting is not None:
                 return Replace(facts.oldest_waiting)
@@ -102,7 +161,7 @@ def admit_key(policy: KeyPolicy, facts: KeyFacts) -> KeyDecision:
 def revive_key(policy: KeyPolicy, facts: KeyFacts) -> Reject | Admit:
     """Decide whether an ended job may come back to its key."""
     if has_room(policy, facts):
-        return Admit()
+        return _ADMIT
     reason = Reason.QUEUE_FULL if facts.waiting else Reason.KEY_BUSY
     return Reject(reason, facts.holder or facts.newest_waiting)
 

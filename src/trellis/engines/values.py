@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out: plain values, no behaviour.
+"""What goes into an engine and what comes out: plain values.
 
 Expected results are values of these types; exceptions (`trellis.errors.EngineError`) mean that the
 engine itself could not work.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, assert_never
 
-from trellis.core.admission import Reason
-from trellis.core.job import Failure, Fence, JobId, JobRecord, SessionId
+from trellis.core.admission import Admit, Coalesce, Decision, Reason, Reject, Repeat, Replace
+from trellis.core.job import Failure, Fence, JobId, JobRecord, NewJob, SessionId
 from trellis.core.spans import Instant, Micros, micros
 from trellis.core.states import State
 
@@ -46,6 +46,22 @@ class Replaced(NamedTuple):
 
 
 CreateResult: TypeAlias = Accepted | Rejected | Coalesced | Replaced
+
+
+def answer_to(new: NewJob, decision: Decision) -> CreateResult:
+    """Return what `create` answers once the decision is carried out."""
+    match decision:
+        case Admit() | Repeat():
+            return Accepted(new.id)
+        case Reject(reason, existing):
+            return Rejected(reason, existing)
+        case Coalesce(existing, reason):
+            return Coalesced(existing, reason)
+        case Replace(existing):
+            return Replaced(new.id, existing)
+        case unreachable:
+            assert_never(unreachable)
+
 
 # -- claim and commit --------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from trellis.core.admission import (
     Admit,
-    Coalesce,
-    Reason,
+    CheckKey,
+    Facts,
     Reject,
     Replace,
+    admit,
     admit_key,
     revive_key,
 )
@@ -17,15 +18,7 @@ from trellis.core.lifecycle import Transition, born, decide, first_run_at
 from trellis.engines.clock import Clock
 from trellis.engines.memory.entries import Entry, Tables
 from trellis.engines.memory.slots import Slots
-from trellis.engines.values import (
-    Accepted,
-    Coalesced,
-    CreateResult,
-    KeyRefused,
-    QueueSettings,
-    Rejected,
-    Replaced,
-)
+from trellis.engines.values import CreateResult, KeyRefused, QueueSettings, answer_to
 
 
 class Admitting:
@@ -42,53 +35,34 @@ class Admitting:
         raise NotImplementedError
 
     def _create_one(self, new: NewJob) -> CreateResult:
-        answered = self._answer_repeated(new)
-        if answered is not None:
-            return answered
-        if self._queue(new.service, new.queue).draining:
-            return Rejected(Reason.DRAINING, None)
-        if new.key_hash is None or new.policy.key is None:
-            return self._insert(new)
-        decision = admit_key(new.policy.key, self._slots.facts(new.key_hash))
-        match decision:
-            case Admit():
-                return self._insert(new)
-            case Reject(reason, existing):
-                return Rejected(reason, existing)
-            case Coalesce(existing):
-                return Coalesced(existing, Reason.KEY_BUSY)
-            case Replace(existing):
-                self._skip(existing, new)
-                self._insert(new)
-                return Replaced(new.id, existing)
+        decision = admit(new, self._facts(new))
+        if isinstance(decision, CheckKey):
+            decision = admit_key(decision.policy, self._slots.facts(decision.key_hash))
+        if isinstance(decision, Replace):
+            self._skip(decision.existing, new)
+        if isinstance(decision, Admit | Replace):
+            self._insert(new)
+        return answer_to(new, decision)
 
-    def _answer_repeated(self, new: NewJob) -> CreateResult | None:
-        """Answer a request that some earlier job already stands for."""
-        same = self._tables.by_id(new.id)
-        if same is not None:
-            definition = same.definition
-            if (definition.service, definition.type, definition.payload) == (
-                new.service,
-                new.type,
-                new.payload,
-            ):
-                return Accepted(new.id)
-            return Rejected(Reason.JOB_ID_TAKEN, new.id)
+    def _facts(self, new: NewJob) -> Facts:
+        tables, scope = self._tables, (new.service, new.type)
+        same_id = same_idempotency = same_dedupe = None
+        if (same := tables.by_id(new.id)) is not None:
+            stored = same.definition
+            same_id = (stored.service, stored.type, stored.payload)
         if new.idempotency_key is not None:
-            row = self._tables.idempotency.get((new.service, new.type, new.idempotency_key))
+            row = tables.idempotency.get((*scope, new.idempotency_key))
             if row is not None:
-                earlier = self._tables.entries[row].definition
-                if earlier.payload == new.payload:
-                    return Coalesced(earlier.id, Reason.SAME_IDEMPOTENCY_KEY)
-                return Rejected(Reason.IDEMPOTENCY_MISMATCH, earlier.id)
+                stored = tables.entries[row].definition
+                same_idempotency = (stored.id, stored.payload)
         if new.dedupe is not None:
-            row = self._tables.dedupe.get((new.service, new.type, new.dedupe))
+            row = tables.dedupe.get((*scope, new.dedupe))
             if row is not None:
-                earlier = self._tables.entries[row].definition
-                return Coalesced(earlier.id, Reason.SAME_DEDUPE_KEY)
-        return None
+                same_dedupe = tables.entries[row].definition.id
+        draining = self._queue(new.service, new.queue).draining
+        return Facts(same_id, same_idempotency, same_dedupe, draining)
 
-    def _insert(self, new: NewJob) -> Accepted:
+    def _insert(self, new: NewJob) -> None:
         now = self._clock.now()
         tables = self._tables
         tables.last_row += 1
@@ -112,7 +86,6 @@ class Admitting:
         if entry.idempotency is not None:
             tables.idempotency[entry.idempotency] = definition.row
         self._slots.park(entry, now)
-        return Accepted(new.id)
 
     def _skip(self, existing: JobId, new: NewJob) -> None:
         entry = self._tables.by_id(existing)
