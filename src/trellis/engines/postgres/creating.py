@@ -12,12 +12,14 @@ from typing import Final
 
 from trellis.core.admission import (
     Admit,
-    Coalesce,
-    Reason,
-    Reject,
+    CheckKey,
+    Decision,
+    Facts,
     Replace,
+    admit,
     admit_key,
     check_new_job,
+    limited_key,
 )
 from trellis.core.commands import Skip
 from trellis.core.job import JobId, NewJob
@@ -27,14 +29,7 @@ from trellis.engines.postgres.committing import commit_one
 from trellis.engines.postgres.keying import gather_facts, hand_over, lock_keys
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sqlkit.rows import encode_tags, record_from
-from trellis.engines.values import (
-    Accepted,
-    Coalesced,
-    Committed,
-    CreateResult,
-    Rejected,
-    Replaced,
-)
+from trellis.engines.values import Committed, CreateResult, answer_to
 from trellis.errors import EngineBusy
 
 _ID, _IDEMPOTENCY, _DEDUPE = 0, 1, 2
@@ -65,25 +60,21 @@ async def create(
         await lock_keys(tx, (new.key_hash for new in jobs))
     await tx.read_clock()
     known = await _known(tx, jobs)
-    draining = {tuple(row) for row in await tx.rows("create_draining")}
-    results: dict[int, CreateResult] = {}
-    plain: list[NewJob] = []
-    for place, new in enumerate(jobs):
-        answer = known.answer(new)
-        if answer is None and (new.service, new.queue) in draining:
-            answer = Rejected(Reason.DRAINING, None)
-        if answer is None and _is_bounded(new):
-            await _insert(tx, plain, guest=guest)
-            plain = []
-            answer = await _admit(tx, new, guest=guest)
-        elif answer is None:
-            plain.append(new)
-            answer = Accepted(new.id)
-        results[place] = answer
-        known.add(new, answer)
-    await _insert(tx, plain, guest=guest)
+    results: list[CreateResult] = []
+    admitted: list[NewJob] = []
+    for new in jobs:
+        decision = admit(new, known.facts(new))
+        if isinstance(decision, CheckKey):
+            await _insert(tx, admitted, guest=guest)
+            admitted = []
+            decision = await _admit_key(tx, new, decision, guest=guest)
+        if isinstance(decision, Admit | Replace):
+            admitted.append(new)
+            known.add(new, decision)
+        results.append(answer_to(new, decision))
+    await _insert(tx, admitted, guest=guest)
     tx.topics.add("ready")
-    return [results[place] for place in range(len(jobs))]
+    return results
 
 
 async def _pass_gates(tx: Transaction, jobs: Sequence[NewJob], *, guest: bool) -> None:
@@ -106,18 +97,8 @@ def _gates(new: NewJob) -> Iterable[str]:
         yield f"dedupe/{_mark(new, new.dedupe)}"
     if new.idempotency_key is not None:
         yield f"idempotency/{_mark(new, new.idempotency_key)}"
-    if _is_bounded(new):
+    if limited_key(new) is not None:
         yield f"key/{new.key_hash}"
-
-
-def _is_bounded(new: NewJob) -> bool:
-    key = new.policy.key
-    return (
-        new.key_hash is not None
-        and key is not None
-        and key.queued is not None
-        and key.when_full != "wait"
-    )
 
 
 def _mark(new: NewJob, text: str) -> str:
@@ -126,45 +107,35 @@ def _mark(new: NewJob, text: str) -> str:
 
 
 class _Known:
-    """What already stands for some of the requests, in the store or earlier in the same call."""
+    """The facts about the requests of a call, from the store and from earlier in the same call."""
 
     def __init__(self) -> None:
         self.ids: dict[str, tuple[str, str, str]] = {}
         self.idempotency: dict[str, tuple[JobId, str]] = {}
         self.dedupe: dict[str, JobId] = {}
+        #: Services and queues that accept nothing new.
+        self.draining: set[tuple[str, str]] = set()
 
-    def answer(self, new: NewJob) -> CreateResult | None:
-        """Answer a request that some earlier job already stands for."""
-        same = self.ids.get(new.id)
-        if same is not None:
-            if same == (new.service, new.type, new.payload):
-                return Accepted(new.id)
-            return Rejected(Reason.JOB_ID_TAKEN, new.id)
+    def facts(self, new: NewJob) -> Facts:
+        """Return what decides on a request, but for its key."""
+        same_idempotency = same_dedupe = None
         if new.idempotency_key is not None:
-            earlier = self.idempotency.get(_mark(new, new.idempotency_key))
-            if earlier is not None:
-                job_id, payload = earlier
-                if payload == new.payload:
-                    return Coalesced(job_id, Reason.SAME_IDEMPOTENCY_KEY)
-                return Rejected(Reason.IDEMPOTENCY_MISMATCH, job_id)
+            same_idempotency = self.idempotency.get(_mark(new, new.idempotency_key))
         if new.dedupe is not None:
-            existing = self.dedupe.get(_mark(new, new.dedupe))
-            if existing is not None:
-                return Coalesced(existing, Reason.SAME_DEDUPE_KEY)
-        return None
+            same_dedupe = self.dedupe.get(_mark(new, new.dedupe))
+        draining = (new.service, new.queue) in self.draining
+        return Facts(self.ids.get(new.id), same_idempotency, same_dedupe, draining)
 
-    def add(self, new: NewJob, answer: CreateResult) -> None:
-        """Take note of a job that was stored."""
-        if not isinstance(answer, Accepted | Replaced):
-            return
+    def add(self, new: NewJob, decision: Admit | Replace) -> None:
+        """Take note of a job that is stored."""
         self.ids[new.id] = (new.service, new.type, new.payload)
         if new.idempotency_key is not None:
             mark = _mark(new, new.idempotency_key)
             self.idempotency.setdefault(mark, (new.id, new.payload))
         if new.dedupe is not None:
             self.dedupe.setdefault(_mark(new, new.dedupe), new.id)
-        if isinstance(answer, Replaced):
-            gone = [mark for mark, job in self.dedupe.items() if job == answer.skipped]
+        if isinstance(decision, Replace):
+            gone = [mark for mark, job in self.dedupe.items() if job == decision.existing]
             for mark in gone:
                 del self.dedupe[mark]
 
@@ -185,28 +156,20 @@ async def _known(tx: Transaction, jobs: Sequence[NewJob]) -> _Known:
             known.idempotency[name] = (job_id, payload)
         else:
             known.dedupe[name] = job_id
+    known.draining = {(service, queue) for service, queue in await tx.rows("create_draining")}
     return known
 
 
-async def _admit(tx: Transaction, new: NewJob, *, guest: bool) -> CreateResult:
-    """Decide on a job of a bounded key, under the key's gate."""
-    key = new.policy.key
-    if key is None or new.key_hash is None:
-        raise RuntimeError(f"Job {new.id} has no key.")
+async def _admit_key(tx: Transaction, new: NewJob, check: CheckKey, *, guest: bool) -> Decision:
+    """Decide on a job whose key may be full, under the key's gate; skip the one it replaces."""
     for _ in range(_TRIES):
-        match admit_key(key, await gather_facts(tx, new.key_hash, key.active)):
-            case Admit():
-                await _insert(tx, [new], guest=guest)
-                return Accepted(new.id)
-            case Reject(reason, existing):
-                return Rejected(reason, existing)
-            case Coalesce(existing):
-                return Coalesced(existing, Reason.KEY_BUSY)
-            case Replace(existing):
-                # One that was just claimed is no longer there to be replaced: decide again.
-                if await _skip(tx, existing, new.id, guest=guest):
-                    await _insert(tx, [new], guest=guest)
-                    return Replaced(new.id, existing)
+        facts = await gather_facts(tx, check.key_hash, check.policy.active)
+        decision = admit_key(check.policy, facts)
+        # A job that was just claimed can no longer be replaced: decide again.
+        if not isinstance(decision, Replace) or await _skip(
+            tx, decision.existing, new.id, guest=guest
+        ):
+            return decision
     raise EngineBusy(
         f"Jobs of the key {new.key!r} are started as fast as this one could replace them. Nothing "
         "was stored; try again."

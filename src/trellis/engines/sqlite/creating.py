@@ -1,6 +1,6 @@
 """`create` on SQLite: a fast path for calls of plain jobs (`plain.py`), a careful one for the rest.
 
-The careful one asks, in the order that `core.admission` gives, for each job what may keep it out.
+The careful one gathers for each job the facts by which `core.admission` decides.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from trellis.core.admission import (
     Admit,
-    Coalesce,
-    Reason,
-    Reject,
+    CheckKey,
+    Facts,
     Replace,
+    admit,
     admit_key,
     check_new_job,
 )
@@ -33,7 +33,7 @@ from trellis.engines.sqlite.plain import (
 )
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlkit.rows import record_from
-from trellis.engines.values import Accepted, Coalesced, CreateResult, Rejected, Replaced
+from trellis.engines.values import CreateResult, answer_to
 
 
 def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]:
@@ -45,46 +45,29 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]:
 
 def _create_one(tx: Transaction, new: NewJob) -> CreateResult:
     new = check_new_job(new)
-    answered = _answer_repeated(tx, new)
-    if answered is not None:
-        return answered
-    if is_draining(tx, new.service, new.queue):
-        return Rejected(Reason.DRAINING, None)
-    key = new.policy.key
-    if new.key_hash is None or key is None or key.queued is None or key.when_full == "wait":
-        return _insert(tx, new)
-    match admit_key(key, gather_facts(tx, new.key_hash)):
-        case Admit():
-            return _insert(tx, new)
-        case Reject(reason, existing):
-            return Rejected(reason, existing)
-        case Coalesce(existing):
-            return Coalesced(existing, Reason.KEY_BUSY)
-        case Replace(existing):
-            _skip(tx, existing, new.id)
-            _insert(tx, new)
-            return Replaced(new.id, existing)
+    decision = admit(new, _facts(tx, new))
+    if isinstance(decision, CheckKey):
+        decision = admit_key(decision.policy, gather_facts(tx, decision.key_hash))
+    if isinstance(decision, Replace):
+        _skip(tx, decision.existing, new.id)
+    if isinstance(decision, Admit | Replace):
+        _insert(tx, new)
+    return answer_to(new, decision)
 
 
-def _answer_repeated(tx: Transaction, new: NewJob) -> CreateResult | None:
-    """Answer a request that some earlier job already stands for."""
-    same = tx.one("create_same_id", new.id)
-    if same is not None:
-        if same == (new.service, new.type, new.payload):
-            return Accepted(new.id)
-        return Rejected(Reason.JOB_ID_TAKEN, new.id)
+def _facts(tx: Transaction, new: NewJob) -> Facts:
+    same_id = tx.one("create_same_id", new.id)
+    same_idempotency = same_dedupe = None
     if new.idempotency_key is not None:
-        earlier = tx.one("create_same_idempotency", _mark(new, new.idempotency_key))
-        if earlier is not None:
-            job_id, payload = earlier
-            if payload == new.payload:
-                return Coalesced(job_id, Reason.SAME_IDEMPOTENCY_KEY)
-            return Rejected(Reason.IDEMPOTENCY_MISMATCH, job_id)
+        same_idempotency = tx.one("create_same_idempotency", _mark(new, new.idempotency_key))
     if new.dedupe is not None:
-        earlier = tx.one("create_same_dedupe", _mark(new, new.dedupe))
-        if earlier is not None:
-            return Coalesced(earlier[0], Reason.SAME_DEDUPE_KEY)
-    return None
+        same_dedupe = tx.one("create_same_dedupe", _mark(new, new.dedupe))
+    return Facts(
+        None if same_id is None else tuple(same_id),
+        None if same_idempotency is None else tuple(same_idempotency),
+        None if same_dedupe is None else same_dedupe[0],
+        is_draining(tx, new.service, new.queue),
+    )
 
 
 def _mark(new: NewJob, text: str) -> str:
@@ -92,7 +75,7 @@ def _mark(new: NewJob, text: str) -> str:
     return f"{new.service}/{new.type}/{text}"
 
 
-def _insert(tx: Transaction, new: NewJob) -> Accepted:
+def _insert(tx: Transaction, new: NewJob) -> None:
     seq = last_seq(tx) + 1
     tx.run("create_counter_set", seq)
     definition = define(new, seq, tx.now)
@@ -108,7 +91,6 @@ def _insert(tx: Transaction, new: NewJob) -> Accepted:
         tx.run("create_idempotency", _mark(new, new.idempotency_key), seq)
     if new.key_hash is not None:
         hand_over(tx, new.key_hash)
-    return Accepted(new.id)
 
 
 def _skip(tx: Transaction, existing: JobId, replaced_by: JobId) -> None:
