@@ -18,9 +18,10 @@ from trellis.testing.builders import SERVICE, a_job
 
 pytestmark = pytest.mark.on_postgres(18)
 Sql = psycopg.Connection[Any]
-types = st.sampled_from(["invoice", "refund"])
-queues = st.sampled_from(["invoice", "refund", "other"])
-marks = st.sampled_from([None, "a", "b"])
+# Few values, so that requests meet each other.
+types = st.sampled_from(["invoice"] * 4 + ["refund"])
+queues = st.sampled_from(["invoice"] * 4 + ["other"])
+marks = st.sampled_from(["a", None])
 
 
 class Request(NamedTuple):
@@ -28,7 +29,7 @@ class Request(NamedTuple):
 
     type: str
     payload: str
-    queue: str | None
+    queue: str
     dedupe: str | None
     idempotency_key: str | None
 
@@ -53,13 +54,15 @@ class Forget(NamedTuple):
     mark: str | None
 
 
-requests = st.builds(Request, types, st.sampled_from(["1", "2"]), st.none() | queues, marks, marks)
+requests = st.builds(Request, types, st.sampled_from(["1", "2"]), queues, marks, marks)
 steps = st.lists(
     requests
+    | requests
     | st.builds(Drain, queues, st.booleans())
     | st.builds(Start, st.integers(0, 2))
     | st.builds(Forget, types, marks),
-    max_size=14,
+    min_size=4,
+    max_size=16,
 )
 
 
@@ -102,21 +105,14 @@ class Table:
                 )
 
     def _request(self, asked: Request) -> None:
-        queue = asked.queue or asked.type
         facts = Facts(
             None,
             self._idempotency.get((asked.type, asked.idempotency_key)),
             self._dedupe.get((asked.type, asked.dedupe)),
-            queue in self._draining,
+            asked.queue in self._draining,
         )
         decision = admit(
-            a_job(
-                type=asked.type,
-                payload=asked.payload,
-                queue=queue,
-                dedupe=asked.dedupe,
-                idempotency_key=asked.idempotency_key,
-            ),
+            a_job(**asked._asdict()),
             facts,
         )
         answer = self._enqueue(asked)
