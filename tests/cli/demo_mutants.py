@@ -19,9 +19,9 @@ from trellis.core.job import Failure, Fence, JobRecord
 from trellis.core.lifecycle import Refused, Stale, Transition
 from trellis.core.retry import Retry
 from trellis.core.spans import Instant
+from trellis.engines.sql.rows import Row
 from trellis.engines.sqlite import journaling
 from trellis.engines.sqlite.transaction import STATEMENTS
-from trellis.engines.sqlkit.rows import Row
 from trellis.engines.values import DueJob
 from trellis.worker import maintenance, supervisor, verdict
 from trellis.worker.attempt import Attempt

@@ -20,8 +20,8 @@ from trellis.core.job import Fence, SessionId
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, encode_policy
 from trellis.core.spans import SECOND
 from trellis.engines import make_engine
+from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite import SqliteEngine, connection, faults, schema
-from trellis.engines.sqlkit.statements import load_migrations
 from trellis.engines.values import Accepted, JobFilter, Renewed
 from trellis.errors import (
     ConfigurationError,

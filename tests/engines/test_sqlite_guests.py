@@ -17,8 +17,8 @@ import pytest
 
 from trellis.core.admission import Reason
 from trellis.core.policy import KeyPolicy
+from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite import SqliteEngine, connection, schema
-from trellis.engines.sqlkit.statements import load_migrations
 from trellis.engines.values import Accepted, Coalesced, CreateResult, JobFilter
 from trellis.errors import (
     DatabaseMissing,

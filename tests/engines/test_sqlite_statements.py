@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import trellis.engines.sqlite
+from trellis.engines.sql.statements import load_statements
 from trellis.engines.sqlite import connection, schema
 from trellis.engines.sqlite.transaction import STATEMENTS, _widen
-from trellis.engines.sqlkit.statements import load_statements
 
 #: State words may stand in the claim and in migrations only: the lifecycle lives in the core.
 _STATE_WORDS = re.compile(

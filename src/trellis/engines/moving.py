@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from trellis.core.job import JobId
-from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sql.rows import Row
 
 _SHOWN: Final = 5
 

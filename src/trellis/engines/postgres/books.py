@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from trellis.core.agenda import look_after
 from trellis.core.job import NewJob
 from trellis.core.policy import Policy, decode_policy, encode_policy
-from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sql.rows import Row
 
 
 class Lane(NamedTuple):

@@ -19,7 +19,7 @@ from trellis.core.states import State
 from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.lanes import Lanes, Plan
 from trellis.engines.postgres.link import Link
-from trellis.engines.sqlkit.rows import Row, decode_failure, decode_tags
+from trellis.engines.sql.rows import Row, decode_failure, decode_tags
 from trellis.engines.values import Claimed, Demand
 
 _ACTIVE: Final = State.ACTIVE  # asking an enum for a member takes its time

@@ -20,7 +20,7 @@ from trellis.core.states import ENDED, LIVE, WAITING
 from trellis.engines.postgres.keying import gather_facts, hand_over, park_of, update_slot
 from trellis.engines.postgres.locking import linger
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import encode_data, encode_failure, record_from
+from trellis.engines.sql.rows import encode_data, encode_failure, record_from
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 
 COMMITTED: Final = Committed()
@@ -162,7 +162,7 @@ async def _move(tx: Transaction, transition: Transition) -> bool:
     if definition.key_hash is not None:
         await update_slot(tx, transition)
         if head.state in WAITING:
-            await tx.rows("key_park", await park_of(tx, definition, head), definition.row)
+            await tx.rows("key_availability", await park_of(tx, definition, head), definition.row)
     return True
 
 

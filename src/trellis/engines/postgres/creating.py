@@ -28,7 +28,7 @@ from trellis.engines.postgres.books import Books, lane_of
 from trellis.engines.postgres.committing import commit_one
 from trellis.engines.postgres.keying import gather_facts, hand_over, lock_keys
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import encode_tags, record_from
+from trellis.engines.sql.rows import encode_tags, record_from
 from trellis.engines.values import Committed, CreateResult, answer_to
 from trellis.errors import EngineBusy
 

@@ -16,7 +16,7 @@ from trellis.core.holding import keeps_slot, slot_effect
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import PARK, Row, record_from
+from trellis.engines.sql.rows import PARK, Row, record_from
 
 Park = Literal["ready", "later", "slot", "taken"]
 
@@ -103,15 +103,15 @@ async def _end(tx: Transaction, row: Row) -> None:
         return
     await tx.rows("slot_unclaim", slot)
     if found[PARK] == "slot":
-        await tx.rows("key_park_waiting", job)
+        await tx.rows("key_available", job)
         tx.topics.add("ready")
 
 
 async def admit_guests(tx: Transaction, limit: int) -> None:
     """Let keyed jobs that callers created in their own transactions wait like everybody else."""
-    waiting: Sequence[Row] = await tx.rows("guest_waiting", limit)
+    waiting: Sequence[Row] = await tx.rows("caller_waiting", limit)
     if not waiting:
         return
     await lock_keys(tx, (key_hash for _, key_hash in waiting))
-    admitted = await tx.rows("guest_admit", [job for job, _ in waiting])
+    admitted = await tx.rows("caller_admit", [job for job, _ in waiting])
     await hand_over(tx, (key_hash for (key_hash,) in admitted))

@@ -18,7 +18,7 @@ from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.faults import cannot_connect, is_about_the_connection, translate
 from trellis.engines.postgres.preparing import Connection
 from trellis.engines.postgres.statements import statements
-from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sql.rows import Row
 from trellis.errors import EngineClosed
 
 T = TypeVar("T")

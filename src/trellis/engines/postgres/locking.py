@@ -12,7 +12,7 @@ from typing import NamedTuple
 from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sql.rows import Row
 from trellis.engines.values import LockHolder
 
 

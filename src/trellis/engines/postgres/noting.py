@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from trellis.core.agenda import look_at
 from trellis.core.events import EventKind
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import Row, encode_data, record_from
+from trellis.engines.sql.rows import Row, encode_data, record_from
 from trellis.engines.values import (
     Begun,
     Heartbeat,

@@ -17,7 +17,7 @@ from trellis.engines.postgres.statements import statements
 
 _HAND_OVER: Final = ("key_lock", "key_hand_over")
 _END_LINGERING: Final = (
-    *_HAND_OVER, "record_by_seq", "slot_free", "slot_unclaim", "key_park_waiting",
+    *_HAND_OVER, "record_by_seq", "slot_free", "slot_unclaim", "key_available",
 )  # fmt: skip
 #: What each verb may run after its first lock.
 AHEAD: Final[dict[str, tuple[str, ...]]] = {
@@ -29,8 +29,8 @@ AHEAD: Final[dict[str, tuple[str, ...]]] = {
     "commit": (
         *_HAND_OVER, "clock", "commit_done", "commit_end", "commit_move", "outcome_lock",
         "commit_close", "commit_revive_guard", "commit_revive", "commit_seen_at", "event",
-        "record_by_seq", "key_facts", "key_park", "slot_of_job", "slot_free", "slot_free_jobs",
-        "slot_linger", "slot_unclaim", "session_lease", "lock_linger",
+        "record_by_seq", "key_facts", "key_availability", "slot_of_job", "slot_free",
+        "slot_free_jobs", "slot_linger", "slot_unclaim", "session_lease", "lock_linger",
     ),
     "note": (
         "note_fence", "outcome_lock", "clock", "note_touch", "record_by_seq", "note_seen",
@@ -48,7 +48,7 @@ AHEAD: Final[dict[str, tuple[str, ...]]] = {
     ),
     "take_lock": ("lock_gate", "clock", "lock_holder", "lock_put", "lock_free"),
     "promote": (
-        *_END_LINGERING, "clock", "due_later", "promote", "guest_waiting", "guest_admit",
+        *_END_LINGERING, "clock", "due_later", "promote", "caller_waiting", "caller_admit",
         "slot_overdue", "lock_overdue",
     ),
     "prune": (

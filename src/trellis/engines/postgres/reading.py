@@ -12,7 +12,7 @@ from trellis.engines.matching import mentions
 from trellis.engines.postgres.filters import GROUP_COLUMNS, where_clause
 from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.statements import in_schema
-from trellis.engines.sqlkit.rows import decode_failure, event_from, record_from, state_from
+from trellis.engines.sql.rows import decode_failure, event_from, record_from, state_from
 from trellis.engines.values import (
     Activity,
     Counts,
@@ -150,7 +150,7 @@ class Reader:
 
     async def removed(self, ids: Sequence[JobId]) -> list[bool]:
         """Tell which of these were removed."""
-        gone = {job_id for (job_id,) in await self._hot.rows("removed", list(ids))}
+        gone = {job_id for (job_id,) in await self._hot.rows("read_removed", list(ids))}
         return [job_id in gone for job_id in ids]
 
     async def queue_settings(self) -> list[QueueSettings]:

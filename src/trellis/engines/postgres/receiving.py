@@ -21,19 +21,19 @@ from trellis.engines.postgres.books import Books, lane_of
 from trellis.engines.postgres.keying import hand_over, lock_keys
 from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sql.rows import Row
 from trellis.errors import MoveRefused
 
 T = TypeVar("T")
 _KEYS: Final = 200
 #: What stores rows that differ from the parcel's in nothing but the job's number.
 _PLAIN: Final = (
-    "receive_outcomes",
-    "receive_events",
-    "receive_notes",
-    "receive_items",
-    "receive_logs",
-    "receive_marks",
+    "import_outcomes",
+    "import_events",
+    "import_notes",
+    "import_items",
+    "import_logs",
+    "import_marks",
 )
 
 
@@ -58,7 +58,7 @@ class PostgresReceiver:
 
     async def cursor(self, move: str) -> int:
         """Return the number of the last job that was taken in; 0 before the first."""
-        found: int | None = await self._link.value("receive_cursor", _name(move))
+        found: int | None = await self._link.value("import_cursor", _name(move))
         return found or 0
 
     async def compare(self, parcel: Parcel) -> Compared:
@@ -68,14 +68,14 @@ class PostgresReceiver:
     async def receive(self, move: str, parcel: Parcel) -> int:
         """Store a parcel and how far the move is, together; return how many jobs were new."""
         await self._books.enter(self._link, [_as_new(job) for job in parcel.jobs])
-        await self._link.rows("receive_begin", _name(move))
+        await self._link.rows("import_begin", _name(move))
         return await self._within(lambda tx: _receive(tx, move, parcel))
 
     async def hand_out(self) -> None:
         """Give the free slots of all keys to their waiting jobs."""
         after = ""
         while True:
-            rows = await self._link.rows("receive_keys", after, _KEYS)
+            rows = await self._link.rows("import_keys", after, _KEYS)
             keys = [key for (key,) in rows]
             if not keys:
                 return
@@ -108,7 +108,7 @@ def _as_new(job: SentJob) -> NewJob:
 
 async def _compare(tx: Transaction, parcel: Parcel) -> Compared:
     found = await tx.rows(
-        "receive_known",
+        "import_known",
         *_columns(
             [
                 (job.id, *job[2:6], job.created_at, job.payload)  # service, queue, type, priority
@@ -138,12 +138,12 @@ async def _taken_marks(tx: Transaction, parcel: Parcel, known: frozenset[JobId])
             (dedupe if is_dedupe else once)[mark],
             f"job {holder} has its {'dedupe' if is_dedupe else 'idempotency'} key",
         )
-        for is_dedupe, mark, holder in await tx.rows("receive_taken", list(once), list(dedupe))
+        for is_dedupe, mark, holder in await tx.rows("import_taken", list(once), list(dedupe))
     ]
 
 
 async def _receive(tx: Transaction, move: str, parcel: Parcel) -> int:
-    if await tx.value("receive_turn", _name(move)) != parcel.after:
+    if await tx.value("import_turn", _name(move)) != parcel.after:
         raise MoveRefused(
             "Another `trellis move` of the same database is under way, or was until now. Let it "
             "finish, then run this again to see that all is there."
@@ -157,7 +157,7 @@ async def _receive(tx: Transaction, move: str, parcel: Parcel) -> int:
     if new:
         await _store(tx, new, parcel)
     failpoints.reach("postgres.receive")
-    await tx.rows("receive_advance", _name(move), parcel.last)
+    await tx.rows("import_advance", _name(move), parcel.last)
     tx.topics.add("ready")
     return len(new)
 
@@ -165,17 +165,17 @@ async def _receive(tx: Transaction, move: str, parcel: Parcel) -> int:
 async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> None:
     lanes = {job.row: tx.books.lane_numbers[lane_of(_as_new(job))] for job in jobs}
     rows = [(job.id, lanes[job.row], _policy(tx, job), *_definition(job)) for job in jobs]
-    stored = {job_id: seq for seq, job_id in await tx.rows("receive_jobs", *_columns(rows))}
+    stored = {job_id: seq for seq, job_id in await tx.rows("import_jobs", *_columns(rows))}
     seqs = {job.row: stored[job.id] for job in jobs}
     heads = [head for head in parcel.heads if head.row in seqs]
     for head in heads:
         if head.holds:
-            await tx.rows("receive_slot", seqs[head.row])
+            await tx.rows("import_slot", seqs[head.row])
     await _put(
-        tx, "receive_heads", [(seqs[head.row], lanes[head.row], *_place(head)) for head in heads]
+        tx, "import_heads", [(seqs[head.row], lanes[head.row], *_place(head)) for head in heads]
     )
     for name in _PLAIN:
-        theirs: Iterable[Row] = getattr(parcel, name.removeprefix("receive_"))
+        theirs: Iterable[Row] = getattr(parcel, name.removeprefix("import_"))
         await _put(
             tx, name, [(seqs[row], *map(_clean, rest)) for row, *rest in theirs if row in seqs]
         )

@@ -18,7 +18,7 @@ from trellis.engines.postgres.committing import (
 from trellis.engines.postgres.keying import hand_over, lock_keys
 from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import record_from
+from trellis.engines.sql.rows import record_from
 from trellis.engines.values import CommitResult, Conflict, Topic
 
 Placed = list[tuple[int, Transition]]

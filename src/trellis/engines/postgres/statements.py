@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from trellis.engines.sqlkit.statements import load_migrations, load_statements
+from trellis.engines.sql.statements import load_migrations, load_statements
 
 _PACKAGE: Final = "trellis.engines.postgres"
 _QUALIFIER: Final = re.compile(r"\btrellis\.(?=[a-z])")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from trellis.core.spans import Instant
 from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.statements import statements
-from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
 
 

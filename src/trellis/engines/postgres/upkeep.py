@@ -8,7 +8,7 @@ from typing import Final
 from trellis.core.job import JobId
 from trellis.engines.postgres.keying import admit_guests, end_lingering, hand_over, lock_keys
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sqlkit.rows import SEEN_AT, Row, record_from
+from trellis.engines.sql.rows import SEEN_AT, Row, record_from
 from trellis.engines.values import KEEP_SESSIONS, Due, DueJob, DueKind, Removal
 
 #: Tables with rows of a job, in the order they are emptied; the job itself goes last.

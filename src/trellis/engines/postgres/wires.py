@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from trellis.engines.sqlkit.rows import Row
+from trellis.engines.sql.rows import Row
 
 _FAILED: Final = "25P02"
 #: What SQLAlchemy and Django raise without asking the server.

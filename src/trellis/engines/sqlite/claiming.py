@@ -21,10 +21,10 @@ from trellis.core.making import make
 from trellis.core.policy import Policy
 from trellis.core.spans import Instant
 from trellis.core.states import State
+from trellis.engines.sql.rows import Row, decode_failure, decode_tags, encode_ids
 from trellis.engines.sqlite.books import Lane
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlite.upkeep import promote_due
-from trellis.engines.sqlkit.rows import Row, decode_failure, decode_tags, encode_ids
 from trellis.engines.values import Claimed, Demand
 
 #: Where the extras of a job have its deadline and the hash of its key.

@@ -18,6 +18,7 @@ from trellis.core.holding import may_run_on
 from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
+from trellis.engines.sql.rows import Row, encode_failure, record_from
 from trellis.engines.sqlite import completing
 from trellis.engines.sqlite.books import Lane
 from trellis.engines.sqlite.completing import Successes
@@ -30,7 +31,6 @@ from trellis.engines.sqlite.keying import (
 )
 from trellis.engines.sqlite.locking import linger
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import Row, encode_failure, record_from
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 
 _COMMITTED: Final = Committed()
@@ -146,7 +146,7 @@ def _move(tx: Transaction, transition: Transition) -> bool:
     if definition.key_hash is not None:
         update_slot(tx, transition)
     if head.state in WAITING:
-        tx.run("key_park", park_of(tx, definition, head), definition.row)
+        tx.run("key_availability", park_of(tx, definition, head), definition.row)
     return True
 
 

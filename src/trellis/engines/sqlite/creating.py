@@ -20,6 +20,7 @@ from trellis.core.agenda import look_at
 from trellis.core.commands import Skip
 from trellis.core.job import JobId, NewJob, define
 from trellis.core.lifecycle import Transition, born, decide, first_run_at
+from trellis.engines.sql.rows import record_from
 from trellis.engines.sqlite.committing import commit_one
 from trellis.engines.sqlite.journaling import journal
 from trellis.engines.sqlite.keying import gather_facts, hand_over, park_of
@@ -32,7 +33,7 @@ from trellis.engines.sqlite.plain import (
     queue_tail,
 )
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import record_from
+from trellis.engines.sql.rows import record_from
 from trellis.engines.values import CreateResult, answer_to
 
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from trellis.core.job import NewJob
 from trellis.engines.clock import Clock
+from trellis.engines.sql.rows import Row
 from trellis.engines.sqlite import creating, schema
 from trellis.engines.sqlite.books import Books
 from trellis.engines.sqlite.checkpoint import SAFE_RELEASE
 from trellis.engines.sqlite.faults import is_busy, typed
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
-from trellis.engines.sqlkit.rows import Row
 from trellis.engines.values import CreateResult
 from trellis.errors import DatabaseMissing, EngineBusy, TransactionRefused
 
@@ -186,15 +186,15 @@ def _is_same(file: str, path: Path) -> bool:
 
 def _pass_the_gate(guest: Guest, path: Path) -> None:
     """Take the write lock before reading anything; then see that the tables are really ours."""
-    shadow = guest.execute(STATEMENTS["guest_shadows"]).fetchone()
+    shadow = guest.execute(STATEMENTS["caller_shadows"]).fetchone()
     if shadow is not None:
         raise TransactionRefused(
             f"This connection has a temporary table {shadow[0]}, which hides the one in {path}. "
             "Drop it, or use another connection."
         )
     try:
-        guest.execute(STATEMENTS["guest_gate"])
-        version = guest.execute(STATEMENTS["guest_version"]).fetchone()
+        guest.execute(STATEMENTS["caller_gate"])
+        version = guest.execute(STATEMENTS["caller_version"]).fetchone()
     except sqlite3.OperationalError as error:
         # A look at a file that is only locked would fix what this transaction can see of it.
         if not is_busy(error):

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from trellis.core.events import Event
+from trellis.engines.sql.rows import Row, encode_data
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import Row, encode_data
 
 #: Rows by the name of the statement that inserts them.
 Shaped: TypeAlias = dict[str, list[Row]]

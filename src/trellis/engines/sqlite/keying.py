@@ -12,8 +12,8 @@ from trellis.core.admission import KeyFacts
 from trellis.core.holding import keeps_slot, slot_effect
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
+from trellis.engines.sql.rows import PARK, record_from
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import PARK, record_from
 
 Park = Literal["ready", "later", "slot", "taken"]
 
@@ -65,7 +65,7 @@ def hand_over(tx: Transaction, key_hash: str) -> None:
         if key is None or held(tx, key_hash) >= key.active:
             return
         tx.run("slot_take", key_hash, job)
-        tx.run("key_park", "ready", job)
+        tx.run("key_availability", "ready", job)
         tx.topics.add("ready")
 
 
@@ -104,5 +104,5 @@ def _end(tx: Transaction, slot: int, job: int) -> None:
         return
     tx.run("slot_unclaim", slot)
     if row[PARK] == "slot":
-        tx.run("key_park", "ready", job)
+        tx.run("key_availability", "ready", job)
         tx.topics.add("ready")

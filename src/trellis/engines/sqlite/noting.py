@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from trellis.core.agenda import look_at
 from trellis.core.events import Event, EventKind
+from trellis.engines.sql.rows import record_from
 from trellis.engines.sqlite.journaling import journal
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import record_from
 from trellis.engines.values import (
     Begun,
     Heartbeat,

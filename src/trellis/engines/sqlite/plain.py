@@ -18,10 +18,10 @@ from trellis.core.lifecycle import born, first_run_at
 from trellis.core.making import make
 from trellis.core.policy import Policy
 from trellis.core.spans import Instant
+from trellis.engines.sql.rows import Row, encode_ids, encode_tags
 from trellis.engines.sqlite.books import Kind, Lane
 from trellis.engines.sqlite.journaling import journal_many, shape, shape_many
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import Row, encode_ids, encode_tags
 from trellis.engines.values import Accepted, CreateResult
 
 #: priority and what follows it in a `NewJob`.

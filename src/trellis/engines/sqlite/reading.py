@@ -10,15 +10,15 @@ from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import Instant
 from trellis.engines.matching import mentions
-from trellis.engines.sqlite.transaction import STATEMENTS
-from trellis.engines.sqlkit.filters import GROUP_COLUMNS, where_clause
-from trellis.engines.sqlkit.rows import (
+from trellis.engines.sql.filters import GROUP_COLUMNS, where_clause
+from trellis.engines.sql.rows import (
     Row,
     decode_failure,
     event_from,
     record_from,
     state_from,
 )
+from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.values import (
     Activity,
     Counts,
@@ -124,7 +124,7 @@ class Reader:
 
     def removed(self, ids: Sequence[JobId]) -> list[bool]:
         """Tell which of these were removed."""
-        return [bool(self._rows("removed", job_id)) for job_id in ids]
+        return [bool(self._rows("read_removed", job_id)) for job_id in ids]
 
     def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trellis import failpoints
+from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite.connection import patiently
 from trellis.engines.sqlite.faults import translate
 from trellis.engines.sqlite.transaction import Connection
-from trellis.engines.sqlkit.statements import load_migrations
 from trellis.errors import NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
 _PACKAGE = "trellis.engines.sqlite"

@@ -21,11 +21,11 @@ from typing import Final, TypeVar
 from trellis import failpoints
 from trellis.engines.clock import Clock
 from trellis.engines.moving import Busy, Parcel, Seal, SentHead, SentJob
+from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, patiently
 from trellis.engines.sqlite.faults import translate
 from trellis.engines.sqlite.forking import no_fork
 from trellis.engines.sqlite.transaction import STATEMENTS
-from trellis.engines.sqlkit.rows import Row, encode_ids
 
 T = TypeVar("T")
 _TABLES: Final = (
@@ -68,7 +68,7 @@ class SqliteSender:
         """Return how many jobs in these states have a number up to this one."""
 
         def look(file: sqlite3.Connection) -> int:
-            return int(_rows(file, "send_count", last, json.dumps(states))[0][0])
+            return int(_rows(file, "export_count", last, json.dumps(states))[0][0])
 
         return await self._with_file(look)
 
@@ -95,7 +95,7 @@ class SqliteSender:
             if found is not None:
                 return found
             busy = Busy(
-                *_rows(file, "send_busy", self._clock.boot_id(), self._clock.lease_now())[0]
+                *_rows(file, "export_busy", self._clock.boot_id(), self._clock.lease_now())[0]
             )
             if any(busy):
                 return busy
@@ -145,23 +145,23 @@ def _rows(file: sqlite3.Connection, name: str, *values: object) -> list[Row]:
 def _parcel(
     file: sqlite3.Connection, after: int, limit: int, states: str, *, whole: bool
 ) -> Parcel:
-    numbers = _page(_rows(file, "send_page", after, states, limit))
+    numbers = _page(_rows(file, "export_page", after, states, limit))
     picked = encode_ids(numbers)
     outline = Parcel(
         after,
         numbers[-1] if numbers else after,
-        [SentJob(*row) for row in _rows(file, "send_jobs", picked)],
-        [_head(row) for row in _rows(file, "send_heads", picked)],
-        _rows(file, "send_marks", picked),
+        [SentJob(*row) for row in _rows(file, "export_jobs", picked)],
+        [_head(row) for row in _rows(file, "export_heads", picked)],
+        _rows(file, "export_marks", picked),
     )
     if not whole:
         return outline
     return outline._replace(
-        outcomes=_rows(file, "send_outcomes", picked),
-        events=_rows(file, "send_events", picked),
-        notes=_rows(file, "send_notes", picked),
-        items=_rows(file, "send_items", picked),
-        logs=_rows(file, "send_logs", picked),
+        outcomes=_rows(file, "export_outcomes", picked),
+        events=_rows(file, "export_events", picked),
+        notes=_rows(file, "export_notes", picked),
+        items=_rows(file, "export_items", picked),
+        logs=_rows(file, "export_logs", picked),
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from trellis.core.job import Fence, SessionId
 from trellis.core.spans import Micros
+from trellis.engines.sql.rows import record_from
 from trellis.engines.sqlite import locking
 from trellis.engines.sqlite.keying import end_lingering
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import record_from
 from trellis.engines.values import (
     Renewed,
     Session,

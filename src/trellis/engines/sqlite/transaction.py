@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 
 from trellis import failpoints
 from trellis.engines.clock import Clock
+from trellis.engines.sql.rows import Row
+from trellis.engines.sql.statements import load_statements
 from trellis.engines.sqlite.books import Books
-from trellis.engines.sqlkit.rows import Row
-from trellis.engines.sqlkit.statements import load_statements
 from trellis.engines.values import Topic
 
 STATEMENTS = load_statements("trellis.engines.sqlite")

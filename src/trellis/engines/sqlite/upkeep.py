@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from trellis.core.job import JobId
+from trellis.engines.sql.rows import SEEN_AT, Row, record_from
 from trellis.engines.sqlite import locking
 from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlkit.rows import SEEN_AT, Row, record_from
 from trellis.engines.values import (
     KEEP_SESSIONS,
     Due,
@@ -40,7 +40,7 @@ def promote_due(tx: Transaction, lanes: Iterable[int], each: int, limit: int | N
     due = sorted(found, key=lambda row: (row[0], row[1]))[:limit]
     for _, job, key_hash in due:
         waits = key_hash is not None and slot_of(tx, job) is None
-        tx.run("key_park", "slot" if waits else "ready", job)
+        tx.run("key_availability", "slot" if waits else "ready", job)
         if key_hash is not None:
             hand_over(tx, key_hash)
     return len(due)

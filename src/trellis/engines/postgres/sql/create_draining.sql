@@ -1,1 +1,0 @@
-select service, queue from trellis.queue_setting where draining

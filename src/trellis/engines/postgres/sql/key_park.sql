@@ -1,1 +1,0 @@
-update trellis.queue set park = $1::text::trellis.park where job = $2

@@ -1,1 +1,0 @@
-select id, service, queue, type, priority from trellis.lane

@@ -1,1 +1,0 @@
-delete from trellis.lock where session = $1

@@ -1,1 +1,0 @@
-update trellis.note set phase = $1, progress = null where job = $2

@@ -1,1 +1,0 @@
-update trellis.note set progress = $1 where job = $2

@@ -1,1 +1,0 @@
-delete from trellis.event where job = any($1::bigint[])

@@ -1,1 +1,0 @@
-delete from trellis.idempotency where job = any($1::bigint[])

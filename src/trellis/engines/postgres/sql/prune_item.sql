@@ -1,1 +1,0 @@
-delete from trellis.item where job = any($1::bigint[])

@@ -1,1 +1,0 @@
-delete from trellis.job where seq = any($1::bigint[])

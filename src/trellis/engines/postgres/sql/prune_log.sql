@@ -1,1 +1,0 @@
-delete from trellis.log where job = any($1::bigint[])

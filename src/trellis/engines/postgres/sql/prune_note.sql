@@ -1,1 +1,0 @@
-delete from trellis.note where job = any($1::bigint[])

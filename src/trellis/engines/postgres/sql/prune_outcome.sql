@@ -1,1 +1,0 @@
-delete from trellis.outcome where job = any($1::bigint[])

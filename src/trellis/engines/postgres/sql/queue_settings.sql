@@ -1,2 +1,0 @@
-select service, queue, paused, draining from trellis.queue_setting
-order by service collate "C", queue collate "C"

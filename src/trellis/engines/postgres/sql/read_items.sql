@@ -1,1 +1,0 @@
-select name, status, detail from trellis.item where job = $1 order by name collate "C"

@@ -1,1 +1,0 @@
-select value::bigint from trellis.meta where name = $1

@@ -1,1 +1,0 @@
-select id from trellis.removal where id = any($1::text[])

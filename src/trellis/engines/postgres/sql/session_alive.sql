@@ -1,1 +1,0 @@
-select 1 from trellis.session where id = $1 and ended_at is null

@@ -1,1 +1,0 @@
-select lease, draining from trellis.session where id = $1 and ended_at is null

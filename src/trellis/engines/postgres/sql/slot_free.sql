@@ -1,1 +1,0 @@
-delete from trellis.key_slot where id = $1

@@ -1,2 +1,0 @@
-select id, key_hash, job from trellis.key_slot
-where linger_until is not null and session = $1 and token = any($2::bigint[])

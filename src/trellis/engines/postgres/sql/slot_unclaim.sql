@@ -1,1 +1,0 @@
-update trellis.key_slot set session = null, token = null, linger_until = null where id = $1

@@ -1,0 +1,125 @@
+-- Taking in the jobs of another store.
+
+-- name: import_advance
+update trellis.meta set value = $2::bigint::text where name = $1
+
+-- name: import_begin
+insert into trellis.meta (name, value) values ($1, '0') on conflict (name) do nothing
+
+-- name: import_cursor
+select value::bigint from trellis.meta where name = $1
+
+-- name: import_events
+insert into trellis.event (xid, job, version, kind, state, at, attempt, session, token, data)
+select (select pg_current_xact_id()::text::bigint), d.job, d.version, d.kind,
+  d.state::trellis.state, d.at, d.attempt, d.session, d.token, d.data
+from unnest(
+  $1::bigint[], $2::int[], $3::text[], $4::text[], $5::bigint[], $6::int[], $7::bigint[],
+  $8::bigint[], $9::text[]) with ordinality
+  d(job, version, kind, state, at, attempt, session, token, data, place)
+order by d.place
+
+-- name: import_heads
+-- Where waiting jobs stand. One whose moment has come is claimable if it needs no slot or has one.
+-- $1 jobs, $2 lanes, then columns in the order of the table.
+insert into trellis.queue (
+  job, pos, lane, park, run_at, state, version, attempt, claims, generation, crashes, blocked,
+  suspect, claimed_at, asked_at, look_at, key_hash, dedupe, error)
+select d.job, d.job, d.lane,
+  case when d.run_at > trellis.clock() then 'later'
+       when d.key_hash is null or exists (select 1 from trellis.key_slot s where s.job = d.job)
+         then 'ready'
+       else 'slot' end::trellis.park,
+  d.run_at, d.state::trellis.state, d.version, d.attempt, d.claims, d.generation, d.crashes,
+  d.blocked, d.suspect, d.claimed_at, d.asked_at, d.look_at, d.key_hash, d.dedupe, d.error
+from unnest(
+  $1::bigint[], $2::int[], $3::bigint[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[],
+  $9::int[], $10::bool[], $11::bool[], $12::bigint[], $13::bigint[], $14::bigint[], $15::text[],
+  $16::text[], $17::text[])
+  d(job, lane, run_at, state, version, attempt, claims, generation, crashes, blocked, suspect,
+    claimed_at, asked_at, look_at, key_hash, dedupe, error)
+
+-- name: import_items
+insert into trellis.item (job, name, status, detail)
+select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[])
+
+-- name: import_jobs
+-- Store jobs in the order given; returns the number and id of each.
+insert into trellis.job (
+  id, lane, policy, schema_version, created_at, payload, request_id, traceparent, tracestate,
+  deadline_at, key, key_hash, tags, config, expect, clone_of)
+select d.id, d.lane, d.policy, d.schema_version, d.created_at, d.payload, d.request_id,
+  d.traceparent, d.tracestate, d.deadline_at, d.key, d.key_hash, d.tags, d.config, d.expect,
+  d.clone_of
+from unnest(
+  $1::text[], $2::int[], $3::int[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[],
+  $9::text[], $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+  $16::text[]) with ordinality
+  d(id, lane, policy, schema_version, created_at, payload, request_id, traceparent, tracestate,
+    deadline_at, key, key_hash, tags, config, expect, clone_of, place)
+order by d.place
+returning seq, id
+
+-- name: import_keys
+-- Keys somebody waits for, in order, after this one.
+select distinct q.key_hash from trellis.queue q
+where q.key_hash is not null and q.key_hash > $1 and q.park = 'slot' order by q.key_hash limit $2
+
+-- name: import_known
+-- Which of these ids are here, and whether as the same jobs; one that was here and was removed is.
+-- $1 ids, $2 services, $3 queues, $4 types, $5 priorities, $6 moments of creation, $7 payloads.
+select n.id, (l.service, l.queue, l.type, l.priority, j.created_at, j.payload)
+  = (n.service, n.queue, n.type, n.priority, n.created_at, n.payload)
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[])
+  n(id, service, queue, type, priority, created_at, payload)
+join trellis.job j on j.id = n.id join trellis.lane l on l.id = j.lane
+union all
+select n.id, true from unnest($1::text[]) n(id) join trellis.removal r on r.id = n.id
+where not exists (select 1 from trellis.job j where j.id = n.id)
+
+-- name: import_logs
+insert into trellis.log (job, at, claim, level, message, fields)
+select d.job, d.at, d.claim, d.level, d.message, d.fields
+from unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::text[], $6::text[])
+  with ordinality d(job, at, claim, level, message, fields, place)
+order by d.place
+
+-- name: import_marks
+insert into trellis.idempotency (job, mark) select * from unnest($1::bigint[], $2::text[])
+
+-- name: import_notes
+insert into trellis.note (job, claim, began_at, seen_at, progress, phase)
+select * from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
+
+-- name: import_outcomes
+insert into trellis.outcome (
+  job, generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at, error,
+  result, keep_until)
+select d.job, d.generation, d.state::trellis.state, d.version, d.attempt, d.claims, d.crashes,
+  d.run_at, d.started_at, d.finished_at, d.error, d.result, d.keep_until
+from unnest(
+  $1::bigint[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::int[], $8::bigint[],
+  $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bigint[])
+  d(job, generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at,
+    error, result, keep_until)
+
+-- name: import_slot
+-- Let a job hold a slot of its key, if one is free by its own policy; the caller has the key's lock.
+insert into trellis.key_slot (key_hash, job)
+select j.key_hash, j.seq from trellis.job j join trellis.policy p on p.id = j.policy
+where j.seq = $1
+  and (select count(*) from trellis.key_slot s where s.key_hash = j.key_hash) < p.active
+returning job
+
+-- name: import_taken
+-- Which of these marks belong to jobs here: whether it is for deduplication, the mark, the job.
+-- $1 idempotency marks, $2 dedupe marks.
+select false, i.mark, j.id from unnest($1::text[]) n(mark)
+join trellis.idempotency i on i.mark = n.mark join trellis.job j on j.seq = i.job
+union all
+select true, q.dedupe, j.id from unnest($2::text[]) n(mark)
+join trellis.queue q on q.dedupe = n.mark join trellis.job j on j.seq = q.job
+
+-- name: import_turn
+-- How far the move is; whoever else carries the same move waits here.
+select value::bigint from trellis.meta where name = $1 for update

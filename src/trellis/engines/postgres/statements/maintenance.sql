@@ -1,0 +1,128 @@
+-- What the clock makes due, promotion, retention, removal.
+
+-- name: due_jobs
+-- Jobs for which the clock has something to say: waiting ones by their own index, running ones of
+-- each session that holds any (see due_lost).
+with recursive holder(session) as (
+  (select min(q.session) from trellis.queue q where q.session is not null)
+  union all
+  select (select min(q.session) from trellis.queue q
+          where q.session is not null and q.session > h.session)
+  from holder h where h.session is not null),
+due as materialized (
+  (select q.look_at, q.job from trellis.queue q
+   where q.session is null and q.look_at is not null and q.look_at <= $1
+   order by q.look_at, q.job limit $2)
+  union all
+  select x.look_at, x.job from holder h cross join lateral (
+    select q.look_at, q.job from trellis.queue q
+    where q.session is not null and q.session = h.session and q.look_at <= $1
+    order by q.look_at, q.job limit $2) x)
+select r.* from (select look_at, job from due order by look_at, job limit $2) d
+cross join lateral (select * from trellis.record x where x.seq = d.job limit 1) r
+order by d.look_at, d.job
+
+-- name: due_later
+-- Delayed jobs of these lanes whose time has come, the earliest first. $4: of paused queues, too.
+select d.job, d.key_hash from unnest($1::int[]) l(lane) cross join lateral (
+  select q.run_at, q.job, q.key_hash from trellis.queue q
+  where q.lane = l.lane and q.park = 'later' and q.run_at <= trellis.clock()
+  order by q.run_at, q.job limit $2) d
+where $4::bool or not exists (
+  select 1 from trellis.lane n
+  join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
+  where n.id = l.lane and p.paused)
+order by d.run_at, d.job limit $3
+
+-- name: due_lost
+-- Attempts of sessions that are over. The sessions that hold anything are found by stepping through
+-- the index from one to the next: there are few, however many jobs wait.
+with recursive holder(session) as (
+  (select min(q.session) from trellis.queue q where q.session is not null)
+  union all
+  select (select min(q.session) from trellis.queue q
+          where q.session is not null and q.session > h.session)
+  from holder h where h.session is not null),
+lost as materialized (
+  select h.session from holder h
+  where h.session is not null and not exists (
+    select 1 from trellis.session s where s.id = h.session and s.ended_at is null)),
+found as materialized (
+  select q.job from lost l cross join lateral (
+    select x.job from trellis.queue x
+    where x.session is not null and x.session = l.session and not x.blocked) q
+  order by q.job limit $1)
+select r.* from found f
+cross join lateral (select * from trellis.record x where x.seq = f.job limit 1) r
+order by f.job
+
+-- name: due_sessions
+select id from trellis.session
+where ended_at is null and lease_until <= $1 order by number limit $2
+
+-- name: next_due
+-- The first of each lane comes from the index; there are as many lanes as kinds of jobs.
+select min(d.run_at) from trellis.lane l cross join lateral (
+  select q.run_at from trellis.queue q
+  where q.lane = l.id and q.park = 'later' order by q.run_at limit 1) d
+
+-- name: promote
+-- Make delayed jobs claimable, or let them wait for their key unless they still hold a slot of it.
+with due as materialized (
+  select q.ctid as tid from unnest($1::bigint[]) n(job) cross join lateral (
+    select x.ctid from trellis.queue x
+    where x.job = n.job and x.park = 'later' and x.run_at <= trellis.clock()
+    for update skip locked) q)
+update trellis.queue q
+set park = case when q.key_hash is null or exists (
+      select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)
+    then 'ready' else 'slot' end::trellis.park
+from due where q.ctid = due.tid
+returning q.job
+
+-- name: prune_event
+delete from trellis.event where job = any($1::bigint[])
+
+-- name: prune_idempotency
+delete from trellis.idempotency where job = any($1::bigint[])
+
+-- name: prune_item
+delete from trellis.item where job = any($1::bigint[])
+
+-- name: prune_job
+delete from trellis.job where seq = any($1::bigint[])
+
+-- name: prune_log
+delete from trellis.log where job = any($1::bigint[])
+
+-- name: prune_note
+delete from trellis.note where job = any($1::bigint[])
+
+-- name: prune_outcome
+delete from trellis.outcome where job = any($1::bigint[])
+
+-- name: prune_pick
+select o.job, j.id, o.state::text from trellis.outcome o join trellis.job j on j.seq = o.job
+where o.keep_until is not null and o.keep_until <= $1
+  and not exists (select 1 from trellis.queue q where q.job = o.job)
+order by o.keep_until limit $2 for update of o skip locked
+
+-- name: prune_removal
+insert into trellis.removal (id, state, removed_at)
+select id, state, $3 from unnest($1::text[], $2::text[]) n(id, state)
+on conflict (id) do update set state = excluded.state, removed_at = excluded.removed_at
+
+-- name: prune_sessions
+with old as materialized (
+  select ctid as tid from trellis.session
+  where ended_at is not null and ended_at <= $1 order by ended_at, number limit $2)
+delete from trellis.session s using old where s.ctid = old.tid returning 1
+
+-- name: remove_look
+-- A live job has a place in the queue; an ended one has none.
+select j.id, j.seq, q.job is not null, o.state::text
+from unnest($1::text[]) n(id)
+join trellis.job j on j.id = n.id
+left join trellis.queue q on q.job = j.seq
+left join lateral (
+  select x.state from trellis.outcome x where x.job = j.seq order by x.generation desc limit 1) o on true

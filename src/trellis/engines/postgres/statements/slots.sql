@@ -1,0 +1,96 @@
+-- Key slots: held by a job, then by its attempt; handed over in creation order.
+
+-- name: caller_admit
+-- Let keyed jobs that came in callers' transactions wait for their slots like everybody else; one that
+-- somebody is changing now is for the next time. Returns the keys of those that were let in.
+update trellis.queue q set park = 'slot'
+from (
+  select x.ctid as tid from trellis.queue x
+  where x.job = any($1::bigint[]) and x.park = 'guest' for update skip locked) g
+where q.ctid = g.tid
+returning q.key_hash
+
+-- name: caller_waiting
+select job, key_hash from trellis.queue where park = 'guest' order by job limit $1
+
+-- name: key_facts
+-- What admission must know of a key: slots taken, jobs waiting without one, the oldest holder, the
+-- newest and the oldest waiting job that was never claimed; and how many guests are to be let in.
+select
+  (select count(*) from trellis.key_slot s where s.key_hash = $1),
+  (select count(*) from trellis.queue q
+   where q.key_hash = $1 and q.park <> 'taken' and not exists (
+     select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)),
+  (select j.id from trellis.key_slot s join trellis.job j on j.seq = s.job
+   where s.key_hash = $1 and s.linger_until is null order by s.job limit 1),
+  (select j.id from trellis.queue q join trellis.job j on j.seq = q.job
+   where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job desc limit 1),
+  (select j.id from trellis.queue q join trellis.job j on j.seq = q.job
+   where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job limit 1),
+  (select count(*) from trellis.queue q where q.key_hash = $1 and q.park = 'guest')
+
+-- name: key_hand_over
+-- Give free slots of these keys to their waiting jobs, in creation order; the caller has the keys'
+-- locks. A job gets one if fewer are taken, counting those before it, than its own policy allows.
+with next as materialized (
+  select k.key_hash, w.job
+  from (select distinct key_hash from unnest($1::text[]) n(key_hash)) k
+  cross join lateral (
+    select count(*) as held from trellis.key_slot s where s.key_hash = k.key_hash) h
+  cross join lateral (
+    select f.job from (
+      select x.job, bool_and(h.held + x.place - 1 < x.active) over (order by x.job) as fits
+      from (
+        select q.job, p.active, row_number() over (order by q.job) as place
+        from (select job from trellis.queue
+              where key_hash = k.key_hash and park in ('slot', 'guest') order by job limit 100) q
+        join trellis.job j on j.seq = q.job
+        join trellis.policy p on p.id = j.policy) x) f
+    where f.fits) w),
+-- Asked again where it is changed: one that was waited for may be gone, or have its slot by now.
+moved as (
+  update trellis.queue q set park = 'ready' from next n
+  where q.job = n.job and q.park in ('slot', 'guest')
+  returning q.job, q.key_hash),
+taken as (
+  insert into trellis.key_slot (key_hash, job) select key_hash, job from moved order by job)
+select count(*) from moved
+
+-- name: key_lock
+-- Be the only one who moves the slots of these keys until this transaction ends. Taken before any
+-- row of a keyed job is locked, in one order.
+select pg_advisory_xact_lock(hashtextextended('trellis/key/' || g.name, 0))
+from (select name from unnest($1::text[]) n(name) order by name offset 0) g
+
+-- name: key_availability
+update trellis.queue set park = $1::text::trellis.park where job = $2
+
+-- name: key_available
+update trellis.queue set park = 'ready' where job = $1 and park = 'slot'
+
+-- name: slot_free
+delete from trellis.key_slot where id = $1
+
+-- name: slot_free_jobs
+-- Free the slots that these jobs hold for an attempt.
+delete from trellis.key_slot where job = any($1::bigint[]) and linger_until is null
+
+-- name: slot_linger
+update trellis.key_slot set linger_until = $1 where id = $2
+
+-- name: slot_of_job
+select id from trellis.key_slot where job = $1 and linger_until is null
+
+-- name: slot_of_session
+select id, key_hash, job from trellis.key_slot where linger_until is not null and session = $1
+
+-- name: slot_overdue
+select id, key_hash, job from trellis.key_slot
+where linger_until is not null and linger_until <= $1 limit $2
+
+-- name: slot_stopped
+select id, key_hash, job from trellis.key_slot
+where linger_until is not null and session = $1 and token = any($2::bigint[])
+
+-- name: slot_unclaim
+update trellis.key_slot set session = null, token = null, linger_until = null where id = $1

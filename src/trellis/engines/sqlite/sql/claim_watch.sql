@@ -1,1 +1,0 @@
-update trellis_queue set look_at = ? where job = ?

@@ -1,4 +1,0 @@
-insert into trellis_outcome (
-  job, generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at,
-  error, result, keep_until
-) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

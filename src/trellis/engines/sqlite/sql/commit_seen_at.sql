@@ -1,1 +1,0 @@
-select seen_at from trellis_queue where job = ?

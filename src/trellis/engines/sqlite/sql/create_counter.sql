@@ -1,1 +1,0 @@
-select value from trellis_meta where name = 'last_job'

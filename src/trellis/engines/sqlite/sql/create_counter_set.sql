@@ -1,1 +1,0 @@
-update trellis_meta set value = ? where name = 'last_job'

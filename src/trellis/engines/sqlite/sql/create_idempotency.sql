@@ -1,1 +1,0 @@
-insert into trellis_idempotency (mark, job) values (?, ?)

@@ -1,1 +1,0 @@
-insert into trellis_event (job, version, kind, state, at, attempt) values (?, ?, ?, ?, ?, ?)

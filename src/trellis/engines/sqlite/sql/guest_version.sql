@@ -1,1 +1,0 @@
-select name, value from trellis_meta where name = 'schema'

@@ -1,1 +1,0 @@
-select count(*) from trellis_key_slot where key_hash = ?

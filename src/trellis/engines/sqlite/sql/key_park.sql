@@ -1,1 +1,0 @@
-update trellis_queue set park = ? where job = ?

@@ -1,1 +1,0 @@
-insert into trellis_lane (service, queue, type, priority) values (?, ?, ?, ?)

@@ -1,1 +1,0 @@
-delete from trellis_lock where name = ? and session = ? and token = ?

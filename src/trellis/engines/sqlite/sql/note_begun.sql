@@ -1,1 +1,0 @@
-update trellis_note set began_at = ? where job = ?

@@ -1,1 +1,0 @@
-select claim from trellis_note where job = ?

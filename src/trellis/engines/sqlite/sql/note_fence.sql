@@ -1,1 +1,0 @@
-select session, token from trellis_queue where job = ?

@@ -1,1 +1,0 @@
-insert or replace into trellis_item (job, name, status, detail) values (?, ?, ?, ?)

@@ -1,1 +1,0 @@
-delete from trellis_item where job = ?

@@ -1,1 +1,0 @@
-insert into trellis_log (job, at, claim, level, message, fields) values (?, ?, ?, ?, ?, ?)

@@ -1,1 +1,0 @@
-update trellis_note set phase = ?, progress = null where job = ?

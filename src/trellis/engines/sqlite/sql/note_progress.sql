@@ -1,1 +1,0 @@
-update trellis_note set progress = ? where job = ?

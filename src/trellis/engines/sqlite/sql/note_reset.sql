@@ -1,1 +1,0 @@
-insert or replace into trellis_note (job, claim, seen_at) values (?, ?, ?)

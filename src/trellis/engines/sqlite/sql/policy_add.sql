@@ -1,1 +1,0 @@
-insert into trellis_policy (body) values (?)

@@ -1,1 +1,0 @@
-select id from trellis_policy where body = ?

@@ -1,1 +1,0 @@
-select body from trellis_policy where id = ?

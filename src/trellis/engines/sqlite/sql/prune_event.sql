@@ -1,1 +1,0 @@
-delete from trellis_event where job in (values (?))

@@ -1,1 +1,0 @@
-delete from trellis_idempotency where job in (values (?))

@@ -1,1 +1,0 @@
-delete from trellis_job where seq in (values (?))

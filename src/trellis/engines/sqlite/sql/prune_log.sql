@@ -1,1 +1,0 @@
-delete from trellis_log where job in (values (?))

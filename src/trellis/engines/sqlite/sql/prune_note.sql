@@ -1,1 +1,0 @@
-delete from trellis_note where job in (values (?))

@@ -1,1 +1,0 @@
-delete from trellis_outcome where job in (values (?))

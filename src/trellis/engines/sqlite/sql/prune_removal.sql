@@ -1,1 +1,0 @@
-insert or replace into trellis_removal (id, state, removed_at) values (?, ?, ?)

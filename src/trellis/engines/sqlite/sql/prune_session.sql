@@ -1,1 +1,0 @@
-delete from trellis_session where id in (values (?))

@@ -1,2 +1,0 @@
-insert or replace into trellis_queue_setting (service, queue, paused, draining)
-values (?, ?, ?, ?)

@@ -1,1 +1,0 @@
-select * from trellis_record where seq = ?

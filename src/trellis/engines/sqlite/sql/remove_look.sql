@@ -1,2 +1,0 @@
--- A live job has a place in the queue; an ended one has none.
-select seq, state, park is not null from trellis_record where id = ?

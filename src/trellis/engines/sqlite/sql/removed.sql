@@ -1,1 +1,0 @@
-select 1 from trellis_removal where id = ?

@@ -1,1 +1,0 @@
-update trellis_session set draining = 1 where id = ? and ended_at is null

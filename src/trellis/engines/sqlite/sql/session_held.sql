@@ -1,2 +1,0 @@
-select r.* from trellis_queue h join trellis_record r on r.seq = h.job
-where h.session = ? order by h.job

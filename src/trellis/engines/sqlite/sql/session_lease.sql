@@ -1,1 +1,0 @@
-select lease, draining from trellis_session where id = ? and ended_at is null

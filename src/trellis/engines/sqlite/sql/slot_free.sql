@@ -1,1 +1,0 @@
-delete from trellis_key_slot where id = ?

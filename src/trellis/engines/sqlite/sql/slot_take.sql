@@ -1,1 +1,0 @@
-insert into trellis_key_slot (key_hash, job) values (?, ?)

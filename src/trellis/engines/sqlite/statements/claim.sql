@@ -1,0 +1,63 @@
+-- Taking due jobs for a session.
+
+-- name: claim_event
+insert into trellis_event (job, version, kind, state, at, attempt, session, token)
+select q.job, q.version, 'started', q.state, q.claimed_at, q.attempt, q.session, q.token
+from json_each(?) b
+cross join trellis_queue q on q.job = b.value
+
+-- name: claim_peek
+select 1 where exists (select 1 from trellis_queue where lane = ? and park = 'ready')
+
+-- name: claim_pick
+-- A waiting job is looked at when its deadline comes: from then on it is no longer claimable.
+select job from trellis_queue
+where lane = ? and park = 'ready' and (look_at is null or look_at > ?)
+order by job
+
+-- name: claim_pick_few
+-- The same for one lane alone: nothing to merge, so the limit can be given to SQLite, and the list
+-- goes on to the next statements as it is.
+select json_group_array(job)
+from (
+  select job from trellis_queue
+  where lane = ? and park = 'ready' and (look_at is null or look_at > ?)
+  order by job limit ?)
+
+-- name: claim_rows
+-- The jobs of a list of numbers, with what a claim must know of them, as one row: a thread must ask
+-- for the interpreter after every row, and may wait longer for it than for SQLite. What all jobs
+-- have stands in `facts`, one list each; the payloads follow one another, with their lengths in the
+-- facts; what few jobs have stands in `extras`, by number.
+select
+  json_group_array(json_array(
+    q.job, j.id, j.lane, j.policy, length(j.payload), j.created_at, j.traceparent,
+    j.schema_version, q.version, q.generation, q.attempt, q.claims, q.crashes, q.run_at,
+    q.suspect)) as facts,
+  group_concat(j.payload, '') as payloads,
+  json_group_array(distinct j.lane) as lanes,
+  json_group_array(distinct j.policy) as policies,
+  json_group_object(q.job, json_array(
+    j.request_id, j.tracestate, j.deadline_at, j.key, j.key_hash, j.tags, j.config, j.expect,
+    j.clone_of, q.error)) filter (
+      where coalesce(
+        j.request_id, j.tracestate, j.deadline_at, j.key, j.key_hash, j.tags, j.config, j.expect,
+        j.clone_of, q.error) is not null) as extras
+from json_each(?) picked
+cross join trellis_queue q on q.job = picked.value
+cross join trellis_job j on j.seq = q.job
+
+-- name: claim_slot
+update trellis_key_slot set session = ?, token = ?
+where job = ? and token is null and linger_until is null
+
+-- name: claim_take
+-- The token of a claim: one random start for the list, and the number of the job.
+update trellis_queue
+set park = 'taken', state = 'active', version = version + 1, attempt = attempt + 1,
+    claims = claims + 1, token = ? + job, session = ?, claimed_at = ?,
+    dedupe = null, seen_at = null, look_at = null
+where job in (select value from json_each(?))
+
+-- name: claim_watch
+update trellis_queue set look_at = ? where job = ?

@@ -1,0 +1,21 @@
+-- What several verbs need: the clock, whole jobs, the journal, leases.
+
+-- name: event
+insert into trellis_event (job, version, kind, state, at, attempt) values (?, ?, ?, ?, ?, ?)
+
+-- name: event_fenced
+insert into trellis_event (job, version, kind, state, at, attempt, session, token)
+values (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: event_full
+insert into trellis_event (job, version, kind, state, at, attempt, session, token, data)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: record_by_id
+select * from trellis_record where id = ?
+
+-- name: record_by_seq
+select * from trellis_record where seq = ?
+
+-- name: session_lease
+select lease, draining from trellis_session where id = ? and ended_at is null

@@ -1,0 +1,61 @@
+-- Storing new jobs.
+
+-- name: create_counter
+select value from trellis_meta where name = 'last_job'
+
+-- name: create_counter_set
+update trellis_meta set value = ? where name = 'last_job'
+
+-- name: create_event_alike
+insert into trellis_event (job, version, kind, state, at, attempt)
+select seq, ?, ?, ?, ?, ? from trellis_job where seq > ?
+
+-- name: create_idempotency
+insert into trellis_idempotency (mark, job) values (?, ?)
+
+-- name: create_job
+-- A job that uses none of the optional columns: naming them all would cost more than the insert.
+insert into trellis_job (
+  seq, id, lane, policy, payload, created_at, traceparent, schema_version
+) values (?, ?, ?, ?, ?, ?, ?, 1)
+
+-- name: create_job_full
+insert into trellis_job (
+  seq, id, lane, policy, payload, created_at, request_id, traceparent, tracestate, deadline_at,
+  key, key_hash, tags, config, expect, schema_version, clone_of
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: create_queue
+insert into trellis_queue (
+  job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect
+) values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, 0, 0)
+
+-- name: create_queue_alike
+-- The queue rows of new jobs that differ in nothing but number and lane.
+insert into trellis_queue (
+  job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect
+)
+select seq, lane, ?, ?, ?, ?, 0, ?, 0, ?, 0, 0 from trellis_job where seq > ?
+
+-- name: create_queue_full
+insert into trellis_queue (
+  job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect,
+  key_hash, dedupe, look_at
+) values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, 0, 0, ?, ?, ?)
+
+-- name: create_same_dedupe
+select j.id from trellis_queue q join trellis_job j on j.seq = q.job where q.dedupe = ?
+
+-- name: create_same_id
+select l.service, l.type, j.payload
+from trellis_job j join trellis_lane l on l.id = j.lane
+where j.id = ?
+
+-- name: create_same_idempotency
+select j.id, j.payload
+from trellis_idempotency i join trellis_job j on j.seq = i.job
+where i.mark = ?
+
+-- name: create_undo
+-- Only jobs of this call: by their ids, and not the earlier one that has an id of them.
+delete from trellis_job where seq > ? and id in (select value from json_each(?))

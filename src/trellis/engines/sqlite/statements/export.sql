@@ -1,0 +1,61 @@
+-- Handing out the jobs of a sealed file.
+
+-- name: export_busy
+-- What a seal would cut off: claimed jobs, live sessions, and ended attempts whose handler may still
+-- run, by their slots and locks. Bound: this boot, and the moment on its lease clock.
+select
+  (select count(*) from trellis_queue q where q.session is not null),
+  (select count(*) from trellis_session s
+   where s.ended_at is null and s.boot_id = b.boot and s.lease_until > b.moment),
+  (select count(*) from trellis_key_slot k
+   where k.linger_until > b.moment and k.linger_boot = b.boot)
+  + (select count(*) from trellis_lock k
+     where k.linger_until > b.moment and k.linger_boot = b.boot)
+from (select ? as boot, ? as moment) b
+
+-- name: export_count
+select count(*) from trellis_record r
+where r.seq <= ? and r.state in (select value from json_each(?))
+
+-- name: export_events
+select e.job, e.version, e.kind, e.state, e.at, e.attempt, e.session, e.token, e.data
+from json_each(?) picked join trellis_event e on e.job = picked.value order by e.seq
+
+-- name: export_heads
+-- A job that was never claimed has its slot by its place in the line only, which it keeps.
+select q.job, q.run_at, q.state, q.version, q.attempt, q.claims, q.generation, q.crashes, q.blocked,
+  q.suspect, q.claimed_at, q.asked_at, q.look_at, q.key_hash, q.dedupe, q.error,
+  q.claims > 0 and exists (
+    select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)
+from json_each(?) picked join trellis_queue q on q.job = picked.value order by q.job
+
+-- name: export_items
+select i.job, i.name, i.status, i.detail
+from json_each(?) picked join trellis_item i on i.job = picked.value
+
+-- name: export_jobs
+select j.seq, j.id, l.service, l.queue, l.type, l.priority, p.body, j.schema_version, j.created_at,
+  j.payload, j.request_id, j.traceparent, j.tracestate, j.deadline_at, j.key, j.key_hash, j.tags,
+  j.config, j.expect, j.clone_of
+from json_each(?) picked join trellis_job j on j.seq = picked.value
+join trellis_lane l on l.id = j.lane join trellis_policy p on p.id = j.policy order by j.seq
+
+-- name: export_logs
+select g.job, g.at, g.claim, g.level, g.message, g.fields
+from json_each(?) picked join trellis_log g on g.job = picked.value order by g.number
+
+-- name: export_marks
+select i.job, i.mark from json_each(?) picked join trellis_idempotency i on i.job = picked.value
+
+-- name: export_notes
+select n.job, n.claim, n.began_at, n.seen_at, n.progress, n.phase
+from json_each(?) picked join trellis_note n on n.job = picked.value
+
+-- name: export_outcomes
+select o.job, o.generation, o.state, o.version, o.attempt, o.claims, o.crashes, o.run_at,
+  o.started_at, o.finished_at, o.error, o.result, o.keep_until
+from json_each(?) picked join trellis_outcome o on o.job = picked.value
+
+-- name: export_page
+select r.seq, length(r.payload) from trellis_record r
+where r.seq > ? and r.state in (select value from json_each(?)) order by r.seq limit ?

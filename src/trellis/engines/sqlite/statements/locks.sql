@@ -1,0 +1,55 @@
+-- Locks: leased rows, valid while their session and attempt are.
+
+-- name: lock_free
+delete from trellis_lock where name = ? and session = ? and token = ?
+
+-- name: lock_holder
+-- A lock's row counts while its session is alive and, if it names one, its attempt is current; and
+-- for a while longer if that attempt's handler may still run.
+select k.name, k.session, k.token, coalesce(s.name, ''), j.id, k.taken_at, k.linger_until is not null
+from trellis_lock k
+left join trellis_session s on s.id = k.session
+left join trellis_queue q on q.session = k.session and q.token = k.token
+left join trellis_job j on j.seq = coalesce(k.job, q.job)
+where k.name = ? and ((k.linger_boot = ? and k.linger_until > ?)
+  or (k.linger_until is null and s.ended_at is null and s.boot_id = ? and s.lease_until > ?
+      and (k.token = 0 or q.job is not null)))
+
+-- name: lock_linger
+update trellis_lock set linger_until = ?, linger_boot = ?, job = ? where session = ? and token = ?
+
+-- name: lock_list
+select k.name, k.session, k.token, coalesce(s.name, ''), j.id, k.taken_at
+from trellis_lock k
+left join trellis_session s on s.id = k.session
+left join trellis_queue q on q.session = k.session and q.token = k.token
+left join trellis_job j on j.seq = coalesce(k.job, q.job)
+where ((k.linger_boot = ? and k.linger_until > ?)
+  or (k.linger_until is null and s.ended_at is null and s.boot_id = ? and s.lease_until > ?
+      and (k.token = 0 or q.job is not null)))
+order by k.name
+
+-- name: lock_of_session
+-- What lingers belongs to a handler that may still run, and lingers on.
+delete from trellis_lock where session = ? and linger_until is null
+
+-- name: lock_outlived
+-- Locks of attempts that are over: nobody may ever ask for these names again.
+delete from trellis_lock
+where session = ? and token <> 0 and linger_until is null
+  and not exists (
+    select 1 from trellis_queue q
+    where q.session = trellis_lock.session and q.token = trellis_lock.token)
+
+-- name: lock_overdue
+select name, session, token from trellis_lock
+where linger_until is not null and (linger_until <= ? or linger_boot <> ?)
+
+-- name: lock_put
+insert or replace into trellis_lock (name, session, token, taken_at) values (?, ?, ?, ?)
+
+-- name: lock_reaped
+delete from trellis_lock where session = ?
+
+-- name: lock_stopped
+delete from trellis_lock where session = ? and token = ? and linger_until is not null
