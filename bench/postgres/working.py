@@ -18,8 +18,8 @@ from bench.peers.systems import TRELLIS
 from bench.peers.trellis import app as peer
 from bench.peers.workers import Workers, running
 from trellis.engines.postgres import PostgresEngine
+from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.hearing import Hearing
-from trellis.engines.postgres.link import Link
 from trellis.engines.values import Topic
 
 _SETTLE_IN: Final = 3.0

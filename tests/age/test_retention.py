@@ -18,6 +18,8 @@ from trellis import ActiveJob, Service
 from trellis.core.job import JobId
 from trellis.engines.postgres import upkeep
 from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.connection import Connection
+from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.values import JobFilter
 
@@ -77,7 +79,7 @@ async def a_prune_under_way(url: str) -> AsyncIterator[Transaction]:
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction():
-            tx = Transaction(connection, "trellis", Books())
+            tx = Transaction(Connection(connection, statements("trellis")), Books())
             assert await upkeep.prune(tx, _PAGE) == _PAGE
             yield tx
     finally:

@@ -21,8 +21,7 @@ from trellis.core.lifecycle import Transition, decide
 from trellis.core.spans import SECOND
 from trellis.engines.postgres import PostgresEngine, schema
 from trellis.engines.postgres.address import read_address
-from trellis.engines.postgres.link import PLAIN, Link
-from trellis.engines.postgres.preparing import Connection
+from trellis.engines.postgres.connection import PLAIN, Connection, Link
 from trellis.engines.postgres.statements import migrations
 from trellis.engines.values import JobFilter
 from trellis.errors import EngineBusy, SchemaTooOld

@@ -123,7 +123,7 @@ async def test_a_savepoint_of_the_caller_can_undo_the_job_alone(
     engine: SqliteEngine, app: sqlite3.Connection
 ) -> None:
     app.execute("insert into orders values ('kept')")
-    for name in ("mine", "part", "trellis_guest"):
+    for name in ("mine", "part", "trellis_caller"):
         app.execute(f"savepoint {name}")
         engine.create_within(app, [a_job(), a_job(dedupe=name)])
         app.execute(f"rollback to {name}")

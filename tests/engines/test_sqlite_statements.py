@@ -6,13 +6,16 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import trellis.engines.sqlite
+from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
 from trellis.engines.sql.statements import load_statements
-from trellis.engines.sqlite import connection, schema
-from trellis.engines.sqlite.transaction import STATEMENTS, _widen
+from trellis.engines.sqlite import connection, reading, schema, sending
+from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS, _widen
+from trellis.engines.values import GroupBy
 
 #: State words may stand in the claim and in migrations only: the lifecycle lives in the core.
 _STATE_WORDS = re.compile(
@@ -29,11 +32,39 @@ def file(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     opened.close()
 
 
+def _explain(file: sqlite3.Connection, how: str, text: str) -> list[tuple[object, ...]]:
+    numbers = [int(number) for number in re.findall(r"\?(\d+)", text)]
+    values = (None,) * max([*numbers, len(re.findall(r"\?(?!\d)", text))])
+    return file.execute(f"{how} {text}", values).fetchall()
+
+
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
 def test_every_statement_can_be_prepared(name: str, file: sqlite3.Connection) -> None:
+    if "trellis_moved" in STATEMENTS[name] and name != "export_seal_table":
+        file.execute(STATEMENTS["export_seal_table"])
     for size in (1, 10):
-        text = _widen(name, size)
-        file.execute(f"explain {text}", (None,) * text.count("?")).fetchall()
+        _explain(file, "explain", _widen(name, size))
+
+
+def test_what_is_put_together_from_fragments_can_be_prepared(file: sqlite3.Connection) -> None:
+    reading.Reader(file)  # brings the function that looks through errors
+    condition, values = reading._FILTERS.where(EVERYTHING)
+    groups = reading._FILTERS.groups(get_args(GroupBy))
+    for text, tail in (
+        (FRAGMENTS["find"].format(where=condition), (None, None, 1)),
+        (FRAGMENTS["count"].format(where=condition, groups=groups), ()),
+    ):
+        assert file.execute(text, (*values, *tail)).fetchall() == []
+    for table in sending._TABLES:
+        for change in sending._CHANGES:
+            file.execute(sending._trigger(table, change, "elsewhere"))
+    assert connection.read_setting(file, "journal_mode") == "wal"
+
+
+def test_every_fragment_is_used() -> None:
+    folder = Path(trellis.engines.sqlite.__file__).parent
+    code = "".join(path.read_text() for path in (*folder.glob("*.py"), *SHARED.glob("*.py")))
+    assert unused_fragments(folder, code) == []
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
@@ -43,7 +74,7 @@ def test_no_statement_knows_the_lifecycle(name: str) -> None:
 
 def test_every_statement_is_used() -> None:
     folder = Path(trellis.engines.sqlite.__file__).parent
-    code = "\n".join(path.read_text() for path in folder.glob("*.py"))
+    code = "".join(path.read_text() for path in (*folder.glob("*.py"), *SHARED.glob("*.py")))
     unused = [
         name
         for name in load_statements("trellis.engines.sqlite")
@@ -59,14 +90,14 @@ def test_every_statement_is_used() -> None:
         for name in sorted(STATEMENTS)
         # These list small tables whole, by design.
         if name not in {"session_list", "due_sessions", "queue_settings", "lane_list", "read_keys"}
+        and "trellis_moved" not in STATEMENTS[name]  # one row
     ],
 )
 def test_no_statement_scans_a_table_of_jobs(name: str, file: sqlite3.Connection) -> None:
-    text = STATEMENTS[name]
-    plan = file.execute(f"explain query plan {text}", (None,) * text.count("?")).fetchall()
+    plan = _explain(file, "explain query plan", STATEMENTS[name])
     scans = [
         detail
-        for *_, detail in plan
+        for detail in (str(row[-1]) for row in plan)
         if detail.startswith("SCAN")
         and re.search(r"SCAN (trellis_\w+|[a-z])\b", detail)
         and "INDEX" not in detail

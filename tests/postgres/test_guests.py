@@ -265,7 +265,7 @@ async def test_a_savepoint_of_the_caller_can_undo_the_job_alone(
 ) -> None:
     kept, undone = a_job(), a_job()
     with psycopg.connect(url) as connection:
-        for name in ("mine", "trellis_guest"):
+        for name in ("mine", "trellis_caller"):
             connection.execute(f"savepoint {name}")
             engine.create_within(connection, [undone])
             connection.execute(f"rollback to savepoint {name}")

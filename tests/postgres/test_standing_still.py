@@ -11,9 +11,8 @@ from tests.postgres.steps import PATIENCE, fresh, until_it_works
 from tests.servers.databases import Databases
 from tests.servers.proxy import Proxy
 from trellis.engines.postgres.address import read_address
-from trellis.engines.postgres.link import PINNED, PLAIN, Link
-from trellis.engines.postgres.preparing import AHEAD
-from trellis.engines.postgres.statements import statements
+from trellis.engines.postgres.connection import FILES, PINNED, PLAIN, Link
+from trellis.engines.postgres.statements import names_in, statements
 from trellis.errors import EngineUnavailable, OutcomeUnknown
 
 _LIMIT = "select current_setting('idle_in_transaction_session_timeout')"
@@ -60,11 +59,11 @@ async def test_who_goes_on_after_that_hears_that_nothing_was_stored_and_can_work
 async def _stand_still(link: Link, other: Link) -> None:
     """Do nothing in a transaction until the server has enough of it; then go on."""
     async with link.transaction() as connection:
-        pid = connection.get_server_pid()
-        await connection.execute(_SCRIBBLE)
+        pid = connection.driver.get_server_pid()
+        await connection.driver.execute(_SCRIBBLE)
         while await other.query("select from pg_stat_activity where pid = $1", pid):
             pass
-        await connection.execute("select 1")
+        await connection.driver.execute("select 1")
 
 
 async def test_a_process_stopped_at_its_first_statement_of_a_kind_frees_its_locks_as_well(
@@ -77,11 +76,11 @@ async def test_a_process_stopped_at_its_first_statement_of_a_kind_frees_its_lock
         stopped = Link(read_address(proxy.url), hasty)
 
         async def stop_under_locks() -> None:
-            async with stopped.transaction("take_lock") as connection:
-                await connection.execute(_TOUCH)
+            async with stopped.transaction("locks") as connection:
+                await connection.driver.execute(_TOUCH)
                 proxy.freeze(requests=False)
                 frozen.set()
-                await connection.fetch(statements("trellis")["lock_holder"], "x", 0)
+                await connection.rows("lock_holder", "x", 0)
 
         stopping = asyncio.create_task(stop_under_locks())
         await frozen.wait()
@@ -96,9 +95,9 @@ async def test_a_process_stopped_at_its_first_statement_of_a_kind_frees_its_lock
 
 async def test_what_a_verb_runs_is_prepared_before_its_transaction(url: str) -> None:
     link = Link(read_address(url), PINNED)
-    for verb, names in AHEAD.items():
+    for verb, files in FILES.items():
         async with link.transaction(verb) as connection:
-            found = await connection.fetch("select statement from pg_prepared_statements")
+            found = await connection.driver.fetch("select statement from pg_prepared_statements")
             prepared = {row[0] for row in found}
-            assert {statements("trellis")[name] for name in names} <= prepared
+            assert {statements("trellis")[name] for name in names_in(files)} <= prepared
     await link.close()

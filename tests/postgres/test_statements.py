@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import asyncpg
 import psycopg
 import pytest
 
+from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
 from tests.postgres.steps import fresh
 from tests.servers.databases import Databases
 from trellis.engines.postgres import upkeep
-from trellis.engines.postgres.link import PINNED
-from trellis.engines.postgres.statements import in_schema, statements
+from trellis.engines.postgres.address import read_address
+from trellis.engines.postgres.connection import PINNED, _settings
+from trellis.engines.postgres.statements import fragments, in_schema, statements
+from trellis.engines.sql.filters import Filters
+from trellis.engines.values import GroupBy
 
 SOURCE = Path(__file__).parents[2] / "src/trellis/engines/postgres"
 #: Tables that grow with the backlog or with history.
@@ -33,13 +38,42 @@ async def test_every_statement_can_be_prepared(url: str) -> None:
     try:
         for name, text in statements("trellis").items():
             assert ";" not in text, name
+            assert "{" not in text.replace("'{}'", ""), name
             await connection.prepare(text)
     finally:
         await connection.close()
 
 
+async def test_what_is_put_together_from_fragments_can_be_prepared(url: str) -> None:
+    words, address = fragments("trellis"), read_address(url)
+    filters = Filters(words, numbered=True)
+    condition, values = filters.where(EVERYTHING, ["an error"])
+    place, groups = len(values), filters.groups(get_args(GroupBy))
+    connection = await asyncpg.connect(url)
+    try:
+        for text in (
+            words["find"].format(where=condition, after=place + 1, limit=place + 2),
+            words["find_errors"].format(where=condition),
+            words["count"].format(where=condition, groups=groups),
+            words["notify_many"] + words["notify_channel"].format(channel="x"),
+        ):
+            await connection.prepare(text)
+        await connection.execute(_settings(address, "setting_of_connection", PINNED))
+        begin = statements("trellis")["begin"]
+        await connection.execute(begin + _settings(address, "setting_of_transaction", PINNED))
+        for name in ("migrate_lock", "migrate_limits", "migrate_schema", "migrate_record"):
+            await connection.execute(words[name].format(schema="trellis", number=1))
+    finally:
+        await connection.close()
+
+
+def test_every_fragment_is_used() -> None:
+    code = "".join(path.read_text() for path in (*SOURCE.glob("*.py"), *SHARED.glob("*.py")))
+    assert unused_fragments(SOURCE, code.replace("'", '"')) == []
+
+
 def test_every_statement_is_used() -> None:
-    files = [path for path in SOURCE.glob("*.py") if path.name != "preparing.py"]
+    files = [*SOURCE.glob("*.py"), *SHARED.glob("*.py")]
     named = {name for path in files for name in re.findall(r'"(\w+)"', path.read_text())}
     pruned = {f"prune_{table}" for table in upkeep._OF_A_JOB}
     assert set(statements("trellis")) <= named | pruned

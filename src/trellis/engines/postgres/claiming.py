@@ -17,8 +17,8 @@ from trellis.core.job import Definition, Fence, Head, JobRecord, SessionId
 from trellis.core.making import make
 from trellis.core.states import State
 from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.lanes import Lanes, Plan
-from trellis.engines.postgres.link import Link
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags
 from trellis.engines.values import Claimed, Demand
 
@@ -100,8 +100,8 @@ class Claimer:
                 "claim_lane", session, lanes[0], plan.starts[0], most, first, known, done
             )
         return await self._link.rows(
-            "claim", session, lanes, plan.starts, plan.takes, plan.priorities, plan.demands,
-            list(left), limit, first, known, done,
+            "claim", session, lanes, plan.starts, plan.takes, first, known, done, plan.priorities,
+            plan.demands, list(left), limit,
         )  # fmt: skip
 
     async def _build(self, rows: Sequence[Row], session: SessionId, first: int) -> list[JobRecord]:

@@ -38,10 +38,9 @@ from trellis.engines.postgres import (
 from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.claiming import Claimer
+from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, Link
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.hearing import Hearing
-from trellis.engines.postgres.link import PINNED, PLAIN, Link
-from trellis.engines.postgres.preparing import Connection
 from trellis.engines.postgres.reading import FeedEntry, Place, Reader
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.values import (
@@ -242,23 +241,21 @@ class PostgresEngine:
         return await self._claimer.claim(session, demands, limit)
 
     async def _promote_due(self, lanes: Sequence[int], limit: int) -> None:
-        await self._within(lambda tx: _promote_due(tx, lanes, limit), "promote")
+        await self._within(lambda tx: _promote_due(tx, lanes, limit), "maintenance")
 
     async def _admit_guests(self, _lanes: Sequence[int], limit: int) -> None:
-        await self._within(lambda tx: keying.admit_guests(tx, limit), "promote")
+        await self._within(lambda tx: keying.admit_guests(tx, limit), "maintenance")
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
         self._check_open()
-        results, topics = await settling.commit(
-            self._settle, self._address.schema, self._books, transitions
-        )
+        results, topics = await settling.commit(self._settle, self._books, transitions)
         self._hearing.tell(topics, self._settle)
         return results
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         """Keep notes whose fence holds."""
-        return await self._within(lambda tx: noting.note(tx, notes), "note")
+        return await self._within(lambda tx: noting.note(tx, notes), "notes")
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -277,16 +274,16 @@ class PostgresEngine:
     ) -> Renewed | SessionLost:
         """Extend the lease."""
         return await self._within(
-            lambda tx: sessions.renew(tx, session, held, stopped, busy), "renew"
+            lambda tx: sessions.renew(tx, session, held, stopped, busy), "sessions"
         )
 
     async def close_session(self, session: SessionId) -> None:
         """End a session in order."""
-        await self._within(lambda tx: sessions.close_session(tx, session), "close_session")
+        await self._within(lambda tx: sessions.close_session(tx, session), "sessions")
 
     async def reap(self, session: SessionId) -> bool:
         """End a session whose lease is over."""
-        return await self._within(lambda tx: sessions.reap(tx, session), "reap")
+        return await self._within(lambda tx: sessions.reap(tx, session), "sessions")
 
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
@@ -307,9 +304,7 @@ class PostgresEngine:
         held = locking.held_by(await self._hot.rows("lock_holder", name, None))
         if held is not None:  # a look is enough, and all that workers who do not lead need
             return None if held.is_of(session, token) else held.holder
-        return await self._within(
-            lambda tx: locking.take_lock(tx, name, session, token), "take_lock"
-        )
+        return await self._within(lambda tx: locking.take_lock(tx, name, session, token), "locks")
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
         """Give a lock back."""
@@ -333,7 +328,7 @@ class PostgresEngine:
         await self._books.read_lanes(self._hot)
         moved = 0
         for step in upkeep.PROMOTIONS:
-            moved += await self._within(partial(step, limit=limit), "promote")
+            moved += await self._within(partial(step, limit=limit), "maintenance")
         return moved
 
     async def next_due(self) -> Instant | None:
@@ -344,11 +339,11 @@ class PostgresEngine:
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that are long over."""
-        return await self._within(lambda tx: upkeep.prune(tx, limit), "prune")
+        return await self._within(lambda tx: upkeep.prune(tx, limit), "maintenance")
 
     async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
         """Remove ended jobs at once."""
-        return await self._within(lambda tx: upkeep.remove(tx, ids), "prune")
+        return await self._within(lambda tx: upkeep.remove(tx, ids), "maintenance")
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -430,7 +425,7 @@ class PostgresEngine:
         """Run a verb in a transaction of its own; tell others what it found to tell."""
         self._check_open()
         async with self._hot.transaction(name) as connection:
-            tx = Transaction(connection, self._address.schema, self._books)
+            tx = Transaction(connection, self._books)
             result = await verb(tx)
         if tx.topics:
             self._hearing.tell(tx.topics, self._settle)

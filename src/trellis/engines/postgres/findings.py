@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from trellis.engines.postgres.address import Address
-from trellis.engines.postgres.link import PINNED
+from trellis.engines.postgres.connection import PINNED
 from trellis.engines.postgres.probing import Probe
 
 _OLDEST: Final = 140_000

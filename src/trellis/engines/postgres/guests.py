@@ -18,10 +18,10 @@ from trellis.core.job import NewJob
 from trellis.engines.postgres import creating
 from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.books import Books
-from trellis.engines.postgres.link import PLAIN, Link
+from trellis.engines.postgres.connection import PLAIN, Link
 from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.postgres.wires import GuestWire, wire_for
+from trellis.engines.postgres.wires import CallerStatements, GuestWire, wire_for
 from trellis.engines.values import CreateResult
 from trellis.errors import (
     AccessDenied,
@@ -80,24 +80,25 @@ def _run_through(joining: Coroutine[Any, Any, T]) -> T:
 
 
 async def _join(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    sql, on_caller = statements(address.schema), CallerStatements(wire, address.schema)
     await _save(address, wire)
     try:
         books = await _books_for(address, wire, jobs)
-        tx = Transaction(wire, address.schema, books)
-        await _check_isolation(wire, jobs)
+        tx = Transaction(on_caller, books)
+        await _check_isolation(on_caller, jobs)
         results = await creating.create(tx, jobs, guest=True)
-        await wire.fetch("select pg_notify($1::text, '')", f"{address.schema}_ready")
+        await on_caller.rows("notify", f"{address.schema}_ready", "")
     except BaseException as error:
-        await _undo(wire)
+        await _undo(wire, sql)
         raise _in_words(error, address, wire) from error
-    await wire.run("release savepoint trellis_guest")
+    await wire.run(sql["caller_release"])
     return results
 
 
 async def _save(address: Address, wire: GuestWire) -> None:
     """Mark the point to come back to; only an open transaction has one."""
     try:
-        await wire.run("savepoint trellis_guest")
+        await wire.run(statements(address.schema)["caller_savepoint"])
     except Exception as error:
         if wire.sqlstate(error) == _NO_TRANSACTION:
             raise TransactionRefused(
@@ -111,18 +112,18 @@ async def _save(address: Address, wire: GuestWire) -> None:
         raise _in_words(error, address, wire) from error
 
 
-async def _undo(wire: GuestWire) -> None:
+async def _undo(wire: GuestWire, sql: dict[str, str]) -> None:
     """Go back to the point where we came in; what cannot even do that is beyond use."""
     with suppress(Exception):
-        await wire.run("rollback to savepoint trellis_guest")
-        await wire.run("release savepoint trellis_guest")
+        await wire.run(sql["caller_undo"])
+        await wire.run(sql["caller_release"])
 
 
-async def _check_isolation(wire: GuestWire, jobs: Sequence[NewJob]) -> None:
+async def _check_isolation(wire: CallerStatements, jobs: Sequence[NewJob]) -> None:
     """Refuse to decide by an old snapshot what only the present can tell."""
     if not any(creating.has_gates(new) for new in jobs):
         return
-    ((level,),) = await wire.fetch("select current_setting('transaction_isolation')")
+    ((level,),) = await wire.rows("caller_isolation")
     if level in _OLD_SNAPSHOTS:
         raise TransactionRefused(
             f"Your transaction is {level}, so it does not see the jobs that others have created "
@@ -150,11 +151,11 @@ async def _books_for(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) 
 
 async def _instance(address: Address, wire: GuestWire) -> str | None:
     """Return what names the caller's database; None if it has no tables of ours."""
-    table = f"{address.schema}.meta"
-    ((there,),) = await wire.fetch("select to_regclass($1::text) is not null", table)
+    on_caller = CallerStatements(wire, address.schema)
+    ((there,),) = await on_caller.rows("schema_table", f"{address.schema}.meta")
     if not there:
         return None
-    rows = await wire.fetch(statements(address.schema)["instance"])
+    rows = await on_caller.rows("instance")
     return str(rows[0][0]) if rows else None
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trellis.engines.postgres.address import Address
+from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.findings import Horizon, findings
-from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.probing import Probe, probe
 from trellis.engines.values import Health
 

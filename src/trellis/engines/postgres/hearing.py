@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from trellis.engines.hints import Hints
-from trellis.engines.postgres.link import Link
-from trellis.engines.postgres.preparing import Connection
+from trellis.engines.postgres.connection import Connection, Link
+from trellis.engines.postgres.statements import fragments
 from trellis.engines.values import Topic
 from trellis.errors import EngineError
 
@@ -26,7 +26,6 @@ _PAUSE: Final = 0.003
 #: How long our own word may take to come back, and how often an idle ear is looked at.
 _ECHO: Final = 2.0
 _LOOK: Final = 5.0
-_TELL: Final = "select set_config('synchronous_commit', 'off', true)"
 
 
 class Hearing:
@@ -34,6 +33,7 @@ class Hearing:
 
     def __init__(self, schema: str, hints: Hints, *, listens: bool) -> None:
         self._schema = schema
+        self._fragments = fragments(schema)
         self._hints = hints
         self._listens = listens
         self._wanted: set[Topic] = set()
@@ -66,9 +66,11 @@ class Hearing:
         while self._untold:
             topics = sorted(self._untold)
             self._untold.clear()
-            words = "".join(f", pg_notify('{self.channel(topic)}', '')" for topic in topics)
-            with suppress(EngineError):  # the others look by themselves
-                await mouth.script(_TELL + words)
+            text = self._fragments["notify_many"]
+            for topic in topics:
+                text += self._fragments["notify_channel"].format(channel=self.channel(topic))
+            with suppress(EngineError):  # other processes also look once per poll interval
+                await mouth.script(text)
             self._told_at = time.monotonic()
             await asyncio.sleep(_PAUSE)
 
@@ -94,10 +96,10 @@ class Hearing:
         if not self._wanted:
             return
         for topic in sorted(self._wanted):
-            await connection.add_listener(self.channel(topic), self._hear)
+            await connection.driver.add_listener(self.channel(topic), self._hear)
         topic = min(self._wanted)
         self._echo = word, heard = secrets.token_hex(8), asyncio.Event()
-        await connection.execute("select pg_notify($1, $2)", self.channel(topic), word)
+        await connection.rows("notify", self.channel(topic), word)
         try:
             async with asyncio.timeout(_ECHO):
                 await heard.wait()

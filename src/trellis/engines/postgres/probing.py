@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
 from trellis.engines.postgres.address import Address
-from trellis.engines.postgres.link import PINNED, PLAIN, Link, connect
+from trellis.engines.postgres.connection import PINNED, PLAIN, Link, connect
 from trellis.errors import TrellisError
 
 #: How long our own word may take to come back.
 _ECHO: Final = 2.0
-_SETTINGS: Final = "select name, setting from pg_settings where name = any($1::text[])"
 
 Pooler = Literal["none", "session", "transaction"]
 
@@ -59,7 +58,7 @@ async def _link(address: Address) -> AsyncIterator[Link]:
 
 async def _astray(link: Link) -> dict[str, str]:
     async with link.transaction() as connection:
-        rows = await connection.fetch(_SETTINGS, list(PINNED))
+        rows = await connection.rows("health_settings", list(PINNED))
     return {name: found for name, found in rows if found != PINNED[name]}
 
 
@@ -77,7 +76,7 @@ async def _pooler(one: Link, other: Link) -> Pooler:
 async def _backend(link: Link) -> tuple[int, int]:
     """Return the number of the server process as we were told, and as it is."""
     async with link.transaction() as connection:
-        return connection.get_server_pid(), await connection.fetchval("select pg_backend_pid()")
+        return connection.driver.get_server_pid(), await connection.value("backend_pid")
 
 
 async def _is_heard(address: Address, mouth: Link) -> bool:
@@ -94,8 +93,8 @@ async def _is_heard(address: Address, mouth: Link) -> bool:
 
     try:
         channel = f"{address.schema}_doctor"
-        await connection.add_listener(channel, hear)
-        await mouth.query("select pg_notify($1, $2)", channel, word)
+        await connection.driver.add_listener(channel, hear)
+        await mouth.rows("notify", channel, word)
         async with asyncio.timeout(_ECHO):
             await heard.wait()
     except TimeoutError:
@@ -103,4 +102,4 @@ async def _is_heard(address: Address, mouth: Link) -> bool:
     else:
         return True
     finally:
-        connection.terminate()
+        connection.driver.terminate()

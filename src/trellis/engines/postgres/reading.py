@@ -9,9 +9,9 @@ from typing import NamedTuple
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
 from trellis.engines.matching import mentions
-from trellis.engines.postgres.filters import GROUP_COLUMNS, where_clause
-from trellis.engines.postgres.link import Link
-from trellis.engines.postgres.statements import in_schema
+from trellis.engines.postgres.connection import Link
+from trellis.engines.postgres.statements import fragments
+from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import decode_failure, event_from, record_from, state_from
 from trellis.engines.values import (
     Activity,
@@ -54,7 +54,11 @@ class Reader:
     def __init__(self, hot: Link, link: Link, schema: str) -> None:
         self._hot = hot
         self._link = link
-        self._schema = schema
+        self._fragments = fragments(schema)
+        self._filters = Filters(self._fragments, numbered=True)
+
+    def _text(self, name: str, **words: object) -> str:
+        return self._fragments[name].format(**words)
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
@@ -67,14 +71,9 @@ class Reader:
         """Return a page of matching jobs, newest first."""
         condition, values = await self._where(where)
         place = len(values)
-        # The condition is put together from a closed list of columns; all values are bound.
-        query = (
-            f"select * from trellis.record where {condition} "  # noqa: S608
-            f"and (${place + 1}::bigint is null or seq < ${place + 1}) "
-            f"order by seq desc limit ${place + 2}"
-        )
+        query = self._text("find", where=condition, after=place + 1, limit=place + 2)
         now = await self._link.value("clock")
-        rows = await self._link.query(in_schema(query, self._schema), *values, after, limit + 1)
+        rows = await self._link.query(query, *values, after, limit + 1)
         page = tuple(record_from(row) for row in rows[:limit])
         more = page[-1].definition.row if page and len(rows) > limit else None
         return Page(now, page, more)
@@ -82,13 +81,13 @@ class Reader:
     async def _where(self, where: JobFilter) -> tuple[str, list[object]]:
         """Return the conditions of a filter; errors are looked through here, in one meaning."""
         if where.error_contains is None:
-            return where_clause(where)
-        condition, values = where_clause(where._replace(error_contains=None))
-        query = f"select distinct error from trellis.record where {condition} and error is not null"  # noqa: S608
-        rows = await self._link.query(in_schema(query, self._schema), *values)
+            return self._filters.where(where)
+        condition, values = self._filters.where(where._replace(error_contains=None))
+        query = self._text("find_errors", where=condition)
+        rows = await self._link.query(query, *values)
         wanted = where.error_contains
         errors = [error for (error,) in rows if mentions(decode_failure(error), wanted)]
-        return where_clause(where, errors)
+        return self._filters.where(where, errors)
 
     async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
         """Count matching jobs per group."""
@@ -98,13 +97,9 @@ class Reader:
     async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
         """Count matching jobs per combination of groups."""
         condition, values = await self._where(where)
-        columns = ", ".join(GROUP_COLUMNS[group] for group in groups)
-        query = (
-            f"select count(*), {columns} from trellis.record where {condition} "  # noqa: S608
-            f"group by {columns}"
-        )
+        query = self._text("count", where=condition, groups=self._filters.groups(groups))
         now = await self._link.value("clock")
-        found = await self._link.query(in_schema(query, self._schema), *values)
+        found = await self._link.query(query, *values)
         counted = sorted((tuple(names), number) for number, *names in found)
         return CrossCounts(now, dict(counted))
 

@@ -18,8 +18,8 @@ from trellis.core.job import JobId, NewJob
 from trellis.core.policy import decode_policy
 from trellis.engines.moving import Clash, Compared, Parcel, SentHead, SentJob, refusal
 from trellis.engines.postgres.books import Books, lane_of
+from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.keying import hand_over, lock_keys
-from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import Row
 from trellis.errors import MoveRefused

@@ -15,32 +15,17 @@ from typing import Final
 
 from trellis import failpoints
 from trellis.engines.postgres.address import Address
-from trellis.engines.postgres.link import Link
-from trellis.engines.postgres.preparing import Connection
-from trellis.engines.postgres.statements import migrations
+from trellis.engines.postgres.connection import Connection, Link
+from trellis.engines.postgres.statements import fragments, migrations
 from trellis.engines.urls import as_argument
 from trellis.errors import EngineBusy, NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
 Scripts = Sequence[tuple[int, str]]
 
-_KEY: Final = "hashtextextended('trellis/migrate/{schema}', 0)"
-_GATE: Final = f"select pg_advisory_xact_lock({_KEY})"
-_TRY_GATE: Final = f"select pg_try_advisory_xact_lock({_KEY})"
-#: For the transaction: how long claims may wait behind us, and no end to the work itself.
-_LIMITS: Final = "set local lock_timeout = '1s'; set local statement_timeout = 0"
 _WORK: Final = 24 * 3600.0
 #: Seconds between two tries, and for all of them.
 _PAUSE: Final = 1.0
 _PATIENCE: Final = 60.0
-_HOLDERS: Final = """
-    select string_agg(distinct format('pid %s (%s, %s for %s s)', a.pid,
-      coalesce(nullif(a.application_name, ''), 'no application_name'), a.state,
-      extract(epoch from clock_timestamp() - a.xact_start)::int), ', ')
-    from pg_locks l join pg_class c on c.oid = l.relation join pg_stat_activity a on a.pid = l.pid
-    where c.relnamespace = (select oid from pg_namespace where nspname = $1)
-      and l.database = (select oid from pg_database where datname = current_database())
-      and a.xact_start < clock_timestamp() - interval '1 second' and a.pid <> pg_backend_pid()
-"""
 
 
 def latest_version(schema: str) -> int:
@@ -84,20 +69,20 @@ async def _run(link: Link, address: Address, scripts: Scripts) -> bool:
     """Run what is missing; False if somebody else is at it or was first."""
     schema = address.schema
     async with link.transaction() as connection:
-        if not await connection.fetchval(_TRY_GATE.format(schema=schema)):
+        if not await connection.value("migrate_try", schema):
             return False
         before = await stored_version(connection, address)
-        await connection.execute(_LIMITS)
+        await connection.driver.execute(fragments(schema)["migrate_limits"])
         for number, script in scripts:
             if number > before:
                 failpoints.reach("postgres.migrate")
-                await connection.execute(_complete(number, script, schema), timeout=_WORK)
+                await connection.driver.execute(_complete(number, script, schema), timeout=_WORK)
         return before < scripts[-1][0]
 
 
 async def _in_the_way(link: Link, address: Address, error: EngineBusy) -> EngineBusy:
     async with link.transaction() as connection:
-        holders = await connection.fetchval(_HOLDERS, address.schema)
+        holders = await connection.value("migrate_holders", address.schema)
     if holders is None:
         return error
     return EngineBusy(
@@ -117,20 +102,22 @@ async def missing(link: Link, address: Address) -> tuple[tuple[int, str], ...]:
     ]
     if found:
         number, script = found[0]
-        gate = f"{_GATE.format(schema=address.schema)};\n{_LIMITS};\n"
-        found[0] = number, f"{gate}{script}"
+        lock = _fragment("migrate_lock", address.schema)
+        limits = _fragment("migrate_limits", address.schema)
+        found[0] = number, f"{lock}\n{limits}\n{script}"
     return tuple(found)
 
 
 def _complete(number: int, script: str, schema: str) -> str:
     """Return a migration with what goes before the first and after each."""
-    head = f"create schema if not exists {schema};\n" if number == 1 else ""
-    # Numbers and the checked schema name are all that is put in.
-    tail = (
-        f"insert into {schema}.meta (name, value) values ('schema', '{number}') "  # noqa: S608
-        "on conflict (name) do update set value = excluded.value;\n"
-    )
-    return f"{head}{script.rstrip()}\n{tail}"
+    head = f"{_fragment('migrate_schema', schema)}\n" if number == 1 else ""
+    tail = _fragment("migrate_record", schema, number=number)
+    return f"{head}{script.rstrip()}\n{tail}\n"
+
+
+def _fragment(name: str, schema: str, **words: object) -> str:
+    """Return a fragment; numbers and the checked schema name are all that is filled in."""
+    return fragments(schema)[name].format(schema=schema, **words)
 
 
 async def check_version(connection: Connection, address: Address) -> None:
@@ -149,21 +136,14 @@ async def check_version(connection: Connection, address: Address) -> None:
 async def stored_version(connection: Connection, address: Address) -> int:
     """Return the database's schema version; 0 when it has no Trellis tables."""
     table = f"{address.schema}.meta"
-    if await connection.fetchval("select to_regclass($1)", table) is None:
-        others = await connection.fetchval(
-            "select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace "
-            "where n.nspname = $1 and c.relkind = 'r'",
-            address.schema,
-        )
-        if others:
+    if not await connection.value("schema_table", table):
+        if await connection.value("schema_others", address.schema):
             raise NotATrellisDatabase(
                 f"{address.shown} has a schema {address.schema!r} that is not ours. Use another "
                 "name: ?schema=..."
             )
         return 0
-    # The checked schema name is all that is put in.
-    query = f"select value from {table} where name = 'schema'"  # noqa: S608
-    found = await connection.fetchval(query)
+    found = await connection.value("schema_version")
     return int(found) if found is not None else 0
 
 

@@ -15,8 +15,8 @@ from trellis.engines.postgres.committing import (
     kind_of,
     move_columns,
 )
+from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.keying import hand_over, lock_keys
-from trellis.engines.postgres.link import Link
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import record_from
 from trellis.engines.values import CommitResult, Conflict, Topic
@@ -27,7 +27,7 @@ Kind = tuple[str, object]
 
 
 async def commit(
-    link: Link, schema: str, books: Books, transitions: Sequence[Transition]
+    link: Link, books: Books, transitions: Sequence[Transition]
 ) -> tuple[list[CommitResult], set[Topic]]:
     """Store decisions, each on its own; return the answers and what to tell others."""
     topics: set[Topic] = {"settled"}
@@ -44,7 +44,7 @@ async def commit(
         batch = [each for _, each in group]
         if kind == "keyed_done":
             topics.add("ready")
-            held = await _keyed_together(link, schema, books, batch)
+            held = await _keyed_together(link, books, batch)
         else:
             if kind == "commit_move":
                 topics.add("ready")
@@ -53,7 +53,7 @@ async def commit(
             await _explain(link, group, set(held), results)
     if singles:
         topics.add("ready")
-        await _one_by_one(link, schema, books, singles, results)
+        await _one_by_one(link, books, singles, results)
     return results, topics
 
 
@@ -91,12 +91,12 @@ async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Seque
 
 
 async def _keyed_together(
-    link: Link, schema: str, books: Books, batch: Sequence[Transition]
+    link: Link, books: Books, batch: Sequence[Transition]
 ) -> Sequence[int] | None:
     """Store successes of jobs with keys, and hand their slots over."""
     keys = {each.definition.row: each.definition.key_hash for each in batch}
     async with link.transaction("commit") as connection:
-        tx = Transaction(connection, schema, books)
+        tx = Transaction(connection, books)
         await lock_keys(tx, keys.values())
         held: Sequence[int] | None = await tx.value("commit_done", *successes.columns(batch))
         done = list(keys) if held is None else held
@@ -117,10 +117,10 @@ async def _explain(link: Link, group: Placed, held: set[int], results: list[Comm
 
 
 async def _one_by_one(
-    link: Link, schema: str, books: Books, singles: Placed, results: list[CommitResult]
+    link: Link, books: Books, singles: Placed, results: list[CommitResult]
 ) -> None:
     async with link.transaction() as connection:
-        tx = Transaction(connection, schema, books)
+        tx = Transaction(connection, books)
         await lock_keys(tx, (each.definition.key_hash for _, each in singles))
         await tx.read_clock()
         # In one order everywhere, so that two batches never wait for each other in a circle.

@@ -6,10 +6,11 @@ Every table is named with its schema: nothing depends on `search_path`, which a 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from trellis.engines.sql.statements import load_migrations, load_statements
+from trellis.engines.sql.statements import load_migrations, load_sections
 
 _PACKAGE: Final = "trellis.engines.postgres"
 _QUALIFIER: Final = re.compile(r"\btrellis\.(?=[a-z])")
@@ -18,8 +19,21 @@ _QUALIFIER: Final = re.compile(r"\btrellis\.(?=[a-z])")
 @lru_cache(maxsize=8)
 def statements(schema: str) -> dict[str, str]:
     """Return every statement by name."""
-    found = load_statements(_PACKAGE)
+    files = load_sections(_PACKAGE).files.values()
+    return {name: in_schema(text, schema) for file in files for name, text in file.items()}
+
+
+@lru_cache(maxsize=8)
+def fragments(schema: str) -> dict[str, str]:
+    """Return every fragment by name."""
+    found = load_sections(_PACKAGE).fragments
     return {name: in_schema(text, schema) for name, text in found.items()}
+
+
+def names_in(files: Iterable[str]) -> list[str]:
+    """Return the names of all statements in these files."""
+    found = load_sections(_PACKAGE).files
+    return [name for file in files for name in found[file]]
 
 
 @lru_cache(maxsize=8)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from trellis.engines.postgres.statements import statements
 from trellis.engines.sql.rows import Row
 
 _FAILED: Final = "25P02"
@@ -35,6 +36,18 @@ class GuestWire(Protocol):
 
     def has_failed(self, error: BaseException) -> bool:
         """Tell whether an error says that the transaction had failed before."""
+
+
+class CallerStatements:
+    """The statements of this engine, run by name through a caller's connection."""
+
+    def __init__(self, wire: GuestWire, schema: str) -> None:
+        self._wire = wire
+        self._sql = statements(schema)
+
+    async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
+        """Run a statement; return its rows."""
+        return await self._wire.fetch(self._sql[name], *values)
 
 
 class _Wire:

@@ -1,57 +1,84 @@
-"""The only SQL that is put together from pieces: the filter of `find` and `count`.
+"""The filter of `find` and `count`, put together from the fragments `where_...` of an engine.
 
-Columns come from this closed list; everything a caller can choose is a bound parameter.
+A filter has any number of conditions, so it cannot be written down whole; each condition can. All
+that a caller chooses is a bound value.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from trellis.core.states import State
 from trellis.engines.values import GroupBy, JobFilter
 
-GROUP_COLUMNS: Final[dict[GroupBy, str]] = {
-    "state": "state",
-    "type": "type",
-    "queue": "queue",
-    "service": "service",
-    "error": "coalesce(json_extract(error, '$[0]'), '')",
-}
 
+class Filters:
+    """Filters in the words of one engine."""
 
-def where_clause(where: JobFilter) -> tuple[str, list[object]]:
-    """Return the conditions on the record view and their parameters."""
-    parts: list[str] = []
-    values: list[object] = []
+    def __init__(
+        self,
+        fragments: Mapping[str, str],
+        as_list: Callable[[Sequence[str]], Any] = list,
+        *,
+        numbered: bool = False,
+    ) -> None:
+        self._fragments = fragments
+        #: How the engine binds a list of texts.
+        self._as_list = as_list
+        #: Whether parameters are `$1`, `$2`, ... instead of `?`.
+        self._numbered = numbered
 
-    def add(condition: str, *bound: object) -> None:
-        parts.append(condition)
-        values.extend(bound)
+    def where(
+        self, where: JobFilter, errors: Sequence[str] | None = None
+    ) -> tuple[str, list[object]]:
+        """Return the condition on the record view, and its values.
 
-    for column, wanted in (
-        ("service", where.services),
-        ("type", where.types),
-        ("queue", where.queues),
-        ("state", tuple(State(state).value for state in where.states)),
-    ):
-        if wanted:
-            add(f"{column} in (select value from json_each(?))", json.dumps(wanted))  # noqa: S608
-    for name, value in where.tags:
-        add("exists (select 1 from json_each(tags) t where t.key = ? and t.value = ?)", name, value)
-    for condition, bound in (
-        ("key = ?", where.key),
-        ("created_at >= ?", where.created_from),
-        ("created_at < ?", where.created_before),
-        ("finished_at >= ?", where.finished_from),
-        ("finished_at < ?", where.finished_before),
-        # Each engine brings this function: no two databases agree on what "in any case" means.
-        ("error is not null and trellis_mentions(error, ?)", where.error_contains),
-    ):
-        if bound is not None:
-            add(condition, bound)
-    if where.id_prefix is not None:
-        add("substr(id, 1, ?) = ?", len(where.id_prefix), where.id_prefix)
-    if where.id_suffix is not None:
-        add("substr(id, length(id) + 1 - ?) = ?", len(where.id_suffix), where.id_suffix)
-    return (" and ".join(parts) or "true"), values
+        `errors` are the errors that match, for an engine that finds them out beforehand.
+        """
+        parts: list[str] = []
+        values: list[object] = []
+        for name, bound in self._conditions(where, errors):
+            first, *pieces = self._fragments[name].split("?")
+            # A condition with one value may use it more than once.
+            bound_values = bound if len(bound) == len(pieces) else bound * len(pieces)
+            text = first
+            for value, piece in zip(bound_values, pieces, strict=True):
+                values.append(value)
+                text += f"{self._mark(len(values))}{piece}"
+            parts.append(text)
+        return (" and ".join(parts) or "true"), values
+
+    def groups(self, groups: Iterable[GroupBy]) -> str:
+        """Return the columns to group by."""
+        return ", ".join(self._fragments[f"group_{group}"] for group in groups)
+
+    def _mark(self, place: int) -> str:
+        return f"${place}" if self._numbered else "?"
+
+    def _conditions(
+        self, where: JobFilter, errors: Sequence[str] | None
+    ) -> Iterable[tuple[str, tuple[object, ...]]]:
+        """Yield the fragments of a filter, each with its values."""
+        for name, wanted in (
+            ("where_service", where.services),
+            ("where_type", where.types),
+            ("where_queue", where.queues),
+            ("where_state", tuple(State(state).value for state in where.states)),
+        ):
+            if wanted:
+                yield name, (self._as_list(wanted),)
+        for tag in where.tags:
+            yield "where_tag", tag
+        for name, value in (
+            ("where_key", where.key),
+            ("where_created_from", where.created_from),
+            ("where_created_before", where.created_before),
+            ("where_finished_from", where.finished_from),
+            ("where_finished_before", where.finished_before),
+            ("where_error", where.error_contains if errors is None else self._as_list(errors)),
+            ("where_id_prefix", where.id_prefix),
+            ("where_id_suffix", where.id_suffix),
+        ):
+            if value is not None:
+                yield name, (value,)

@@ -6,46 +6,62 @@ A file is a list of sections, each of which starts with a line that names it:
     -- fragment: claim_tail      text that no engine runs alone
 
 A line `-- include: claim_tail` inside a statement is replaced by that fragment, so that statements
-which must agree share their text. All other lines that start with `--` are comments: before the
-first section about the file, after that about the section. A section has the same name in every
-dialect in which it has the same meaning; the files of an engine are the complete list of what it
-does to a database.
+which must agree share their text. The other fragments are the pieces of what cannot be written
+down whole: filters with any number of conditions, settings and names that take no parameter. Words
+in braces are filled in by the engine, from its own closed lists.
+
+All other lines that start with `--` are comments: before the first section about the file, after
+that about the section. A section has the same name in every dialect in which it has the same
+meaning. The files of an engine are the complete list of what it does to a database.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
-from typing import Final
+from typing import Final, NamedTuple
 
 _HEADING: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _INCLUDE: Final = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--[^\n]*(\n|\Z)", re.MULTILINE)
 
 
-def read_sections(files: dict[str, str]) -> dict[str, dict[str, str]]:
-    r"""Return the statements in these texts: by file, then by name.
+class Sections(NamedTuple):
+    """The sections of an engine's files."""
 
-    >>> read_sections({"locks": "-- name: a\n-- why\nselect 1\n"})
-    {'locks': {'a': 'select 1'}}
+    #: Statements: by file, then by name.
+    files: dict[str, dict[str, str]]
+    fragments: dict[str, str]
+
+
+def read_sections(texts: Mapping[str, str]) -> Sections:
+    r"""Return the sections in the texts of these files.
+
+    >>> read_sections({"locks": "-- name: lock_list\n-- All of them.\nselect 1\n"})
+    Sections(files={'locks': {'lock_list': 'select 1'}}, fragments={})
     """
-    kinds: dict[str, dict[str, str]] = {"name": {}, "fragment": {}}
-    names: dict[str, list[str]] = {}
-    for file, text in files.items():
+    files: dict[str, dict[str, str]] = {}
+    fragments: dict[str, str] = {}
+    seen: set[str] = set()
+    for file, text in texts.items():
         preface, *parts = _HEADING.split(text)
-        if _COMMENT.sub("", preface).strip():
+        if _without_comments(preface):
             raise ValueError(f"{file}.sql has text before its first section.")
-        names[file] = []
+        files[file] = {}
         for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            if any(name in sections for sections in kinds.values()):
+            if name in seen:
                 raise ValueError(f"{file}.sql has a second section {name!r}.")
-            kinds[kind][name] = body
+            seen.add(name)
             if kind == "name":
-                names[file].append(name)
-    fragments = {name: _bare(text) for name, text in kinds["fragment"].items()}
-    whole = {name: _bare(_include(text, fragments)) for name, text in kinds["name"].items()}
-    return {file: {name: whole[name] for name in found} for file, found in names.items()}
+                files[file][name] = body
+            else:
+                fragments[name] = _without_comments(body)
+    for statements in files.values():
+        for name, body in statements.items():
+            statements[name] = _without_comments(_include(body, fragments))
+    return Sections(files, fragments)
 
 
 def _include(text: str, fragments: dict[str, str]) -> str:
@@ -57,27 +73,23 @@ def _include(text: str, fragments: dict[str, str]) -> str:
     return _INCLUDE.sub(replace, text)
 
 
-def _bare(text: str) -> str:
+def _without_comments(text: str) -> str:
     return _COMMENT.sub("", text).strip()
 
 
 @lru_cache(maxsize=8)
-def load_files(package: str) -> dict[str, dict[str, str]]:
-    """Return every statement of an engine's package: by file, then by name."""
+def load_sections(package: str) -> Sections:
+    """Return the sections of an engine's package."""
     folder = resources.files(package) / "statements"
-    texts = {
-        file.name.removesuffix(".sql"): file.read_text()
-        for file in sorted(folder.iterdir(), key=lambda each: each.name)
-        if file.name.endswith(".sql")
-    }
-    return read_sections(texts)
+    files = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".sql"))
+    return read_sections({name.removesuffix(".sql"): file.read_text() for name, file in files})
 
 
 @lru_cache(maxsize=8)
 def load_statements(package: str) -> dict[str, str]:
     """Return every statement of an engine's package by name."""
-    files = load_files(package).values()
-    return {name: text for sections in files for name, text in sections.items()}
+    files = load_sections(package).files.values()
+    return {name: text for statements in files for name, text in statements.items()}
 
 
 @lru_cache(maxsize=8)

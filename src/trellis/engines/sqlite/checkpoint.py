@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from trellis.engines.sqlite.transaction import STATEMENTS
+
 #: The first release in which two connections may checkpoint at the same moment.
 SAFE_RELEASE: Final = (3, 51, 3)
 _EVERY_CHANGES: Final = 20_000
@@ -50,7 +52,7 @@ class Checkpointer:
             # Another process has it, or the file system knows no locks; the log just stays longer.
             return False
         try:
-            self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
+            self._connection.execute(STATEMENTS["checkpoint"]).fetchall()
         except sqlite3.Error:
             # Busy, full or worse: the log stays, nothing is lost, and the next one tries again.
             return False

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from trellis.engines.sqlite.faults import is_busy, translate
+from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 from trellis.errors import DatabaseMissing, EngineError, ReadOnlyDatabase
 
 BUSY_SECONDS: Final = 5.0
-_PRAGMAS: Final = (
-    "pragma journal_mode=wal",
-    "pragma synchronous=full",
-    "pragma wal_autocheckpoint=0",
-    "pragma busy_timeout=0",
-    "pragma cache_size=-32000",
-    "pragma temp_store=memory",
+_SETTINGS: Final = (
+    "set_journal_mode",
+    "set_synchronous",
+    "set_wal_autocheckpoint",
+    "set_busy_timeout",
+    "set_cache_size",
+    "set_temp_store",
 )
 T = TypeVar("T")
 
@@ -45,8 +46,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        for pragma in _PRAGMAS:
-            patiently(partial(connection.execute, pragma)).fetchall()
+        for name in _SETTINGS:
+            patiently(partial(connection.execute, STATEMENTS[name])).fetchall()
     except sqlite3.Error as error:
         raise translate(error, path) from error
     return connection
@@ -90,8 +91,9 @@ def patiently(action: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:
 
 def read_setting(connection: sqlite3.Connection, name: str) -> object:
     """Return what SQLite says a pragma is now."""
-    row = connection.execute(f"pragma {name}").fetchone()
+    question = FRAGMENTS["setting"].format(name=name)
+    row = connection.execute(question).fetchone()
     if row is None:
-        raise EngineError(f"SQLite does not answer `pragma {name}`.")
+        raise EngineError(f"SQLite does not answer `{question}`.")
     value: object = row[0]
     return value

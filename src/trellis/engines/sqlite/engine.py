@@ -34,7 +34,7 @@ from trellis.engines.sqlite.forking import Access, no_fork
 from trellis.engines.sqlite.health import describe
 from trellis.engines.sqlite.inspection import peek_version, refuse_foreign
 from trellis.engines.sqlite.reading import Reader
-from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.watching import Watching
 from trellis.engines.sqlite.writer import Writer
 from trellis.engines.values import (
@@ -376,7 +376,7 @@ class SqliteEngine:
 
     async def _data_version(self) -> int:
         def ask(reader: Reader) -> int:
-            row = reader.connection.execute("pragma data_version").fetchone()
+            row = reader.connection.execute(STATEMENTS["data_version"]).fetchone()
             return int(row[0])
 
         return await self._read(ask)

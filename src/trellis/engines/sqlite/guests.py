@@ -121,16 +121,16 @@ def _undone_on_failure(guest: Guest, path: Path) -> Iterator[Guest]:
     joined = guest.in_transaction
     if not joined:
         _begin(guest)
-    guest.execute("savepoint trellis_guest")
+    guest.execute(STATEMENTS["caller_savepoint"])
     try:
         yield guest
     except BaseException:
         # SQLite may have rolled everything back by itself; then there is nothing to go back to.
         with suppress(sqlite3.Error):
-            guest.execute("rollback to trellis_guest" if joined else "rollback")
-            guest.execute("release trellis_guest")
+            guest.execute(STATEMENTS["caller_undo" if joined else "rollback"])
+            guest.execute(STATEMENTS["caller_release"])
         raise
-    guest.execute("release trellis_guest")
+    guest.execute(STATEMENTS["caller_release"])
 
 
 def _begin(guest: Guest) -> None:
@@ -140,7 +140,7 @@ def _begin(guest: Guest) -> None:
             "This connection has no open transaction and begins none by itself, so the job would "
             "be stored at once, whatever becomes of your rows. Execute BEGIN IMMEDIATE first."
         )
-    guest.execute("begin immediate")
+    guest.execute(STATEMENTS["begin"])
 
 
 def _refuse_other_files(guest: Guest, path: Path) -> None:
@@ -150,7 +150,7 @@ def _refuse_other_files(guest: Guest, path: Path) -> None:
             f"There is no database at {path}. Check the URL, or run "
             f"`trellis migrate --url sqlite:///{path}` to create it."
         )
-    files = {name: file for _, name, file in guest.execute("pragma database_list")}
+    files = {name: file for _, name, file in guest.execute(STATEMENTS["database_list"])}
     main = files.pop("main", "")
     if _is_same(main, path):
         _refuse_hard_link(Path(main).resolve(), path)
@@ -211,7 +211,7 @@ def _leave_checkpoints_to_us(guest: Guest) -> None:
     The one setting of the caller's that is changed; see `checkpoint.py`.
     """
     if sqlite3.sqlite_version_info < SAFE_RELEASE:
-        guest.execute("pragma wal_autocheckpoint=0")
+        guest.execute(STATEMENTS["set_wal_autocheckpoint"])
 
 
 def _refuse_converters(row: Row | None, path: Path) -> None:

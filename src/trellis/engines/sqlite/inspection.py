@@ -16,6 +16,7 @@ from pathlib import Path
 from trellis.engines.sqlite import schema
 from trellis.engines.sqlite.connection import patiently
 from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.transaction import FRAGMENTS
 from trellis.errors import NotATrellisDatabase, SchemaTooOld
 
 
@@ -25,7 +26,7 @@ def refuse_foreign(path: Path, *, create: bool) -> None:
         return  # opening it says so better
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            look = partial(connection.execute, "pragma journal_mode")
+            look = partial(connection.execute, FRAGMENTS["setting"].format(name="journal_mode"))
             (mode,) = patiently(look).fetchone()
             if mode == "wal":
                 return  # looking further changes nothing

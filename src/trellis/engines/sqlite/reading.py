@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from typing import Final
 
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import Instant
 from trellis.engines.matching import mentions
-from trellis.engines.sql.filters import GROUP_COLUMNS, where_clause
+from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import (
     Row,
     decode_failure,
@@ -18,7 +19,7 @@ from trellis.engines.sql.rows import (
     record_from,
     state_from,
 )
-from trellis.engines.sqlite.transaction import STATEMENTS
+from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 from trellis.engines.values import (
     Activity,
     Counts,
@@ -33,6 +34,8 @@ from trellis.engines.values import (
     Progress,
     QueueSettings,
 )
+
+_FILTERS: Final = Filters(FRAGMENTS, as_list=json.dumps)
 
 
 class Reader:
@@ -61,12 +64,8 @@ class Reader:
 
     def find(self, where: JobFilter, after: int | None, limit: int, now: Instant) -> Page:
         """Return a page of matching jobs, newest first."""
-        condition, values = where_clause(where)
-        # The condition is put together from a closed list of columns; all values are bound.
-        query = (
-            f"select * from trellis_record where {condition} and (? is null or seq < ?) "  # noqa: S608
-            "order by seq desc limit ?"
-        )
+        condition, values = _FILTERS.where(where)
+        query = FRAGMENTS["find"].format(where=condition)
         rows = self._connection.execute(query, (*values, after, after, limit + 1)).fetchall()
         page = tuple(record_from(row) for row in rows[:limit])
         more = page[-1].definition.row if page and len(rows) > limit else None
@@ -79,12 +78,8 @@ class Reader:
 
     def count_by(self, where: JobFilter, groups: Sequence[GroupBy], now: Instant) -> CrossCounts:
         """Count matching jobs per combination of groups."""
-        condition, values = where_clause(where)
-        columns = ", ".join(GROUP_COLUMNS[group] for group in groups)
-        query = (
-            f"select count(*), {columns} from trellis_record where {condition} "  # noqa: S608
-            f"group by {columns} order by {columns}"
-        )
+        condition, values = _FILTERS.where(where)
+        query = FRAGMENTS["count"].format(where=condition, groups=_FILTERS.groups(groups))
         found = self._connection.execute(query, values)
         return CrossCounts(now, {tuple(names): number for number, *names in found})
 

@@ -14,11 +14,10 @@ from trellis import failpoints
 from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite.connection import patiently
 from trellis.engines.sqlite.faults import translate
-from trellis.engines.sqlite.transaction import Connection
+from trellis.engines.sqlite.transaction import STATEMENTS, Connection
 from trellis.errors import NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
 _PACKAGE = "trellis.engines.sqlite"
-_RECORD = "insert or replace into trellis_meta (name, value) values ('schema', ?)"
 
 
 def latest_version() -> int:
@@ -43,14 +42,14 @@ def migrate(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
         before = stored_version(connection, path)
         _refuse_newer(before, path)
         if before < latest_version():
-            patiently(lambda: connection.execute("begin immediate"))
+            patiently(lambda: connection.execute(STATEMENTS["begin"]))
             try:
                 _run_missing(connection, path)
                 failpoints.reach("sqlite.migrate.before-commit")
-                connection.execute("commit")
+                connection.execute(STATEMENTS["commit"])
             finally:
                 if connection.in_transaction:
-                    connection.execute("rollback")
+                    connection.execute(STATEMENTS["rollback"])
     except sqlite3.Error as error:
         raise translate(error, path) from error
     return before, latest_version()
@@ -60,7 +59,7 @@ def missing(path: Path, version: int) -> tuple[tuple[int, str], ...]:
     """Return the migrations that a file of this version has not seen, as they would be run."""
     _refuse_newer(version, path)
     return tuple(
-        (number, f"{script.rstrip()}\n{_RECORD.replace('?', str(number))};\n")
+        (number, f"{script.rstrip()}\n{STATEMENTS['schema_record'].replace('?', str(number))};\n")
         for number, script in load_migrations(_PACKAGE)
         if number > version
     )
@@ -75,7 +74,7 @@ def _run_missing(connection: sqlite3.Connection, path: Path) -> None:
             for statement in split(script):
                 failpoints.reach("sqlite.migrate")
                 connection.execute(statement)
-            connection.execute(_RECORD, (number,))
+            connection.execute(STATEMENTS["schema_record"], (number,))
 
 
 def split(script: str) -> Iterator[str]:
@@ -90,13 +89,7 @@ def split(script: str) -> Iterator[str]:
 
 def stored_version(connection: Connection, path: Path) -> int:
     """Return the file's schema version; 0 when it has no Trellis tables."""
-    tables = {
-        name
-        for (name,) in connection.execute(
-            "select name from sqlite_master where type = 'table' and name like 'trellis\\_%' "
-            "escape '\\'"
-        )
-    }
+    tables = {name for (name,) in connection.execute(STATEMENTS["schema_tables"])}
     if not tables:
         return 0
     if "trellis_meta" not in tables:
@@ -104,7 +97,7 @@ def stored_version(connection: Connection, path: Path) -> int:
             f"{path} has tables named like ours ({', '.join(sorted(tables)[:3])}) but no "
             "trellis_meta. Use another file."
         )
-    row = connection.execute("select value from trellis_meta where name = 'schema'").fetchone()
+    row = connection.execute(STATEMENTS["schema_version"]).fetchone()
     return int(row[0]) if row else 0
 
 

@@ -25,7 +25,7 @@ from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, patiently
 from trellis.engines.sqlite.faults import translate
 from trellis.engines.sqlite.forking import no_fork
-from trellis.engines.sqlite.transaction import STATEMENTS
+from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 
 T = TypeVar("T")
 _TABLES: Final = (
@@ -35,12 +35,6 @@ _TABLES: Final = (
 #: Characters of payload after which a parcel takes no more jobs.
 _LOAD: Final = 4_000_000
 _CHANGES: Final = ("insert", "update", "delete")
-_TABLE: Final = (
-    "create table trellis_moved (id text not null, instance text not null, address text not null, "
-    "is_finished integer not null)"
-)
-_IS_SEALED: Final = "select 1 from sqlite_master where type = 'table' and name = 'trellis_moved'"
-_READ: Final = "select id, instance, address, is_finished from trellis_moved"
 
 
 class SqliteSender:
@@ -74,7 +68,7 @@ class SqliteSender:
 
     async def finish(self) -> None:
         """Note that everything was carried over."""
-        await self._with_file(lambda file: file.execute("update trellis_moved set is_finished = 1"))
+        await self._with_file(lambda file: file.execute(STATEMENTS["export_finish"]))
 
     async def _with_file(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something on a connection of our own, in a thread."""
@@ -89,7 +83,7 @@ class SqliteSender:
         return await asyncio.to_thread(work)
 
     def _seal(self, file: sqlite3.Connection, instance: str, address: str) -> Seal | Busy:
-        file.execute("begin immediate")
+        file.execute(STATEMENTS["begin"])
         with closing(_Undo(file)):
             found = _read_seal(file)
             if found is not None:
@@ -100,12 +94,12 @@ class SqliteSender:
             if any(busy):
                 return busy
             seal = Seal(secrets.token_hex(16), instance, address, is_finished=False)
-            file.execute(_TABLE)
-            file.execute("insert into trellis_moved values (?, ?, ?, ?)", seal)
+            file.execute(STATEMENTS["export_seal_table"])
+            file.execute(STATEMENTS["export_seal_put"], seal)
             for table, change in product(_TABLES, _CHANGES):
                 file.execute(_trigger(table, change, address))
             failpoints.reach("sqlite.seal")
-            file.execute("commit")
+            file.execute(STATEMENTS["commit"])
             return seal
 
 
@@ -117,7 +111,7 @@ class _Undo:
 
     def close(self) -> None:
         if self._file.in_transaction:
-            self._file.execute("rollback")
+            self._file.execute(STATEMENTS["rollback"])
 
 
 def _trigger(table: str, change: str, address: str) -> str:
@@ -125,16 +119,13 @@ def _trigger(table: str, change: str, address: str) -> str:
         f"its jobs were moved to {address}, and nothing here can be changed any more; "
         "use that URL instead"
     ).replace("'", "''")
-    return (
-        f"create trigger trellis_moved_{change}_{table} before {change} on trellis_{table} "
-        f"begin select raise(abort, '{text}'); end"
-    )
+    return FRAGMENTS["export_trigger"].format(change=change, table=table, text=text)
 
 
 def _read_seal(file: sqlite3.Connection) -> Seal | None:
-    if file.execute(_IS_SEALED).fetchone() is None:
+    if file.execute(STATEMENTS["export_is_sealed"]).fetchone() is None:
         return None
-    move, instance, address, is_finished = file.execute(_READ).fetchone()
+    move, instance, address, is_finished = file.execute(STATEMENTS["export_seal"]).fetchone()
     return Seal(move, instance, address, bool(is_finished))
 
 

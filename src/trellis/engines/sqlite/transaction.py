@@ -16,11 +16,12 @@ from typing import Any, Final, Protocol
 from trellis import failpoints
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row
-from trellis.engines.sql.statements import load_statements
+from trellis.engines.sql.statements import load_sections, load_statements
 from trellis.engines.sqlite.books import Books
 from trellis.engines.values import Topic
 
 STATEMENTS = load_statements("trellis.engines.sqlite")
+FRAGMENTS = load_sections("trellis.engines.sqlite").fragments
 
 #: Rows per statement when there are many: one call into SQLite instead of one per row, which also
 #: lets other threads run meanwhile. Few sizes, so that few statements are prepared.
@@ -142,14 +143,14 @@ class Transaction:
 
     def savepoint(self) -> None:
         """Mark a point to which a failed part can be undone."""
-        self._connection.execute("savepoint part")
+        self._connection.execute(STATEMENTS["part_savepoint"])
 
     def release(self) -> None:
         """Keep what was done since the savepoint."""
-        self._connection.execute("release part")
+        self._connection.execute(STATEMENTS["part_release"])
 
     def undo(self) -> None:
         """Undo what was done since the savepoint."""
-        self._connection.execute("rollback to part")
-        self._connection.execute("release part")
+        self._connection.execute(STATEMENTS["part_undo"])
+        self._connection.execute(STATEMENTS["part_release"])
         self.books.forget()

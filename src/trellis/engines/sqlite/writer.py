@@ -23,7 +23,7 @@ from trellis.engines.sqlite.checkpoint import Checkpointer
 from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
 from trellis.engines.sqlite.faults import translate, typed
 from trellis.engines.sqlite.forking import Access
-from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.watching import RING_SECONDS, Watching
 from trellis.engines.values import Topic
 from trellis.errors import EngineClosed, EngineError
@@ -172,7 +172,7 @@ class Writer:
         if all(self._finds_nothing(call) for call in calls):
             return set()
         try:
-            patiently(lambda: self._connection.execute("begin immediate"), BUSY_SECONDS)
+            patiently(lambda: self._connection.execute(STATEMENTS["begin"]), BUSY_SECONDS)
         except sqlite3.Error as error:
             raise translate(error, self._path) from error
         failpoints.reach("sqlite.begun")
@@ -186,7 +186,7 @@ class Writer:
             self._books.forget()
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
-                    self._connection.execute("rollback")
+                    self._connection.execute(STATEMENTS["rollback"])
             raise
         return tx.topics
 
@@ -208,22 +208,22 @@ class Writer:
             except Exception as error:
                 raise typed(error, self._path) from error
             return
-        self._connection.execute("savepoint call")
+        self._connection.execute(STATEMENTS["call_savepoint"])
         try:
             call.result = call.verb(tx)
         except Exception as error:
             if not self._connection.in_transaction:
                 # SQLite has rolled everything back (a full disk does that).
                 raise typed(error, self._path) from error
-            self._connection.execute("rollback to call")
+            self._connection.execute(STATEMENTS["call_undo"])
             self._books.forget()
             call.error = typed(error, self._path)
-        self._connection.execute("release call")
+        self._connection.execute(STATEMENTS["call_release"])
 
     def _commit(self) -> None:
         failpoints.reach("sqlite.before-commit")
         try:
-            patiently(lambda: self._connection.execute("commit"), BUSY_SECONDS)
+            patiently(lambda: self._connection.execute(STATEMENTS["commit"]), BUSY_SECONDS)
         except sqlite3.Error as error:
             raise translate(error, self._path, committing=True) from error
         failpoints.reach("sqlite.after-commit")

@@ -62,3 +62,6 @@ select slot_name::text,
     case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end,
     restart_lsn)::bigint
 from pg_replication_slots where not active and restart_lsn is not null order by slot_name
+
+-- name: health_settings
+select name, setting from pg_settings where name = any($1::text[])

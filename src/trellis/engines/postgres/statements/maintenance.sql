@@ -1,14 +1,19 @@
 -- What the clock makes due, promotion, retention, removal.
 
--- name: due_jobs
--- Jobs for which the clock has something to say: waiting ones by their own index, running ones of
--- each session that holds any (see due_lost).
+-- fragment: due_holders
+-- The sessions that hold any job, found by stepping through the index from one to the next: there
+-- are few, however many jobs wait.
 with recursive holder(session) as (
   (select min(q.session) from trellis.queue q where q.session is not null)
   union all
   select (select min(q.session) from trellis.queue q
           where q.session is not null and q.session > h.session)
   from holder h where h.session is not null),
+
+-- name: due_jobs
+-- Jobs for which the clock has something to say: waiting ones by their own index, running ones of
+-- each session that holds any.
+-- include: due_holders
 due as materialized (
   (select q.look_at, q.job from trellis.queue q
    where q.session is null and q.look_at is not null and q.look_at <= $1
@@ -35,14 +40,8 @@ where $4::bool or not exists (
 order by d.run_at, d.job limit $3
 
 -- name: due_lost
--- Attempts of sessions that are over. The sessions that hold anything are found by stepping through
--- the index from one to the next: there are few, however many jobs wait.
-with recursive holder(session) as (
-  (select min(q.session) from trellis.queue q where q.session is not null)
-  union all
-  select (select min(q.session) from trellis.queue q
-          where q.session is not null and q.session > h.session)
-  from holder h where h.session is not null),
+-- Attempts of sessions that are over.
+-- include: due_holders
 lost as materialized (
   select h.session from holder h
   where h.session is not null and not exists (

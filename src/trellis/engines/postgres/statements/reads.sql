@@ -50,3 +50,71 @@ where j.id = $1 order by o.generation
 
 -- name: read_removed
 select id from trellis.removal where id = any($1::text[])
+
+-- fragment: find
+-- A page of the jobs that match a filter. The filter is put together from the fragments `where_...`;
+-- each `?` in one is a value, and becomes a numbered parameter.
+select * from trellis.record where {where} and (${after}::bigint is null or seq < ${after})
+order by seq desc limit ${limit}
+
+-- fragment: find_errors
+select distinct error from trellis.record where {where} and error is not null
+
+-- fragment: count
+select count(*), {groups} from trellis.record where {where} group by {groups}
+
+-- fragment: where_service
+service = any(?::text[])
+
+-- fragment: where_type
+type = any(?::text[])
+
+-- fragment: where_queue
+queue = any(?::text[])
+
+-- fragment: where_state
+state = any(?::text[])
+
+-- fragment: where_tag
+tags::jsonb @> jsonb_build_object(?::text, ?::text)
+
+-- fragment: where_key
+key = ?::text
+
+-- fragment: where_created_from
+created_at >= ?::bigint
+
+-- fragment: where_created_before
+created_at < ?::bigint
+
+-- fragment: where_finished_from
+finished_at >= ?::bigint
+
+-- fragment: where_finished_before
+finished_at < ?::bigint
+
+-- fragment: where_error
+-- The errors that contain the text are found out first: databases differ in what they call the same
+-- letter in another case.
+error = any(?::text[])
+
+-- fragment: where_id_prefix
+starts_with(id, ?::text)
+
+-- fragment: where_id_suffix
+right(id, length(?::text)) = ?::text
+
+-- fragment: group_state
+state
+
+-- fragment: group_type
+type
+
+-- fragment: group_queue
+queue
+
+-- fragment: group_service
+service
+
+-- fragment: group_error
+coalesce(error::json ->> 0, '')

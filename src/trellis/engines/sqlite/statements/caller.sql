@@ -11,3 +11,12 @@ where type in ('table', 'view') and name like 'trellis\_%' escape '\' limit 1
 
 -- name: caller_version
 select name, value from trellis_meta where name = 'schema'
+
+-- name: caller_savepoint
+savepoint trellis_caller
+
+-- name: caller_release
+release trellis_caller
+
+-- name: caller_undo
+rollback to trellis_caller

@@ -59,3 +59,24 @@ from json_each(?) picked join trellis_outcome o on o.job = picked.value
 -- name: export_page
 select r.seq, length(r.payload) from trellis_record r
 where r.seq > ? and r.state in (select value from json_each(?)) order by r.seq limit ?
+
+-- name: export_is_sealed
+select 1 from sqlite_master where type = 'table' and name = 'trellis_moved'
+
+-- name: export_seal_table
+create table trellis_moved (
+  id text not null, instance text not null, address text not null, is_finished integer not null)
+
+-- name: export_seal_put
+insert into trellis_moved (id, instance, address, is_finished) values (?, ?, ?, ?)
+
+-- name: export_seal
+select id, instance, address, is_finished from trellis_moved
+
+-- name: export_finish
+update trellis_moved set is_finished = 1
+
+-- fragment: export_trigger
+-- One for each table and kind of change: a sealed file is read only for every program.
+create trigger trellis_moved_{change}_{table} before {change} on trellis_{table}
+begin select raise(abort, '{text}'); end

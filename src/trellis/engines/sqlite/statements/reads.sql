@@ -45,3 +45,67 @@ where j.id = ? order by o.generation
 
 -- name: read_removed
 select 1 from trellis_removal where id = ?
+
+-- fragment: find
+-- A page of the jobs that match a filter. The filter is put together from the fragments `where_...`;
+-- each `?` in one is a value.
+select * from trellis_record where {where} and (? is null or seq < ?)
+order by seq desc limit ?
+
+-- fragment: count
+select count(*), {groups} from trellis_record where {where} group by {groups} order by {groups}
+
+-- fragment: where_service
+service in (select value from json_each(?))
+
+-- fragment: where_type
+type in (select value from json_each(?))
+
+-- fragment: where_queue
+queue in (select value from json_each(?))
+
+-- fragment: where_state
+state in (select value from json_each(?))
+
+-- fragment: where_tag
+exists (select 1 from json_each(tags) t where t.key = ? and t.value = ?)
+
+-- fragment: where_key
+key = ?
+
+-- fragment: where_created_from
+created_at >= ?
+
+-- fragment: where_created_before
+created_at < ?
+
+-- fragment: where_finished_from
+finished_at >= ?
+
+-- fragment: where_finished_before
+finished_at < ?
+
+-- fragment: where_error
+-- A function of Trellis: databases differ in what they call the same letter in another case.
+error is not null and trellis_mentions(error, ?)
+
+-- fragment: where_id_prefix
+substr(id, 1, length(?)) = ?
+
+-- fragment: where_id_suffix
+substr(id, length(id) + 1 - length(?)) = ?
+
+-- fragment: group_state
+state
+
+-- fragment: group_type
+type
+
+-- fragment: group_queue
+queue
+
+-- fragment: group_service
+service
+
+-- fragment: group_error
+coalesce(json_extract(error, '$[0]'), '')

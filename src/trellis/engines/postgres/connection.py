@@ -1,7 +1,15 @@
 """One connection to the server: opened when needed, again after it broke, one call at a time.
 
-What is sent on it is answered, or the caller hears that the outcome is unknown; nothing is repeated
-here. A call that gets no answer in time ends the connection: a half-open one would never say so.
+What is sent on it is answered, or the caller gets an error that says that the outcome is unknown;
+nothing is repeated here. A call that gets no answer in time ends the connection: a half-open one
+reports nothing.
+
+Statements are prepared before a transaction begins, not in the middle of it. The driver prepares in
+two steps and the server waits between them for the client, neither idle nor at work. A process that
+is stopped just there would keep its locks until it goes on: no timeout of the server applies. So
+all statements in the files of a verb are prepared before its transaction, once per connection.
+(Behind a transaction pooler nothing can be prepared: there the pooler's own timeouts must end such
+a client.)
 """
 
 from __future__ import annotations
@@ -9,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -16,8 +25,7 @@ import asyncpg
 from trellis import failpoints
 from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.faults import cannot_connect, is_about_the_connection, translate
-from trellis.engines.postgres.preparing import Connection
-from trellis.engines.postgres.statements import statements
+from trellis.engines.postgres.statements import fragments, names_in, statements
 from trellis.engines.sql.rows import Row
 from trellis.errors import EngineClosed
 
@@ -37,6 +45,71 @@ PINNED: Final = {
     **_STANDS_STILL,
 }
 PLAIN: Final = {"jit": "off", **_STANDS_STILL}
+#: The files of statements that the transactions of a verb run.
+FILES: Final[dict[str, tuple[str, ...]]] = {
+    "create": ("common", "create", "slots", "commit"),
+    "commit": ("common", "commit", "slots", "locks"),
+    "notes": ("common", "notes"),
+    "sessions": ("common", "sessions", "slots", "locks"),
+    "locks": ("common", "locks"),
+    "maintenance": ("common", "maintenance", "slots", "locks"),
+}
+
+
+class Connection:
+    """A connection of the driver, and the statements prepared on it."""
+
+    def __init__(
+        self, driver: asyncpg.Connection, sql: dict[str, str], *, prepares: bool = True
+    ) -> None:
+        #: For what is not a statement by name.
+        self.driver = driver
+        self._sql = sql
+        self._prepares = prepares
+        #: How each prepared statement is run.
+        self._prepared: dict[str, Callable[..., Awaitable[Any]]] = {}
+        self._verbs: set[str] = set()
+
+    async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
+        """Run a statement; return its rows."""
+        run = self._prepared.get(name) or await self._prepare(name)
+        try:
+            rows: Sequence[Row] = await run(*values)
+        except asyncpg.InvalidCachedStatementError:
+            # A migration has changed the columns it returns. Nothing was done yet.
+            self._prepared.clear()
+            self._verbs.clear()
+            if self.driver.is_in_transaction():
+                raise
+            rows = await (await self._prepare(name))(*values)
+        return rows
+
+    async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
+        """Run a statement; return its first value."""
+        found = await self.rows(name, *values)
+        return found[0][0] if found else None
+
+    async def run(self, name: str) -> None:
+        """Run a statement without values that returns nothing."""
+        await self.driver.execute(self._sql[name])
+
+    def is_ready_for(self, verb: str) -> bool:
+        """Tell whether all statements of a verb are prepared."""
+        return verb in self._verbs or not self._prepares
+
+    async def prepare_for(self, verb: str) -> None:
+        """Prepare all statements of a verb."""
+        for name in names_in(FILES[verb]):
+            if name not in self._prepared:
+                await self._prepare(name)
+        self._verbs.add(verb)
+
+    async def _prepare(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if not self._prepares:
+            return partial(self.driver.fetch, self._sql[name])
+        statement = await self.driver.prepare(self._sql[name])
+        self._prepared[name] = statement.fetch
+        return statement.fetch
 
 
 class Link:
@@ -55,17 +128,24 @@ class Link:
         #: What its transactions are for, unless they say so themselves.
         self._verb = verb
         self._sql = statements(address.schema)
-        self._begin = "begin"
+        self._begin = self._sql["begin"]
         if address.pooler == "transaction":
             # Nothing set for a connection would last, so it is set for each transaction.
-            self._begin += "".join(f"; set local {name} = {settings[name]}" for name in settings)
+            self._begin += _settings(address, "setting_of_transaction", settings)
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
         self._closed = False
 
     async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
         """Run a statement in a transaction of its own; return its rows."""
-        return await self.query(self._sql[name], *values)
+        if self._address.pooler == "transaction":
+            # The driver speaks twice for one statement; only a transaction keeps it on one server.
+            async with self.transaction() as pooled:
+                return await pooled.rows(name, *values)
+        async with self._turn:
+            connection = await self._connected()
+            failpoints.reach("postgres.statement")
+            return await self._guarded(connection, connection.rows(name, *values))
 
     async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
         """Run a statement in a transaction of its own; return its first value."""
@@ -75,25 +155,28 @@ class Link:
     async def query(self, text: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
         """Run a statement that was put together from pieces."""
         if self._address.pooler == "transaction":
-            # The driver speaks twice for one statement; only a transaction keeps it on one server.
             async with self.transaction() as pooled:
-                found: Sequence[Row] = await self._fetch(pooled, text, values)
+                found: Sequence[Row] = await self._composed(pooled, text, values)
                 return found
         async with self._turn:
             connection = await self._connected()
             failpoints.reach("postgres.statement")
-            return await self._guarded(connection, self._fetch(connection, text, values))
+            return await self._guarded(connection, self._composed(connection, text, values))
+
+    @staticmethod
+    def _composed(connection: Connection, text: str, values: Sequence[Any]) -> Awaitable[Any]:
+        return connection.driver.fetch(text, *values)
 
     async def script(self, text: str) -> None:
         """Run statements without values, together."""
         async with self._turn:
             connection = await self._connected()
-            await self._guarded(connection, connection.execute(text))
+            await self._guarded(connection, connection.driver.execute(text))
 
     async def use(self, action: Callable[[Connection], Awaitable[None]]) -> None:
         """Do something with the connection itself."""
         async with self._turn:
-            is_new = self._connection is None or self._connection.is_closed()
+            is_new = self._connection is None or self._connection.driver.is_closed()
             connection = await self._connected()
             if not is_new or self._on_open is None:
                 await self._guarded(connection, action(connection), sent=False)
@@ -104,7 +187,7 @@ class Link:
         async with self._turn:
             connection = await self._connected()
             await self._prepare(connection, verb or self._verb)
-            await self._guarded(connection, connection.execute(self._begin), sent=False)
+            await self._guarded(connection, connection.driver.execute(self._begin), sent=False)
             try:
                 yield connection
             except BaseException as error:
@@ -113,7 +196,7 @@ class Link:
                     raise translate(error, self._address, sent=False) from error
                 raise
             failpoints.reach("postgres.before-commit")
-            await self._guarded(connection, connection.execute("commit"))
+            await self._guarded(connection, connection.run("commit"))
             failpoints.reach("postgres.after-commit")
 
     async def close(self) -> None:
@@ -123,8 +206,8 @@ class Link:
         if connection is not None:
             with suppress(Exception):
                 async with asyncio.timeout(1):
-                    await connection.close()
-            connection.terminate()
+                    await connection.driver.close()
+            connection.driver.terminate()
 
     def reopen(self) -> None:
         """Allow connecting again after `close`."""
@@ -133,25 +216,20 @@ class Link:
     async def _connected(self) -> Connection:
         if self._closed:
             raise EngineClosed("The engine is closed. Open it again before using it.")
-        if self._connection is None or self._connection.is_closed():
-            connection = await connect(self._address, self._settings)
+        if self._connection is None or self._connection.driver.is_closed():
+            connection = await connect(self._address, self._settings, self._sql)
             if self._on_open is not None:
                 try:
                     await self._guarded(connection, self._on_open(connection), sent=False)
                 except BaseException:
-                    connection.terminate()  # what it leads to is not what we need
+                    connection.driver.terminate()  # what it leads to is not what we need
                     raise
             self._connection = connection
         return self._connection
 
     async def _prepare(self, connection: Connection, verb: str) -> None:
-        if verb and self._address.pooler != "transaction" and not connection.is_ready_for(verb):
-            call = connection.prepare_for(verb, self._address.schema)
-            await self._guarded(connection, call, sent=False)
-
-    @staticmethod
-    def _fetch(connection: Connection, text: str, values: Sequence[Any]) -> Awaitable[Any]:
-        return connection.fetch(text, *values)
+        if verb and not connection.is_ready_for(verb):
+            await self._guarded(connection, connection.prepare_for(verb), sent=False)
 
     async def _guarded(self, connection: Connection, call: Awaitable[T], *, sent: bool = True) -> T:
         """Await a call; what breaks it gets one of our names, and a broken connection is left."""
@@ -173,33 +251,39 @@ class Link:
             return
         try:
             async with asyncio.timeout(self._address.statement_timeout):
-                await connection.execute("rollback")
+                await connection.run("rollback")
         except BaseException:  # noqa: BLE001 - a dropped connection is rolled back by the server
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
-        connection.terminate()
+        connection.driver.terminate()
         if self._connection is connection:
             self._connection = None
 
 
-async def connect(address: Address, settings: dict[str, str]) -> Connection:
-    """Open a connection; say in our words why there is none."""
+async def connect(
+    address: Address, settings: dict[str, str], sql: dict[str, str] | None = None
+) -> Connection:
+    """Open a connection that runs these statements; raise an error of Trellis if that fails."""
     options: dict[str, Any] = {"command_timeout": address.statement_timeout}
     if address.pooler == "none":
         options["server_settings"] = {"application_name": "trellis", **settings}
     if address.pooler == "transaction":
         options["statement_cache_size"] = 0
     else:
-        options |= {"statement_cache_size": 250, "max_cached_statement_lifetime": 0}
+        options["max_cached_statement_lifetime"] = 0
     try:
         async with asyncio.timeout(address.connect_timeout):
-            connection: Connection = await asyncpg.connect(
-                address.dsn, connection_class=Connection, **options
-            )
+            driver = await asyncpg.connect(address.dsn, **options)
             if address.pooler == "session":
                 # A pooler takes no settings at the start of a connection.
-                await connection.execute("".join(f"set {k} = {settings[k]};" for k in settings))
-            return connection
+                await driver.execute(_settings(address, "setting_of_connection", settings))
+            prepares = address.pooler != "transaction"
+            return Connection(driver, sql or statements(address.schema), prepares=prepares)
     except Exception as error:
         raise cannot_connect(error, address) from error
+
+
+def _settings(address: Address, fragment: str, settings: dict[str, str]) -> str:
+    text = fragments(address.schema)[fragment]
+    return "".join(text.format(name=name, value=value) for name, value in settings.items())
