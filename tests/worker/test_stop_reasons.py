@@ -99,7 +99,7 @@ async def load(engine: Engine, job_id: JobId) -> JobRecord:
 
 
 async def running(engine: Engine, job_type: str, path: str) -> JobRecord:
-    """Create a job, with its lock taken by another session, and wait until its handler has begun."""
+    """Create a job whose lock another session has; wait until its handler has begun."""
     other = await engine.open_session(WorkerInfo("other", "nowhere", 1), _HOUR)
     assert await engine.take_lock(LOCK, other.id) is None
     new = new_job(shop.find(job_type).job_type, path, deadline="1h")

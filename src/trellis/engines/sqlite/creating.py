@@ -33,7 +33,6 @@ from trellis.engines.sqlite.plain import (
     queue_tail,
 )
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sql.rows import record_from
 from trellis.engines.values import CreateResult, answer_to
 
 
