@@ -86,7 +86,7 @@ def count_no_crash() -> None:
 
 
 def give_up_what_crashed() -> None:
-    def judge(_: JobRecord, running: Running) -> FencedCommand:
+    def judge(_: JobRecord, running: Running, __: frozenset[Fence]) -> FencedCommand:
         return given_up(running.fence)
 
     setattr(aftermath, "crashed", lambda *_: judge)  # noqa: B010 - whatever it is told

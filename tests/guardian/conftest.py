@@ -128,6 +128,10 @@ class Shop:
         error: Any = (event.data or {})["error"]
         return error[0], error[1]
 
+    def event(self, job_id: str, kind: str) -> Event:
+        """Wait for the job's first event of this kind."""
+        return wait_until(lambda: next((x for x in self.journal(job_id) if x.kind == kind), None))
+
     def kinds(self, job_id: str) -> list[str]:
         return [str(event.kind) for event in self.journal(job_id)]
 

@@ -182,3 +182,35 @@ async def kill_itself(job: ActiveJob[None]) -> None:
     begin(job)
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job(retry=soon)
+async def end_loop(job: ActiveJob[str]) -> None:
+    """End the loop of the process, which unwinds the handlers beside this one."""
+    begin(job)
+    end_loop_by(job.payload)
+
+
+def end_loop_by(way: str) -> None:
+    match way:
+        case "cancelling every task":
+            for task in asyncio.all_tasks():
+                task.cancel()
+        case "stopping the loop":
+            asyncio.get_running_loop().stop()
+        case "closing descriptors":
+            os.closerange(3, 1000)
+        case _:
+            raise ValueError(way)
+
+
+def declare_here() -> None:
+    """Declare a handler that other processes cannot find: as a suspect it runs alone in its own."""
+
+    @app.job(retry=soon)
+    async def end_loop_here(job: ActiveJob[str]) -> None:
+        begin(job)
+        end_loop_by(job.payload)
+
+
+declare_here()

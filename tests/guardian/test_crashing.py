@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 
-from tests.guardian.conftest import Shop, children, wait_until
+import pytest
+
+from tests.guardian.conftest import Shop, children
 from trellis import Retry
 
 SOON = Retry.after("100ms", "100ms", "100ms", "100ms")
+ONCE = Retry.fixed("100ms", attempts=1)
 
 
 def test_a_handler_that_exits_its_process_counts_a_crash_with_the_code(shop: Shop) -> None:
@@ -48,14 +51,45 @@ def test_who_was_not_alone_in_a_dying_process_is_a_suspect_and_not_counted(shop:
     shop.begun(innocent)
     guilty = shop.create("kill_itself", retry=SOON)
     shop.begun(guilty)
-    handed_back = wait_until(
-        lambda: next((x for x in shop.journal(innocent) if x.kind == "retry"), None)
-    )
+    handed_back = shop.event(innocent, "retry")
     assert (handed_back.data or {})["suspect"] is True
     (shop.folder / "go").touch()
     assert shop.state(innocent, "completed").head.crashes == 0
     assert shop.record(innocent).head.attempt == 1
     assert shop.state(guilty, "completed").head.crashes == 1  # alone, the second time
+    assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "way", ["cancelling every task", "stopping the loop", "closing descriptors"]
+)
+def test_a_handler_that_ends_the_loop_costs_its_neighbours_no_attempt(shop: Shop, way: str) -> None:
+    waiting = shop.create("wait_for", "go", retry=ONCE)
+    in_thread = shop.create("wait_in_thread", "go", retry=ONCE)
+    shop.working()
+    shop.begun(waiting)
+    shop.begun(in_thread)
+    guilty = shop.create("end_loop", way, retry=SOON)
+    for job_id in (waiting, in_thread, guilty):
+        handed_back = shop.event(job_id, "retry")
+        assert (handed_back.data or {})["suspect"] is True
+    (shop.folder / "go").touch()
+    for job_id in (waiting, in_thread):
+        completed = shop.state(job_id, "completed").head
+        assert (completed.attempt, completed.crashes) == (1, 0)
+
+
+def test_a_handler_that_ends_the_loop_is_found_by_running_alone(shop: Shop) -> None:
+    innocent = shop.create("wait_for", "go", retry=ONCE)
+    worker = shop.working()
+    shop.begun(innocent)
+    guilty = shop.create("end_loop_here", "cancelling every task", retry=SOON, max_crashes=1)
+    assert (shop.event(guilty, "retry").data or {})["suspect"] is True
+    (shop.folder / "go").touch()
+    dead = shop.state(guilty, "dead").head
+    assert (dead.crashes, dead.error and dead.error.code) == (1, "crash_loop")
+    completed = shop.state(innocent, "completed").head
+    assert (completed.attempt, completed.crashes) == (1, 0)
     assert worker.process.poll() is None
 
 

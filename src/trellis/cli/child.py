@@ -41,11 +41,13 @@ def main(text: str) -> int:
     answer_with_stacks(files["stacks"])
     _leave_signals_to_guardian()
     log_lines.set_up(orders.log_format, orders.log_level, _about_job)
+    board = Board(orders.settings.concurrency, files["board"])
     try:
         services = _load(orders)
         interpreter.set_up()
-        return asyncio.run(_work(services, orders, files))
+        return asyncio.run(_work(services, orders, files, board))
     except BaseException as error:  # noqa: BLE001 - the last place that can put it into words
+        board.unwinds()
         return report(error, debug=orders.debug)
 
 
@@ -72,10 +74,11 @@ def _load(orders: Orders) -> list[Service]:
     return services
 
 
-async def _work(services: Sequence[Service], orders: Orders, files: dict[str, int]) -> int:
+async def _work(
+    services: Sequence[Service], orders: Orders, files: dict[str, int], board: Board
+) -> int:
     _check_reach(services[0])
     link = await Link.over(socket.socket(fileno=files["link"]))
-    board = Board(orders.settings.concurrency, files["board"])
     await link.send("opening", url=services[0].url)
     told = asyncio.Event()
     async with work(services, orders.settings, board=board) as supervisor:

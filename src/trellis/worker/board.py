@@ -20,7 +20,7 @@ from trellis.core.job import Fence, JobId, SessionId
 from trellis.core.spans import Instant
 
 # In this machine's own form: written and read here only, and packed much faster.
-_HEADER: Final = struct.Struct("@qdd")  # session, loop moved, lease renewed
+_HEADER: Final = struct.Struct("@qddq")  # session, loop moved, lease renewed, unwinding
 #: session, token, began, timeout at, started at, job, isolated
 _RECORD: Final = struct.Struct("@qqddq26s?")
 _TIMES: Final = struct.Struct("@ddq")
@@ -31,6 +31,7 @@ _WORD: Final = struct.Struct("@d")
 _LATELY: Final = 8192
 _MOVED_AT: Final = 8
 _RENEWED_AT: Final = 16
+_UNWINDING_AT: Final = 24
 # Called for every job, so they are looked up once.
 _write_record: Final = _RECORD.pack_into
 _write_token: Final = _TOKEN.pack_into
@@ -42,7 +43,7 @@ class Running(NamedTuple):
     fence: Fence
     began: float
     timeout_at: float
-    started_at: Instant
+    started_at: Instant | None
     job_id: JobId
     #: Its handler is not in this process: whatever happens to this one is not its doing.
     isolated: bool = False
@@ -75,6 +76,10 @@ class Board:
     def renewed(self, now: float) -> None:
         """Note that the lease was renewed."""
         _WORD.pack_into(self._memory, _RENEWED_AT, now)
+
+    def unwinds(self) -> None:
+        """Note that the loop ends although the worker was not stopped."""
+        _TOKEN.pack_into(self._memory, _UNWINDING_AT, 1)
 
     def begin(
         self, slot: int, fence: Fence, job_id: JobId, *,
@@ -125,6 +130,11 @@ class Board:
     def lease_renewed(self) -> float:
         """When the process last renewed its lease, by the monotonic clock; 0 before it did."""
         return float(_WORD.unpack_from(self._memory, _RENEWED_AT)[0])
+
+    @property
+    def is_unwinding(self) -> bool:
+        """Whether the loop ended, or began to end, although the worker was not stopped."""
+        return bool(_TOKEN.unpack_from(self._memory, _UNWINDING_AT)[0])
 
     def running(self) -> list[Running]:
         """Return the attempts whose handlers run."""

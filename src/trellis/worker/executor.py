@@ -80,7 +80,7 @@ class Executor:
         self._context = copy_context()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
-        self._bystander: asyncio.Task[bool] | None = None
+        self._bystander: asyncio.Task[None] | None = None
         #: When a handler last ended, and when the loop must have its turn.
         self._now = 0.0
         self._turn_ends = 0.0
@@ -90,7 +90,7 @@ class Executor:
 
     def start(self) -> None:
         """Open the slots."""
-        self._bystander = asyncio.create_task(asyncio.Event().wait(), name="trellis-bystander")
+        self._bystander = asyncio.create_task(self._stand_by(), name="trellis-bystander")
         for number in range(self.slots):
             self._tasks.append(
                 asyncio.create_task(self._slot(number), name=f"trellis-slot-{number}")
@@ -166,11 +166,19 @@ class Executor:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether the slots must end: they are closed, or somebody cancels every task of the loop.
+        """Whether the slots must end: they are closed, or every task of the loop is cancelled.
 
-        No handler knows the bystander, so its cancellation cannot be the work of one.
+        Only code that cancels every task cancels the bystander: the end of the loop, or a handler.
         """
         return self._closing or (self._bystander is not None and self._bystander.cancelling() > 0)
+
+    async def _stand_by(self) -> None:
+        """Wait for the end of the slots; note on the board when the worker did not ask for it."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if not self._closing:
+                self._board.unwinds()
 
     async def _slot(self, number: int) -> None:
         task = asyncio.current_task()
@@ -239,20 +247,21 @@ class Executor:
         )  # fmt: skip
         self.begun += 1
         command: FencedCommand | None = None
+        cut_off = False
         try:
             if attempt.type.in_process or attempt.is_suspect:
                 command = await self._call_apart(attempt, number)
             else:
                 called = self._call(attempt)
                 command = called if isinstance(called, FENCED) else await called
-        except asyncio.CancelledError as error:
-            if self._is_ending:
+        except BaseException as error:
+            if self._is_ending and isinstance(error, asyncio.CancelledError | GeneratorExit):
+                cut_off = True  # it stays on the board, where the guardian finds and judges it
                 raise
-            command = self._interrupted(attempt, error)
-        except BaseException as error:  # noqa: BLE001 - even SystemExit ends only this attempt
-            command = verdict.raised(attempt, error)
+            command = self._raised(attempt, error)  # even SystemExit ends only this attempt
         finally:
-            self._board.end(number)
+            if not cut_off:
+                self._board.end(number)
             self._leave(attempt, began)
         if command is not None and not attempt.closed:
             attempt.closed = True
@@ -272,10 +281,10 @@ class Executor:
             # If the engine still has it under this session, a renewal finds it and hands it back.
             self._roster.held.pop(attempt.fence, None)
 
-    def _interrupted(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
-        if attempt.stop_reason is None:
-            return verdict.raised(attempt, error)
-        return verdict.stopped(attempt, attempt.stop_reason, ended=True)
+    def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
+        if attempt.stop_reason is not None and isinstance(error, asyncio.CancelledError):
+            return verdict.stopped(attempt, attempt.stop_reason, ended=True)
+        return verdict.raised(attempt, error)
 
     def _call(self, attempt: Attempt) -> FencedCommand | Work:
         """Call the handler; one that never waits has ended when this returns, without a task."""

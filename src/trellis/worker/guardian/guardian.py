@@ -24,7 +24,7 @@ from trellis.engines.urls import shown
 from trellis.errors import ConflictPersists, EngineError
 from trellis.worker.evidence import MEGABYTE, UNKNOWN, Ended
 from trellis.worker.guardian import aftermath
-from trellis.worker.guardian.aftermath import Judge
+from trellis.worker.guardian.aftermath import Aftermath, Judge
 from trellis.worker.guardian.relay import Relay
 from trellis.worker.guardian.ward import Recipe, Ward
 from trellis.worker.guardian.watch import Watch
@@ -207,8 +207,7 @@ class Guardian:
             return  # it never got so far as to hold anything
         is_crash = not (asked or ward.bye or watch.ended_why)
         limit = _FAREWELL if self._stop.is_set() else self._settings.lease / SECOND
-        judge = _judge(ward, ended, watch, asked=asked)
-        left = await self._settle(ward, judge, limit)
+        left = await self._settle(ward, _judge(ward, ended, watch, asked=asked), limit)
         fate = ", ".join(f"{count} {state}" for state, count in left.items()) or "none"
         if is_crash:
             _logger.error(
@@ -222,12 +221,13 @@ class Guardian:
     async def _settle(self, ward: Ward, judge: Judge, limit: float) -> Counter[str]:
         """Settle in the dead process's place; while the engine cannot, try again for so long."""
         told = False
+        aftermath = Aftermath(ward.board, judge)
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 while True:
                     try:
                         engine = await self._engine(ward.url)
-                        return await aftermath.settle_what_is_left(engine, ward.board, judge)
+                        return await aftermath.settle(engine)
                     except (EngineError, ConflictPersists) as error:
                         if not told:
                             _logger.warning("Jobs of process %d wait: %s", ward.pid, error)
@@ -285,5 +285,5 @@ def _judge(ward: Ward, ended: Ended, watch: Watch, *, asked: bool) -> Judge:
     by_us = asked and (ward.was_killed or ended.code == 0)
     if watch.ended_why or not (by_us or ward.bye):
         evidence = ended.evidence(more=watch.ended_why)
-        return aftermath.crashed(evidence, ward.board)
+        return aftermath.crashed(evidence)
     return aftermath.stopped
