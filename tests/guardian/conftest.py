@@ -122,6 +122,16 @@ class Shop:
 
         return self._asked(ask)
 
+    def result(self, job_id: str) -> object:
+        """Wait until the job has completed; return its result."""
+
+        async def ask(service: Service) -> object:
+            (last, *_) = await (await service.connection.engine()).outcomes(job_id)  # type: ignore[arg-type]
+            return json.loads(last.result or "null")
+
+        self.state(job_id, "completed")
+        return self._asked(ask)
+
     def failure(self, job_id: str, kind: str = "retry") -> tuple[str, str]:
         """Return code and message of the error in the job's first event of this kind."""
         event = next(each for each in self.journal(job_id) if each.kind == kind)
@@ -209,11 +219,12 @@ class Shop:
 
     def close(self) -> None:
         for worker in self._workers:
-            process = worker.process
-            if process.poll() is None:
-                for pid in (*children(process.pid), process.pid):
-                    os.kill(pid, signal.SIGKILL)
-            process.communicate()
+            with worker.process as process:
+                if process.poll() is None:
+                    for pid in descendants(process.pid):
+                        with suppress(ProcessLookupError):  # it has just ended
+                            os.kill(pid, signal.SIGKILL)
+                    process.kill()
 
     def _asked(self, ask: Callable[[Service], Awaitable[T]]) -> T:
         async def run() -> T:
@@ -237,6 +248,11 @@ def children(pid: int) -> list[int]:
     """Return the worker processes of a guardian."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
     return [int(line) for line in found.stdout.split()]
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below this one, the lowest first."""
+    return [each for child in children(pid) for each in (*descendants(child), child)]
 
 
 def stop_process(pid: int, database: Path) -> None:

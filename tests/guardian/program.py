@@ -6,10 +6,12 @@ import ctypes
 import fcntl
 import json
 import logging
+import multiprocessing
 import os
 import re
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -202,6 +204,100 @@ def end_loop_by(way: str) -> None:
             os.closerange(3, 1000)
         case _:
             raise ValueError(way)
+
+
+@app.job
+async def take_effect(job: ActiveJob[str]) -> None:
+    """Have an effect once a file is there, in a task beside the handler's own."""
+    begin(job)
+
+    async def wait() -> None:
+        while not Path(job.payload).exists():
+            await asyncio.sleep(0.02)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(wait())
+    have_effect(job.id)
+
+
+def have_effect(job_id: str) -> None:
+    with Path("effects.txt").open("a") as file:
+        file.write(f"{job_id} {os.getpid()}\n")
+
+
+@app.job
+async def fork(job: ActiveJob[str]) -> int:
+    """Fork; the child goes on in this way, the parent returns its exit code."""
+    begin(job)
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(have_effect, job.id)
+    match job.payload:
+        case "fork in a task":
+            child = await asyncio.create_task(fork_here())
+        case "fork in a pool":
+            child = await asyncio.to_thread(os.fork)
+        case _:
+            child = os.fork()
+    if not child:
+        if job.payload == "await":
+            await asyncio.sleep(0)
+        return go_on_in_child(job.payload)
+    return await asyncio.to_thread(exit_code, child)
+
+
+async def fork_here() -> int:
+    return os.fork()
+
+
+@app.job
+def fork_in_thread(job: ActiveJob[str]) -> int:
+    begin(job)
+    child = os.fork()
+    return exit_code(child) if child else go_on_in_child(job.payload)
+
+
+@app.job(retry=soon)
+async def fork_and_die(job: ActiveJob[None]) -> None:
+    """Die after the child has left the handler."""
+    begin(job)
+    child = os.fork() if job.attempt == 1 else 0
+    if child:
+        exit_code(child)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job
+def use_processes(job: ActiveJob[None]) -> list[int]:
+    """Use processes as libraries do; return their exit codes."""
+    begin(job)
+    by_fork = multiprocessing.get_context("fork")
+    with by_fork.Pool(1) as pool:
+        computed = pool.apply(sum, ([1, 2],))
+    process = by_fork.Process(target=sys.exit, args=(4,))
+    process.start()
+    process.join()
+    command = [sys.executable, "-c", "raise SystemExit(5)"]
+    prepared = subprocess.run(command, check=False, preexec_fn=os.getpid)
+    return [computed, process.exitcode or 0, prepared.returncode]
+
+
+def go_on_in_child(way: str) -> int:
+    match way:
+        case "raise":
+            raise ValueError("raised in the child")
+        case "sys.exit":
+            sys.exit(3)
+        case "os._exit":
+            os._exit(6)
+        case "exec":
+            os.execv(sys.executable, [sys.executable, "-c", "raise SystemExit(7)"])  # noqa: S606
+        case _:
+            pass
+    return sum(range(1000))
+
+
+def exit_code(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def declare_here() -> None:

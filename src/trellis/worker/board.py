@@ -114,6 +114,10 @@ class Board:
         """Note that the handler of this slot has ended."""
         _write_token(self._memory, self._records[slot], 0)  # a record without a session is none
 
+    def detach(self) -> None:
+        """Write to private memory from now on: this process is a copy of the one that is read."""
+        self._memory = mmap.mmap(-1, len(self._memory))
+
     # -- read by the guardian ------------------------------------------------------------------
 
     @property

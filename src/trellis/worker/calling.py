@@ -9,6 +9,7 @@ from ending.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from types import coroutine
 from typing import Any
 
 from trellis.contract.ambient import current_job
+from trellis.worker import copies
 from trellis.worker.active import ActiveJob, Surroundings
 from trellis.worker.attempt import Attempt
 from trellis.worker.log import JobLog
@@ -80,6 +82,7 @@ class HandlerThreads:
     def __init__(self, size: int) -> None:
         self._size = size
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = 0
         self._busy = 0
@@ -120,6 +123,8 @@ class HandlerThreads:
             failure.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends only this attempt
             failure = error
+        if os.getpid() != self._process:
+            copies.end(failure)
         self._loop.call_soon_threadsafe(self._deliver, future, result, failure)
 
     def _deliver(

@@ -8,6 +8,7 @@ can end its slot, and neither can a handler that cancels the task it runs in.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from trellis.contract.home import Home
 from trellis.core.commands import FENCED, FencedCommand, Release
 from trellis.errors import PayloadInvalid
-from trellis.worker import verdict
+from trellis.worker import copies, verdict
 from trellis.worker.active import Surroundings
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.board import Board
@@ -85,11 +86,16 @@ class Executor:
         self._now = 0.0
         self._turn_ends = 0.0
         self._closing = False
+        #: Whether this is a forked copy of the process that opened the slots.
+        self._is_copy = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._quiet = asyncio.Event()
         self._quiet.set()
 
     def start(self) -> None:
         """Open the slots."""
+        copies.watch(self)
         self._bystander = asyncio.create_task(self._stand_by(), name="trellis-bystander")
         for number in range(self.slots):
             self._tasks.append(
@@ -154,6 +160,7 @@ class Executor:
     async def close(self) -> None:
         """Close the slots and end handler processes; threads that still run are left behind."""
         self._closing = True
+        copies.forget(self)
         tasks = [*self._tasks, *([self._bystander] if self._bystander else [])]
         for task in tasks:
             task.cancel()
@@ -161,6 +168,15 @@ class Executor:
             await asyncio.wait(tasks, timeout=_FAREWELL)
         self._threads.close()
         await self._isolation.close()
+
+    def become_copy(self) -> None:
+        """Let neither a slot nor a handler go on in a forked copy of the process."""
+        self._is_copy = True
+        self._settle = lambda *_: copies.end()
+        self.line.clear()
+        if threading.get_ident() == self._thread:
+            copies.trap(self._loop)
+        self._board.detach()
 
     # -- inside a slot -------------------------------------------------------------------------
 
@@ -282,6 +298,8 @@ class Executor:
             self._roster.held.pop(attempt.fence, None)
 
     def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
+        if self._is_copy:
+            copies.end(error)
         if attempt.stop_reason is not None and isinstance(error, asyncio.CancelledError):
             return verdict.stopped(attempt, attempt.stop_reason, ended=True)
         return verdict.raised(attempt, error)
