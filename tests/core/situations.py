@@ -28,7 +28,7 @@ from trellis.core.commands import (
     Skip,
     Snooze,
 )
-from trellis.core.job import Failure, Fence, Head, JobId, JobRecord, SessionId
+from trellis.core.job import Failure, Fence, JobId, JobRecord, SessionId, first_head
 from trellis.core.policy import KeyPolicy, OnLost, OnShutdown, Policy
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.core.spans import SECOND, Instant
@@ -107,10 +107,9 @@ def _jobs_with_policies() -> tuple[tuple[JobRecord, frozenset[str]], ...]:
         definition = a_definition(
             1, CREATED, policy=policy, deadline_at=deadline, key="user/1", id=JobId("01J")
         )
-        head = Head(
-            State.PENDING, 1, 0, 0, 0, 0, CREATED, None, None, None, False, False, None, None
+        made.append(
+            (JobRecord(definition, first_head(CREATED)), words | _true(deadline_passed=passed))
         )
-        made.append((JobRecord(definition, head), words | _true(deadline_passed=passed)))
     return tuple(made)
 
 

@@ -86,7 +86,7 @@ async def test_stale_results_among_many_are_refused_alone(engine: SqliteEngine) 
     assert [place for place, each in enumerate(answers) if isinstance(each, Conflict)] == [7, 11]
     for transition in (*transitions[:7], asked, *transitions[8:]):
         await check_stored(engine, transition)
-        assert len(await journal(engine, JobRecord(*transition[:2]))) == 3
+        assert len(await journal(engine, JobRecord(transition.definition, transition.before))) == 3
 
 
 async def test_the_same_result_twice_in_one_call_counts_once(engine: SqliteEngine) -> None:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from opentelemetry import trace
 
 from trellis.contract.ambient import current_job
-from trellis.core.context import Context, random_traceparent, traceparent
+from trellis.core.context import Context, build_contexts, random_traceparent, traceparent
 from trellis.core.job import JobId
-from trellis.core.making import make
 
 # Ids of traces are no secrets; this source costs a tenth of the system's.
 _random = random.Random()  # noqa: S311
@@ -50,5 +49,4 @@ class Origin:
         """Return the contexts of all of the jobs."""
         if self._around is not None or self._request is not None:
             return [self.context(JobId(""))] * len(ids)
-        parent, state = self._parent, self._state
-        return [make(Context, (job_id, parent, state)) for job_id in ids]
+        return build_contexts(ids, self._parent, self._state)

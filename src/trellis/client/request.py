@@ -21,16 +21,13 @@ from trellis.contract.ids import new_job_id, new_job_ids
 from trellis.contract.options import check_options
 from trellis.core.admission import check_new_job
 from trellis.core.context import Context
-from trellis.core.job import JobId, NewJob
+from trellis.core.job import JobId, NewJob, vary
 from trellis.core.jsontext import dump_json
 from trellis.core.keys import derive_key, hash_key
-from trellis.core.making import make
 from trellis.core.policy import KeyPolicy
 from trellis.core.spans import Instant, Micros, Span
 from trellis.errors import ConfigurationError, PayloadInvalid
 
-#: What differs between the requests of a call stands before this place of a `NewJob`.
-_VARIES: Final = NewJob._fields.index("context") + 1
 #: What the requests without options of each type have in common.
 _usual: Final[WeakKeyDictionary[JobType, NewJob]] = WeakKeyDictionary()
 
@@ -43,7 +40,7 @@ def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptio
     except PayloadInvalid as error:
         raise _located(error, job_type, [payload], 0) from error.__cause__
     job_id = new_job_id()
-    new = _request(pattern, job_id, text, Origin().context(job_id))
+    new = vary(pattern, job_id, text, Origin().context(job_id))
     return new if pattern.policy.key is None else _keyed(new, pattern.policy.key)
 
 
@@ -60,15 +57,9 @@ def new_jobs(
     except PayloadInvalid as error:
         raise _located(error, job_type, payloads, len(texts)) from error.__cause__
     ids = new_job_ids(len(texts))
-    jobs = list(map(_request, repeat(pattern), ids, texts, origin.contexts(ids)))
+    jobs = list(map(vary, repeat(pattern), ids, texts, origin.contexts(ids)))
     key = pattern.policy.key
     return jobs if key is None else [_keyed(new, key) for new in jobs]
-
-
-def _request(shared: NewJob, job_id: JobId, payload: str, context: Context) -> NewJob:
-    # By place and by adding: half of the time that names and one long tuple would take.
-    varied = (job_id, shared[1], shared[2], shared[3], payload, shared[5], context)
-    return make(NewJob, varied + shared[_VARIES:])
 
 
 def _keyed(new: NewJob, key: KeyPolicy) -> NewJob:
@@ -92,13 +83,13 @@ def _make_pattern(job_type: JobType, options: CreateOptions) -> NewJob:
     run_at, delay = _start(options.get("at"), options.get("delay"))
     config = options.get("config")
     return NewJob(
-        JobId(""),
-        job_type.service,
-        job_type.name,
-        job_type.queue,
-        "",
-        job_type.policy,
-        Context("", ""),
+        id=JobId(""),
+        service=job_type.service,
+        type=job_type.name,
+        queue=job_type.queue,
+        payload="",
+        policy=job_type.policy,
+        context=Context("", ""),
         priority=given.whole_number("priority", options.get("priority", 0)),
         run_at=run_at,
         delay=delay,

@@ -14,6 +14,9 @@ from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 from trellis.core.job import Failure, Fence, JobId
 from trellis.core.spans import Instant, Micros
 
+#: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
+_make: Final = tuple.__new__
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -37,6 +40,13 @@ class Complete(NamedTuple):
     def stopped(self) -> bool:
         """A handler that returned has stopped."""
         return True
+
+
+def build_complete(
+    fence: Fence, result: str | None, item_errors: int, started_at: Instant | None
+) -> Complete:
+    """Return the command, at half the cost of calling the class."""
+    return _make(Complete, (fence, result, item_errors, started_at))
 
 
 @dataclass(frozen=True, slots=True)

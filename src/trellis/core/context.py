@@ -7,9 +7,12 @@ takes them from the active OpenTelemetry span or makes fresh ones, so no job is 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+#: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
+_make: Final = tuple.__new__
 
 
 class Context(NamedTuple):
@@ -23,6 +26,18 @@ class Context(NamedTuple):
     def trace_id(self) -> str:
         """The 32 hex digits that all spans of this trace share."""
         return self.traceparent[3:35]
+
+
+def build_context(request_id: str, traceparent: str, tracestate: str | None) -> Context:
+    """Return a context, at half the cost of calling the class."""
+    return _make(Context, (request_id, traceparent, tracestate))
+
+
+def build_contexts(
+    request_ids: Iterable[str], traceparent: str, tracestate: str | None
+) -> list[Context]:
+    """Return contexts of many requests in one trace."""
+    return [_make(Context, (each, traceparent, tracestate)) for each in request_ids]
 
 
 def is_traceparent(text: str) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from trellis.core.job import Fence
+from trellis.core.job import Fence, Head
 from trellis.core.spans import Instant
 from trellis.core.states import State
 
@@ -18,6 +18,8 @@ JsonValue: TypeAlias = (
     bool | int | float | str | list["JsonValue"] | Mapping[str, "JsonValue"] | None
 )
 Data: TypeAlias = Mapping[str, JsonValue]
+#: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
+_make: Final = tuple.__new__
 
 
 class EventKind(StrEnum):
@@ -55,3 +57,29 @@ class Event(NamedTuple):
     fence: Fence | None
     #: What else `fold` and people need, only where it says more than the columns.
     data: Data | None
+
+
+def build_event(  # noqa: PLR0917 - by place, because it is on the hot path
+    kind: EventKind,
+    version: int,
+    state: State,
+    at: Instant,
+    attempt: int,
+    fence: Fence | None,
+    data: Data | None,
+) -> Event:
+    """Return an event, at half the cost of calling the class."""
+    return _make(Event, (kind, version, state, at, attempt, fence, data))
+
+
+def late_result(head: Head, at: Instant, fence: Fence, data: Data) -> Event:
+    """Return the note that a result came after its attempt had ended; it changes nothing."""
+    return Event(
+        kind=EventKind.STALE_COMPLETION_IGNORED,
+        version=0,
+        state=head.state,
+        at=at,
+        attempt=head.attempt,
+        fence=fence,
+        data=data,
+    )

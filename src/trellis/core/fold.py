@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import Any, assert_never
 
 from trellis.core.events import Event, EventKind
-from trellis.core.job import Failure, Head
-from trellis.core.states import State
+from trellis.core.job import Failure, Head, first_head
 
 
 def fold(journal: Iterable[Event]) -> Head | None:
@@ -76,7 +75,7 @@ def _first(event: Event, data: dict[str, Any]) -> Head:
     if event.kind is not EventKind.CREATED or event.version != 1:
         raise ValueError(f"A journal must begin with 'created' at version 1, not {event}.")
     run_at = data.get("run_at", event.at)
-    return Head(State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None)
+    return first_head(run_at)
 
 
 def _at_rest(head: Head) -> Head:

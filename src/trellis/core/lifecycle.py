@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from trellis.core.changes import Case, Change
+from trellis.core.changes import Change, build_case
 from trellis.core.commands import FENCED, Command
-from trellis.core.events import Event, EventKind
-from trellis.core.job import Definition, Head, JobRecord, NewJob
-from trellis.core.making import make
+from trellis.core.events import Event, EventKind, build_event
+from trellis.core.job import Definition, Head, JobRecord, NewJob, first_head
 from trellis.core.rules import RULES
 from trellis.core.spans import Instant
 from trellis.core.states import State
+
+#: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
+_make: Final = tuple.__new__
 
 
 class Transition(NamedTuple):
@@ -66,14 +68,13 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
     definition, head = record
     if isinstance(command, FENCED) and command.fence != head.fence:
         return Stale(head)
-    case = make(Case, (definition, head, command, now))
+    case = build_case(definition, head, command, now)
     for holds, change, kind in _TABLE[type(command)].get(head.state._value_, ()):
         if holds is None or holds(case):
             after, data = change(case)
             who = head if head.fence is not None else after
-            spoken = (kind, after.version, after.state, now, who.attempt, who.fence, data)
-            event = make(Event, spoken)
-            return make(Transition, (definition, head, command, event, after))
+            event = build_event(kind, after.version, after.state, now, who.attempt, who.fence, data)
+            return _make(Transition, (definition, head, command, event, after))
     return Refused(head, _why_not(command, head))
 
 
@@ -87,9 +88,16 @@ def _why_not(command: Command, head: Head) -> str:
 def born(at: Instant, run_at: Instant) -> tuple[Event, Head]:
     """Return the first event and head of a job accepted at this moment."""
     data = None if run_at == at else {"run_at": run_at}
-    event = Event(EventKind.CREATED, 1, State.PENDING, at, 0, None, data)
-    head = Head(State.PENDING, 1, 0, 0, 0, 0, run_at, None, None, None, False, False, None, None)
-    return event, head
+    event = Event(
+        kind=EventKind.CREATED,
+        version=1,
+        state=State.PENDING,
+        at=at,
+        attempt=0,
+        fence=None,
+        data=data,
+    )
+    return event, first_head(run_at)
 
 
 def first_run_at(new: NewJob, now: Instant) -> Instant:

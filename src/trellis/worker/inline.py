@@ -8,8 +8,7 @@ from typing import Any
 from trellis.contract.declaration import JobType
 from trellis.contract.signature import Handler
 from trellis.core.context import fresh_context
-from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId, define
-from trellis.core.states import State
+from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId, claimed_record, define
 from trellis.engines.values import NoteBody
 from trellis.errors import ConfigurationError
 from trellis.worker.active import ActiveJob, Surroundings
@@ -57,14 +56,23 @@ def _arguments(job_type: JobType, handler: Handler, value: object, text: str) ->
 
 def _record(job_type: JobType, payload: str) -> JobRecord:
     new = NewJob(
-        JobId("INLINE"),
-        job_type.service,
-        job_type.name,
-        job_type.queue,
-        payload,
-        job_type.policy,
-        fresh_context("inline", 1, 1),
+        id=JobId("INLINE"),
+        service=job_type.service,
+        type=job_type.name,
+        queue=job_type.queue,
+        payload=payload,
+        policy=job_type.policy,
+        context=fresh_context("inline", 1, 1),
     )
-    fence = Fence(SessionId(1), 1)
-    head = Head(State.ACTIVE, 2, 0, 1, 1, 0, 0, fence, 0, None, False, False, None, None)
-    return JobRecord(define(new, 0, 0), head)
+    return claimed_record(
+        define(new, row=0, now=0),
+        session=SessionId(1),
+        token=1,
+        claimed_at=0,
+        version=2,
+        generation=0,
+        attempt=1,
+        claims=1,
+        crashes=0,
+        run_at=0,
+    )

@@ -10,7 +10,6 @@ from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
 from trellis.core.job import Failure, Fence
-from trellis.core.making import make
 from trellis.core.spans import Micros, in_words
 from trellis.errors import PayloadInvalid
 from trellis.worker.attempt import Attempt, Stop
@@ -30,7 +29,7 @@ def returned(attempt: Attempt, result: object) -> FencedCommand:
             why = "" if result is not None else " The handler returned None: is a `return` missing?"
             return failed_for_good(attempt, "result_invalid", f"{error}{why}")
     errors = len(attempt.item_errors) if attempt.item_errors else 0
-    return make(commands.Complete, (attempt.fence, text, errors, attempt.started_at))
+    return commands.build_complete(attempt.fence, text, errors, attempt.started_at)
 
 
 def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from trellis.core.events import Event, EventKind
+from trellis.core.events import late_result
 from trellis.core.spans import Instant
 from trellis.engines.clock import Clock
 from trellis.engines.memory.entries import Entry, Tables
@@ -79,7 +79,5 @@ def _journal_late(entry: Entry, note: Note, late: LateResult, now: Instant) -> N
     if entry.head.fence == note.fence:
         return NoteResult.STALE
     data = {"command": late.command, "detail": late.detail}
-    kind = EventKind.STALE_COMPLETION_IGNORED
-    head = entry.head
-    entry.journal.append(Event(kind, 0, head.state, now, head.attempt, note.fence, data))
+    entry.journal.append(late_result(entry.head, now, note.fence, data))
     return NoteResult.NOTED

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from trellis.core.admission import check_new_job
-from trellis.core.job import JobId, NewJob
+from trellis.core.job import NOTHING_SPECIAL, JobId, NewJob, special_options_of
 from trellis.core.policy import Policy
 from trellis.engines.postgres.books import Books, Lane
 
 #: The unit separator: a control character, so neither JSON nor ids nor trace contexts contain it.
 BETWEEN: Final = "\x1f"
-#: run_at, delay, deadline_at, deadline_in, key, key_hash, dedupe, idempotency_key, tags, config,
-#: expect, schema_version and clone_of of a job that asks for nothing special.
-_NOTHING: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
 
 
 class Page(NamedTuple):
@@ -38,17 +35,16 @@ def page_of(jobs: Sequence[NewJob]) -> Page | None:
     """Return jobs as a page if they all use none of the optional columns and may start at once."""
     if not jobs:
         return None
-    ids, services, types, queues, payloads, policies, contexts, priorities, *rest = zip(
-        *jobs, strict=True
-    )
-    if any(not _all_are(value, column) for value, column in zip(_NOTHING, rest, strict=True)):
+    of: Any = NewJob._make(zip(*jobs, strict=True))  # each field has the column of that name
+    options = zip(NOTHING_SPECIAL, special_options_of(of), strict=True)
+    if any(not _all_are(value, column) for value, column in options):
         return None
-    requests, traceparents, tracestates = zip(*contexts, strict=True)
-    if requests != ids or not _all_are(None, tracestates):
+    requests, traceparents, tracestates = zip(*of.context, strict=True)
+    if requests != of.id or not _all_are(None, tracestates):
         return None
-    lanes = list(zip(services, queues, types, priorities, strict=True))
-    kinds = dict(zip(zip(lanes, map(id, policies), strict=True), jobs, strict=True))
-    return Page(ids, payloads, traceparents, lanes, policies, list(kinds.values()))
+    lanes = list(zip(of.service, of.queue, of.type, of.priority, strict=True))
+    kinds = dict(zip(zip(lanes, map(id, of.policy), strict=True), jobs, strict=True))
+    return Page(of.id, of.payload, traceparents, lanes, of.policy, list(kinds.values()))
 
 
 def check(page: Page) -> None:

@@ -10,19 +10,15 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
-from trellis.core.context import Context
-from trellis.core.job import Definition, Fence, Head, JobRecord, SessionId
-from trellis.core.making import make
-from trellis.core.states import State
+from trellis.core.context import build_context
+from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
 from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.lanes import Lanes, Plan
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags
 from trellis.engines.values import Claimed, Demand
 
-_ACTIVE: Final = State.ACTIVE  # asking an enum for a member takes its time
 # What must happen first; see `claim.sql`.
 _OVER, _DUE, _GUESTS, _NEW_LANES = 1, 2, 4, 8
 
@@ -108,44 +104,46 @@ class Claimer:
         policies = self._books.policies
         if any(row[5] not in policies for row in rows):
             await self._books.read_policies(self._link, {row[5] for row in rows})
-        records = [self._record(row, session, first) for row in rows]
+        records = _records(rows, session, first, self._books)
         records.sort(key=_order)
         return records
 
-    def _record(self, row: Row, session: SessionId, first: int) -> JobRecord:
-        now, _, seq, job_id, lane_number, policy, payload, created_at, traceparent, extras, head = (
-            row
-        )
-        service, queue, job_type, priority = self._books.lanes[lane_number]
-        fence = make(Fence, (session, first + seq))
+
+def _records(rows: Sequence[Row], session: SessionId, first: int, books: Books) -> list[JobRecord]:
+    """Build the jobs of the rows that `claim.sql` returned."""
+    lanes, policies = books.lanes, books.policies
+    records: list[JobRecord] = []
+    for (
+        now, _, seq, job_id, lane, policy, payload, created_at, traceparent, extras, head,
+    ) in rows:  # fmt: skip
+        service, queue, job_type, priority = lanes[lane]
         if extras is None:
-            context = make(Context, (job_id, traceparent, None))
-            definition: tuple[object, ...] = (
-                seq, job_id, service, job_type, queue, payload, self._books.policies[policy],
-                context, priority, created_at, None, None, None, (), None, None, 1, None,
+            definition = build_definition(
+                seq, job_id, service, job_type, queue, payload, policies[policy],
+                build_context(job_id, traceparent, None), priority, created_at,
             )  # fmt: skip
         else:
             (
                 request_id, tracestate, deadline_at, key, key_hash, tags, config, expect,
                 schema_version, clone_of,
             ) = json.loads(extras)  # fmt: skip
-            context = make(Context, (request_id or job_id, traceparent, tracestate))
-            definition = (
-                seq, job_id, service, job_type, queue, payload, self._books.policies[policy],
-                context, priority, created_at, deadline_at, key, key_hash, decode_tags(tags),
-                config, expect, schema_version, clone_of,
+            definition = build_definition(
+                seq, job_id, service, job_type, queue, payload, policies[policy],
+                build_context(request_id or job_id, traceparent, tracestate), priority, created_at,
+                deadline_at, key, key_hash, decode_tags(tags), config, expect, schema_version,
+                clone_of,
             )  # fmt: skip
+        token = first + seq
         if head is None:
-            after: tuple[object, ...] = (
-                _ACTIVE, 2, 0, 1, 1, 0, created_at, fence, now, None, False, False, None, None,
-            )  # fmt: skip
+            record = claimed_record(definition, session, token, now, 2, 0, 1, 1, 0, created_at)
         else:
             version, generation, attempt, claims, crashes, run_at, suspect, error = json.loads(head)
-            after = (
-                _ACTIVE, version, generation, attempt, claims, crashes, run_at, fence, now,
-                None, False, suspect, decode_failure(error), None,
+            record = claimed_record(
+                definition, session, token, now, version, generation, attempt, claims, crashes,
+                run_at, suspect, decode_failure(error),
             )  # fmt: skip
-        return make(JobRecord, (make(Definition, definition), make(Head, after)))
+        records.append(record)
+    return records
 
 
 def _order(record: JobRecord) -> tuple[int, int]:

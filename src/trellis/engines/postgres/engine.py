@@ -44,7 +44,6 @@ from trellis.engines.postgres.hearing import Hearing
 from trellis.engines.postgres.reading import FeedEntry, Place, Reader
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.values import (
-    Accepted,
     Activity,
     Capabilities,
     Claimed,
@@ -75,6 +74,7 @@ from trellis.engines.values import (
     SessionRecord,
     Topic,
     WorkerInfo,
+    accepted,
 )
 from trellis.errors import EngineClosed, Unstorable
 
@@ -181,13 +181,13 @@ class PostgresEngine:
         self._check_open()
         page = bare.page_of(jobs)
         if page is not None and await self._create_page(page):
-            return [Accepted(job_id) for job_id in page.ids]
+            return accepted(page.ids)
         jobs = creating.check(jobs)
         if not self._books.knows(jobs):
             await self._books.enter(self._hot, jobs)
         if not any(map(creating.needs_look, jobs)) and await self._create_at_once(jobs):
             self._hearing.tell(_READY, self._settle)
-            return [Accepted(new.id) for new in jobs]
+            return accepted([new.id for new in jobs])
         return await self._create_carefully(jobs)
 
     async def _create_page(self, page: bare.Page) -> bool:

@@ -95,14 +95,14 @@ def _name(move: str) -> str:
 def _as_new(job: SentJob) -> NewJob:
     """Return what the books want to know of a job."""
     return NewJob(
-        job.id,
-        job.service,
-        job.type,
-        job.queue,
-        "",
-        decode_policy(job.policy),
-        Context(job.id, job.traceparent),
-        job.priority,
+        id=job.id,
+        service=job.service,
+        type=job.type,
+        queue=job.queue,
+        payload="",
+        policy=decode_policy(job.policy),
+        context=Context(job.id, job.traceparent),
+        priority=job.priority,
     )
 
 

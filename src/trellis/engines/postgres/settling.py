@@ -62,11 +62,12 @@ def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
     groups: dict[Kind, Placed] = {}
     seen: set[int] = set()
     for place, transition in enumerate(transitions):
-        row = transition[0].row
+        row = transition.definition.row
         kind = "" if row in seen else kind_of(transition)
         seen.add(row)
         # Successes have one state and moment per statement.
-        same = (transition[3].state, transition[3].at) if kind.endswith("_done") else None
+        event = transition.event
+        same = (event.state, event.at) if kind.endswith("_done") else None
         found = groups.get((kind, same))
         if found is None:
             found = groups[kind, same] = []

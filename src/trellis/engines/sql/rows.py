@@ -13,7 +13,15 @@ from typing import Any, Final, TypeAlias
 
 from trellis.core.context import Context
 from trellis.core.events import Data, Event, EventKind
-from trellis.core.job import Definition, Failure, Fence, Head, JobId, JobRecord, SessionId
+from trellis.core.job import (
+    Failure,
+    Fence,
+    Head,
+    JobId,
+    JobRecord,
+    SessionId,
+    build_definition,
+)
 from trellis.core.policy import decode_policy
 from trellis.core.states import State
 
@@ -34,25 +42,25 @@ def record_from(row: Row) -> JobRecord:
         tracestate, priority, created_at, deadline_at, key, key_hash, tags, config, expect,
         schema_version, clone_of,
     ) = row[:20]  # fmt: skip
-    definition = Definition(
-        seq,
-        job_id,
-        service,
-        job_type,
-        queue,
-        payload,
-        decode_policy(policy),
-        Context(request_id, traceparent, tracestate),
-        priority,
-        created_at,
-        deadline_at,
-        key,
-        key_hash,
-        decode_tags(tags),
-        config,
-        expect,
-        schema_version,
-        clone_of,
+    definition = build_definition(
+        row=seq,
+        id=job_id,
+        service=service,
+        type=job_type,
+        queue=queue,
+        payload=payload,
+        policy=decode_policy(policy),
+        context=Context(request_id, traceparent, tracestate),
+        priority=priority,
+        created_at=created_at,
+        deadline_at=deadline_at,
+        key=key,
+        key_hash=key_hash,
+        tags=decode_tags(tags),
+        config=config,
+        expect=expect,
+        schema_version=schema_version,
+        clone_of=clone_of,
     )
     return JobRecord(definition, head_from(row[20:35]))
 
@@ -64,20 +72,20 @@ def head_from(row: Row) -> Head:
         claimed_at, asked_at, blocked, suspect, error, finished_at,
     ) = row  # fmt: skip
     return Head(
-        _STATES[state],
-        version,
-        generation,
-        attempt,
-        claims,
-        crashes,
-        run_at,
-        None if token is None else Fence(session, token),
-        claimed_at,
-        asked_at,
-        bool(blocked),
-        bool(suspect),
-        decode_failure(error),
-        finished_at,
+        state=_STATES[state],
+        version=version,
+        generation=generation,
+        attempt=attempt,
+        claims=claims,
+        crashes=crashes,
+        run_at=run_at,
+        fence=None if token is None else Fence(session, token),
+        claimed_at=claimed_at,
+        asked_at=asked_at,
+        blocked=bool(blocked),
+        suspect=bool(suspect),
+        error=decode_failure(error),
+        finished_at=finished_at,
     )
 
 

@@ -15,12 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trellis.core.agenda import look_at
-from trellis.core.context import Context
-from trellis.core.job import Definition, Fence, Head, JobRecord, SessionId
-from trellis.core.making import make
+from trellis.core.context import build_context
+from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
 from trellis.core.policy import Policy
 from trellis.core.spans import Instant
-from trellis.core.states import State
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags, encode_ids
 from trellis.engines.sqlite.books import Lane
 from trellis.engines.sqlite.transaction import Transaction
@@ -170,18 +168,17 @@ def build(raw: RawClaim) -> Claimed:
         ) = extras.get(str(row), _NO_EXTRAS) if extras else _NO_EXTRAS  # fmt: skip
         start, end = end, end + length
         lane = lanes[lane_number]
-        context = make(
-            Context, (job_id if request_id is None else request_id, traceparent, tracestate)
-        )
-        definition = (
+        definition = build_definition(
             row, job_id, lane.service, lane.type, lane.queue, payloads[start:end],
-            policies[policy], context, lane.priority, created_at, deadline_at, key, key_hash,
+            policies[policy],
+            build_context(job_id if request_id is None else request_id, traceparent, tracestate),
+            lane.priority, created_at, deadline_at, key, key_hash,
             () if tags is None else decode_tags(tags), config, expect, schema_version, clone_of,
         )  # fmt: skip
-        head = (
-            State.ACTIVE, version + 1, generation, attempt + 1, claims + 1, crashes, run_at,
-            make(Fence, (session, first_token + row)), now, None, False, suspect == 1,
-            None if error is None else decode_failure(error), None,
+        record = claimed_record(
+            definition, session, first_token + row, now, version + 1, generation, attempt + 1,
+            claims + 1, crashes, run_at, suspect == 1,
+            None if error is None else decode_failure(error),
         )  # fmt: skip
-        records.append(make(JobRecord, (make(Definition, definition), make(Head, head))))
+        records.append(record)
     return Claimed(now, tuple(records))

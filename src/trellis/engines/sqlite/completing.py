@@ -14,15 +14,12 @@ from typing import Any, Final, NamedTuple
 from trellis.core.agenda import keep_until
 from trellis.core.commands import Complete
 from trellis.core.events import Event
+from trellis.core.job import kept_by_completing
 from trellis.core.lifecycle import Transition
 from trellis.core.policy import Policy
 from trellis.core.spans import Instant
 from trellis.engines.sqlite.transaction import Transaction
 
-#: The fields of a head from `generation` to `run_at`.
-_KEPT: Final = slice(2, 7)
-#: The fields of an event that all those of a call must share: `state` and `at`.
-_WHAT_AND_WHEN: Final = slice(2, 4)
 _WITHOUT_RESULT: Final = (False, False, False, False, False, True)
 
 
@@ -55,8 +52,8 @@ def gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequenc
             or event.data is not None
             or definition.key_hash is not None
             or head.version != before.version + 1
-            or head[_KEPT] != before[_KEPT]
-            or (first is not None and event[_WHAT_AND_WHEN] != first[_WHAT_AND_WHEN])
+            or kept_by_completing(head) != kept_by_completing(before)
+            or (first is not None and (event.at != first.at or event.state is not first.state))
         ):
             others.append(place)
             continue

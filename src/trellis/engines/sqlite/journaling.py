@@ -40,8 +40,8 @@ def journal_many(tx: Transaction, shaped: Shaped) -> None:
 
 def shape(job: int, event: Event) -> tuple[str, Row]:
     """Return the statement for an event like this one, and its row."""
-    kind, version, state, at, attempt, fence, data = event
-    row = (job, version, kind._value_, state._value_, at, attempt)
+    fence, data = event.fence, event.data
+    row = (job, event.version, event.kind._value_, event.state._value_, event.at, event.attempt)
     if data is not None:
         return "event_full", (*row, *(fence or (None, None)), encode_data(data))
     if fence is not None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from trellis.core.agenda import look_at
-from trellis.core.events import Event, EventKind
+from trellis.core.events import late_result
 from trellis.engines.sql.rows import record_from
 from trellis.engines.sqlite.journaling import journal
 from trellis.engines.sqlite.transaction import Transaction
@@ -79,7 +79,5 @@ def _journal_late(tx: Transaction, note: Note, late: LateResult) -> NoteResult:
     if head.fence == note.fence:
         return NoteResult.STALE
     data = {"command": late.command, "detail": late.detail}
-    kind = EventKind.STALE_COMPLETION_IGNORED
-    event = Event(kind, 0, head.state, tx.now, head.attempt, note.fence, data)
-    journal(tx, note.row, event)
+    journal(tx, note.row, late_result(head, tx.now, note.fence, data))
     return NoteResult.NOTED

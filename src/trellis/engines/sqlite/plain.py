@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from trellis.core.admission import check_new_job
 from trellis.core.events import Event
-from trellis.core.job import Head, NewJob, deadline_of
+from trellis.core.job import (
+    NOTHING_SPECIAL,
+    Head,
+    NewJob,
+    deadline_of,
+    names_of,
+    options_of,
+    special_options_of,
+)
 from trellis.core.lifecycle import born, first_run_at
-from trellis.core.making import make
 from trellis.core.policy import Policy
 from trellis.core.spans import Instant
 from trellis.engines.sql.rows import Row, encode_ids, encode_tags
 from trellis.engines.sqlite.books import Kind, Lane
 from trellis.engines.sqlite.journaling import journal_many, shape, shape_many
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.values import Accepted, CreateResult
-
-#: priority and what follows it in a `NewJob`.
-_OPTIONS: Final = NewJob._fields.index("priority")
-#: What follows the priority of a job that asks for nothing special.
-_BARE: Final = (None, 0, None, None, None, None, None, None, (), None, None, 1, None)
+from trellis.engines.values import CreateResult, accepted
 
 
 def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] | None:
@@ -44,7 +46,7 @@ def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] 
         return None
     rows.write_queue(tx, last)
     tx.run("create_counter_set", last + len(jobs))
-    return [make(Accepted, (new[0],)) for new in jobs]
+    return accepted([new.id for new in jobs])
 
 
 class _Rows:
@@ -64,17 +66,18 @@ class _Rows:
         options: Row = ()
         policy: Policy | None = None
         for new in jobs:
-            # Most are like the one before; by place, because names cost a call each.
-            if new[5] is not policy or new[_OPTIONS:] != options or new[1:4] != names:
+            # Most are like the one before.
+            if new.policy is not policy or options_of(new) != options or names_of(new) != names:
                 kind = kinds.of(new)
                 if kind is None:
                     return None
                 lane, number, is_bare = kind
-                names, policy, options = new[1:4], new[5], new[_OPTIONS:]
+                names, policy, options = names_of(new), new.policy, options_of(new)
             seq += 1
-            request_id, traceparent, tracestate = new[6]
-            if is_bare and request_id == new[0] and tracestate is None:
-                rows.jobs.append((seq, new[0], lane, number, new[4], now, traceparent))
+            job_id, context = new.id, new.context
+            if is_bare and context.request_id == job_id and context.tracestate is None:
+                traceparent = context.traceparent
+                rows.jobs.append((seq, job_id, lane, number, new.payload, now, traceparent))
             else:
                 rows.add_full(new, seq, lane, number, now)
         return rows
@@ -113,7 +116,7 @@ class _Kinds:
     def of(self, new: NewJob) -> Kind | None:
         """Return a job's kind; None if it is not plain or its queue is draining."""
         # By the policy's identity, because its hash is slow.
-        like = (new[1:4], id(new.policy), new[_OPTIONS:])
+        like = (names_of(new), id(new.policy), options_of(new))
         if like not in self._known:
             is_plain = new.key is None and new.dedupe is None and new.idempotency_key is None
             is_open = is_plain and not is_draining(self._tx, new.service, new.queue)
@@ -125,7 +128,7 @@ class _Kinds:
         if kind is not None and policy is new.policy:
             return kind
         check_new_job(new)
-        kind = Kind(*numbers(self._tx, new), is_bare=new[_OPTIONS + 1 :] == _BARE)
+        kind = Kind(*numbers(self._tx, new), is_bare=special_options_of(new) == NOTHING_SPECIAL)
         if kind.is_bare:  # of these there are few; options may differ from job to job
             self._tx.books.kinds[like] = (new.policy, kind)
         return kind

@@ -57,9 +57,9 @@ class Side:
         """Return the value without what engines may choose at random."""
         match value:
             case JobRecord(definition, head):
-                return definition[1:], self.plain(head)
+                return definition._replace(row=0), self.plain(head)
             case Head():
-                return value[:7], self.plain(value.fence), value[8:]
+                return value._replace(fence=None), self.plain(value.fence)
             case Fence(session, token):
                 return "fence", self._name(session), self._name(token)
             case DueJob(record, seen_at):
