@@ -18,8 +18,8 @@ from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
 from trellis.engines.postgres.keying import gather_facts, hand_over, park_of, update_slot
-from trellis.engines.postgres.locking import linger
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import locks
 from trellis.engines.sql.rows import encode_data, encode_failure, record_from
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 
@@ -140,7 +140,7 @@ async def commit_one(
         row = await tx.one("record_by_seq", [transition.definition.row])
         return Conflict(record_from(row) if row else None)
     if may_run_on(transition):
-        await linger(tx, transition)
+        await locks.linger(tx, transition)
     if transition.definition.key_hash is not None and not guest:
         await hand_over(tx, [transition.definition.key_hash])
     return COMMITTED

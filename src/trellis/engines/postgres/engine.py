@@ -27,7 +27,6 @@ from trellis.engines.postgres import (
     creating,
     guests,
     keying,
-    locking,
     noting,
     receiving,
     schema,
@@ -43,6 +42,7 @@ from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.hearing import Hearing
 from trellis.engines.postgres.reading import FeedEntry, Place, Reader
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import locks
 from trellis.engines.values import (
     Activity,
     Capabilities,
@@ -301,20 +301,20 @@ class PostgresEngine:
         """Take a lock that is free or ours; else say who has it."""
         check_lock_name(name)
         self._check_open()
-        held = locking.held_by(await self._hot.rows("lock_holder", name, None))
-        if held is not None:  # a look is enough, and all that workers who do not lead need
+        held = await locks.find_lock(Transaction(self._hot, self._books), name)
+        if held is not None:  # a look is enough, and all that workers need that do not lead
             return None if held.is_of(session, token) else held.holder
-        return await self._within(lambda tx: locking.take_lock(tx, name, session, token), "locks")
+        return await self._within(lambda tx: locks.take_lock(tx, name, session, token), "locks")
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
         """Give a lock back."""
         self._check_open()
-        return await self._hot.value("lock_free", name, session, token) is not None
+        return await locks.free_lock(Transaction(self._hot, self._books), name, session, token)
 
     async def locks(self) -> list[LockRecord]:
         """List the locks that count now."""
         self._check_open()
-        return [LockHolder(*row) for row in await self._reading.rows("lock_list")]
+        return await locks.list_locks(Transaction(self._reading, self._books))
 
     # -- upkeep --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ for drivers that are awaited; a plain driver never makes it wait, so it runs thr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -22,6 +22,7 @@ from trellis.engines.postgres.connection import PLAIN, Link
 from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.wires import CallerStatements, GuestWire, wire_for
+from trellis.engines.sql.transaction import run_through
 from trellis.engines.values import CreateResult
 from trellis.errors import (
     AccessDenied,
@@ -65,18 +66,7 @@ def create_within(
         )
     jobs = creating.check(jobs)
     joining = _join(address, wire, jobs)
-    return joining if wire.is_async else _run_through(joining)
-
-
-def _run_through(joining: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits."""
-    try:
-        joining.send(None)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-    joining.close()
-    raise RuntimeError("A plain driver was awaited.")
+    return joining if wire.is_async else run_through(joining)
 
 
 async def _join(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> list[CreateResult]:

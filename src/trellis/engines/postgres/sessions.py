@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from trellis.core.job import Fence, SessionId
 from trellis.engines.postgres.keying import end_lingering
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import locks
 from trellis.engines.sql.rows import Row, record_from
 from trellis.engines.values import Renewed, SessionLost, SessionRecord, WorkerInfo
 
@@ -27,7 +28,7 @@ async def renew(
     tokens = [fence.token for fence in stopped if fence.session == session]
     if tokens:
         await end_lingering(tx, "slot_stopped", session, tokens)
-        await tx.rows("lock_stopped", session, tokens)
+        await locks.end_stopped(tx, session, tokens)
     rows = await tx.rows("session_held", session)
     ours = {Fence(session, token): (job, asked) for job, token, asked in rows}
     named = set(held)

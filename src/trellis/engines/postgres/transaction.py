@@ -1,6 +1,7 @@
 """What a verb sees of a running transaction: statements by name, one clock reading, hints.
 
-It runs on a connection of the engine, or on the caller's (`guests.py`).
+It runs on a connection of the engine, or on the caller's (`guests.py`). On a `Link` each statement
+is a transaction of its own.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from trellis.core.spans import Instant
+from trellis.core.spans import Instant, Micros
 from trellis.engines.postgres.books import Books
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
@@ -38,6 +39,31 @@ class Transaction:
     async def read_clock(self) -> None:
         """Fix the moment of this transaction, by the server's clock."""
         self.now = await self.value("clock")
+
+    async def run(self, name: str, *values: Any) -> None:  # noqa: ANN401
+        """Run a statement that returns nothing."""
+        await self.rows(name, *values)
+
+    async def changed(self, name: str, *values: Any) -> int:  # noqa: ANN401
+        """Run a statement that ends in `returning`; return how many rows it changed."""
+        return len(await self.rows(name, *values))
+
+    async def lock(self, name: str, *values: Any) -> None:  # noqa: ANN401
+        """Run a statement that takes locks until the transaction ends."""
+        await self.rows(name, *values)
+
+    @property
+    def lease_clock(self) -> tuple[object, ...]:
+        """The moment of this transaction; null, which is now, before it is fixed."""
+        return (self.now or None,)
+
+    def lease_until(self, lease: Micros) -> tuple[object, ...]:
+        """Return the column for the end of a lease that begins now."""
+        return (self.now + lease,)
+
+    def array(self, values: Sequence[object]) -> list[object]:
+        """Return a list as an array."""
+        return list(values)
 
     async def one(self, name: str, *values: Any) -> Row | None:  # noqa: ANN401
         """Return the first row of a statement."""

@@ -8,6 +8,7 @@ from typing import Final
 from trellis.core.job import JobId
 from trellis.engines.postgres.keying import admit_guests, end_lingering, hand_over, lock_keys
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import locks
 from trellis.engines.sql.rows import SEEN_AT, Row, record_from
 from trellis.engines.values import KEEP_SESSIONS, Due, DueJob, DueKind, Removal
 
@@ -31,7 +32,7 @@ async def end_all_lingering(tx: Transaction, limit: int) -> int:
     """End slots and locks that have lingered long enough."""
     await tx.read_clock()
     ended = await end_lingering(tx, "slot_overdue", tx.now, limit)
-    return _told(tx, ended + len(await tx.rows("lock_overdue", tx.now)))
+    return _told(tx, ended + await locks.end_overdue(tx))
 
 
 #: Each is a transaction of its own: keys are locked once in each, in one order for everybody.

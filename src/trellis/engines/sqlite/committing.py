@@ -18,7 +18,9 @@ from trellis.core.holding import may_run_on
 from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant
 from trellis.core.states import ENDED, LIVE, WAITING
+from trellis.engines.sql import locks
 from trellis.engines.sql.rows import Row, encode_failure, record_from
+from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite import completing
 from trellis.engines.sqlite.books import Lane
 from trellis.engines.sqlite.completing import Successes
@@ -29,7 +31,6 @@ from trellis.engines.sqlite.keying import (
     park_of,
     update_slot,
 )
-from trellis.engines.sqlite.locking import linger
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 
@@ -121,7 +122,7 @@ def commit_one(tx: Transaction, transition: Transition) -> CommitResult:
         return Conflict(record_from(row) if row else None)
     journal(tx, transition.definition.row, transition.event)
     if may_run_on(transition):
-        linger(tx, transition)
+        run_through(locks.linger(tx.shared, transition))
     if transition.definition.key_hash is not None:
         hand_over(tx, transition.definition.key_hash)
     return _COMMITTED

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, NewJob, SessionId
@@ -16,12 +16,12 @@ from trellis.core.lifecycle import Transition
 from trellis.core.spans import Instant, Micros
 from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.locking import check_lock_name
+from trellis.engines.sql import locks, transaction
 from trellis.engines.sqlite import (
     claiming,
     committing,
     creating,
     guests,
-    locking,
     noting,
     schema,
     sending,
@@ -72,6 +72,13 @@ from trellis.engines.values import (
 from trellis.errors import EngineClosed
 
 T = TypeVar("T")
+
+
+def _shared(
+    verb: Callable[[transaction.Transaction], Coroutine[Any, Any, T]],
+) -> Callable[[Transaction], T]:
+    """Return a verb of `engines.sql` as one for the writer thread."""
+    return lambda tx: transaction.run_through(verb(tx.shared))
 
 
 class SqliteEngine:
@@ -244,17 +251,17 @@ class SqliteEngine:
         """Take a lock that is free or ours; else say who has it."""
         check_lock_name(name)
         return await self._write(
-            lambda tx: locking.take_lock(tx, name, session, token),
-            lambda tx: locking.held_by_another(tx, name, session, token),
+            _shared(lambda tx: locks.take_lock(tx, name, session, token)),
+            _shared(lambda tx: locks.other_holder(tx, name, session, token)),
         )
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
         """Give a lock back."""
-        return await self._write(lambda tx: locking.free_lock(tx, name, session, token))
+        return await self._write(_shared(lambda tx: locks.free_lock(tx, name, session, token)))
 
     async def locks(self) -> list[LockRecord]:
         """List the locks that count now."""
-        return await self._write(locking.list_locks, locking.list_locks)
+        return await self._write(_shared(locks.list_locks), _shared(locks.list_locks))
 
     # -- upkeep --------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from trellis.core.job import Fence, SessionId
 from trellis.core.spans import Micros
+from trellis.engines.sql import locks
 from trellis.engines.sql.rows import record_from
-from trellis.engines.sqlite import locking
+from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.keying import end_lingering
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import (
@@ -45,7 +46,7 @@ def renew(
     for fence in stopped:
         if fence.session == session:
             end_lingering(tx, "slot_stopped", *fence)
-            locking.end_stopped(tx, fence)
+            run_through(locks.end_stopped(tx.shared, session, [fence.token]))
     records = (record_from(row) for row in tx.rows("session_held", session))
     ours = {record.head.fence: record for record in records}
     asked = (f for f in held if f in ours and ours[f].head.asked_at is not None)

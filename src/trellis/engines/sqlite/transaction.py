@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 import sqlite3
@@ -14,6 +15,7 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from trellis import failpoints
+from trellis.core.spans import Micros
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row
 from trellis.engines.sql.statements import load_sections, load_statements
@@ -64,6 +66,11 @@ class Transaction:
         self.boot_id = clock.boot_id()
         #: What to tell others once this is committed.
         self.topics: set[Topic] = set()
+
+    @property
+    def shared(self) -> SharedTransaction:
+        """This transaction as the verbs of `engines.sql` see it."""
+        return SharedTransaction(self)
 
     def run(self, name: str, *values: Any) -> int:  # noqa: ANN401 - whatever SQLite can bind
         """Execute a statement; return how many rows it changed."""
@@ -154,3 +161,54 @@ class Transaction:
         self._connection.execute(STATEMENTS["part_undo"])
         self._connection.execute(STATEMENTS["part_release"])
         self.books.forget()
+
+
+class SharedTransaction:
+    """A transaction as the verbs of `engines.sql` see it: coroutines that never wait."""
+
+    __slots__ = ("_tx", "now", "topics")
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.now = tx.now
+        self.topics = tx.topics
+
+    async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401
+        """Run a statement; return its rows."""
+        return self._tx.rows(name, *values)
+
+    async def one(self, name: str, *values: Any) -> Row | None:  # noqa: ANN401
+        """Run a statement; return its first row."""
+        return self._tx.one(name, *values)
+
+    async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401
+        """Run a statement; return the first value of its first row."""
+        row = self._tx.one(name, *values)
+        return row[0] if row else None
+
+    async def run(self, name: str, *values: Any) -> None:  # noqa: ANN401
+        """Run a statement that returns nothing."""
+        self._tx.run(name, *values)
+
+    async def changed(self, name: str, *values: Any) -> int:  # noqa: ANN401
+        """Run a statement that changes rows; return how many."""
+        return self._tx.run(name, *values)
+
+    async def lock(self, name: str, *values: Any) -> None:  # noqa: ANN401
+        """Do nothing: this transaction has the file for itself."""
+
+    async def read_clock(self) -> None:
+        """Do nothing: the clock was read when the transaction had begun."""
+
+    @property
+    def lease_clock(self) -> tuple[object, ...]:
+        """The boot, and the time since then."""
+        return self._tx.boot_id, self._tx.lease_now
+
+    def lease_until(self, lease: Micros) -> tuple[object, ...]:
+        """Return the columns for the end of a lease that begins now."""
+        return self._tx.lease_now + lease, self._tx.boot_id
+
+    def array(self, values: Sequence[object]) -> str:
+        """Return a list as JSON text."""
+        return json.dumps(values)

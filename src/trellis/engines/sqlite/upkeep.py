@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from trellis.core.job import JobId
+from trellis.engines.sql import locks
 from trellis.engines.sql.rows import SEEN_AT, Row, record_from
-from trellis.engines.sqlite import locking
+from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import (
@@ -28,7 +29,7 @@ def promote(tx: Transaction, limit: int) -> int:
     tx.books.refresh_lanes(tx)
     moved = promote_due(tx, tx.books.lanes, limit, limit)
     moved += end_lingering(tx, "slot_overdue", tx.lease_now, tx.boot_id)
-    moved += locking.end_overdue(tx)
+    moved += run_through(locks.end_overdue(tx.shared))
     if moved:
         tx.topics.add("ready")
     return moved
@@ -94,9 +95,9 @@ def nothing_to_promote(tx: Transaction) -> int | None:
     tx.books.refresh_lanes(tx)
     if any(tx.one("due_later", lane, tx.now, 1) for lane in tx.books.lanes):
         return None
-    if tx.one("slot_overdue", tx.lease_now, tx.boot_id) or locking.is_any_overdue(tx):
+    if tx.one("slot_overdue", tx.lease_now, tx.boot_id):
         return None
-    return 0
+    return None if tx.one("lock_is_overdue", tx.boot_id, tx.lease_now) else 0
 
 
 def nothing_to_prune(tx: Transaction) -> int | None:

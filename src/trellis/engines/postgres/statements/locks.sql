@@ -14,26 +14,26 @@ select k.name, k.session, k.token, coalesce(s.name, ''), j.id, k.taken_at,
   k.linger_until is not null
 from (select coalesce($2::bigint, trellis.clock()) as now) c
 cross join trellis.lock k
-left join trellis.session s on s.id = k.session
-left join trellis.queue q on q.session = k.session and q.token = k.token
-left join trellis.job j on j.seq = coalesce(k.job, q.job)
-where k.name = $1 and (k.linger_until > c.now
-  or (k.linger_until is null and s.ended_at is null and s.lease_until > c.now
-      and (k.token = 0 or q.job is not null)))
+-- include: lock_is_held
+  and k.name = $1
 
 -- name: lock_linger
 update trellis.lock set linger_until = $1, job = $2 where session = $3 and token = $4
 
--- name: lock_list
-select k.name, k.session, k.token, coalesce(s.name, ''), j.id, k.taken_at
-from trellis.lock k
+-- fragment: lock_is_held
 left join trellis.session s on s.id = k.session
 left join trellis.queue q on q.session = k.session and q.token = k.token
 left join trellis.job j on j.seq = coalesce(k.job, q.job)
-cross join (select trellis.clock() as now) c
-where k.linger_until > c.now
+where (k.linger_until > c.now
   or (k.linger_until is null and s.ended_at is null and s.lease_until > c.now
-      and (k.token = 0 or q.job is not null))
+      and (k.token = 0 or q.job is not null)))
+
+-- name: lock_list
+-- $1: when; null is now.
+select k.name, k.session, k.token, coalesce(s.name, ''), j.id, k.taken_at
+from (select coalesce($1::bigint, trellis.clock()) as now) c
+cross join trellis.lock k
+-- include: lock_is_held
 order by k.name collate "C"
 
 -- name: lock_of_session
@@ -41,7 +41,7 @@ order by k.name collate "C"
 delete from trellis.lock where session = $1 and linger_until is null
 
 -- name: lock_outlived
--- Locks of attempts that are over: nobody may ever ask for these names again.
+-- Locks of attempts that are over: these names may never be asked for again.
 delete from trellis.lock k
 where k.session = $1 and k.token <> 0 and k.linger_until is null
   and not exists (

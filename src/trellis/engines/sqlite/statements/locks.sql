@@ -6,13 +6,14 @@ delete from trellis_lock where name = ? and session = ? and token = ?
 -- name: lock_holder
 -- A lock's row counts while its session is alive and, if it names one, its attempt is current; and
 -- for a while longer if that attempt's handler may still run.
+-- ?1 name, ?2 boot, ?3 time since then.
 select k.name, k.session, k.token, coalesce(s.name, ''), j.id, k.taken_at, k.linger_until is not null
 from trellis_lock k
 left join trellis_session s on s.id = k.session
 left join trellis_queue q on q.session = k.session and q.token = k.token
 left join trellis_job j on j.seq = coalesce(k.job, q.job)
-where k.name = ? and ((k.linger_boot = ? and k.linger_until > ?)
-  or (k.linger_until is null and s.ended_at is null and s.boot_id = ? and s.lease_until > ?
+where k.name = ?1 and ((k.linger_boot = ?2 and k.linger_until > ?3)
+  or (k.linger_until is null and s.ended_at is null and s.boot_id = ?2 and s.lease_until > ?3
       and (k.token = 0 or q.job is not null)))
 
 -- name: lock_linger
@@ -24,9 +25,9 @@ from trellis_lock k
 left join trellis_session s on s.id = k.session
 left join trellis_queue q on q.session = k.session and q.token = k.token
 left join trellis_job j on j.seq = coalesce(k.job, q.job)
-where ((k.linger_boot = ? and k.linger_until > ?)
-  or (k.linger_until is null and s.ended_at is null and s.boot_id = ? and s.lease_until > ?
-      and (k.token = 0 or q.job is not null)))
+where (k.linger_boot = ?1 and k.linger_until > ?2)
+  or (k.linger_until is null and s.ended_at is null and s.boot_id = ?1 and s.lease_until > ?2
+      and (k.token = 0 or q.job is not null))
 order by k.name
 
 -- name: lock_of_session
@@ -34,7 +35,7 @@ order by k.name
 delete from trellis_lock where session = ? and linger_until is null
 
 -- name: lock_outlived
--- Locks of attempts that are over: nobody may ever ask for these names again.
+-- Locks of attempts that are over: these names may never be asked for again.
 delete from trellis_lock
 where session = ? and token <> 0 and linger_until is null
   and not exists (
@@ -42,8 +43,12 @@ where session = ? and token <> 0 and linger_until is null
     where q.session = trellis_lock.session and q.token = trellis_lock.token)
 
 -- name: lock_overdue
-select name, session, token from trellis_lock
-where linger_until is not null and (linger_until <= ? or linger_boot <> ?)
+delete from trellis_lock
+where linger_until is not null and (linger_boot <> ?1 or linger_until <= ?2)
+
+-- name: lock_is_overdue
+select 1 from trellis_lock
+where linger_until is not null and (linger_boot <> ?1 or linger_until <= ?2)
 
 -- name: lock_put
 insert or replace into trellis_lock (name, session, token, taken_at) values (?, ?, ?, ?)
@@ -52,4 +57,4 @@ insert or replace into trellis_lock (name, session, token, taken_at) values (?, 
 delete from trellis_lock where session = ?
 
 -- name: lock_stopped
-delete from trellis_lock where session = ? and token = ? and linger_until is not null
+delete from trellis_lock where session = ? and token in (select value from json_each(?)) and linger_until is not null

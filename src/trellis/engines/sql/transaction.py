@@ -1,0 +1,78 @@
+"""What the shared verbs see of a running transaction, on every SQL engine.
+
+A verb is an `async def` over this protocol. On PostgreSQL it really waits for the server. On SQLite
+every coroutine here returns at once, so the writer thread runs a whole verb with `run_through`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from trellis.core.spans import Instant, Micros
+from trellis.engines.sql.rows import Row
+from trellis.engines.values import Topic
+
+T = TypeVar("T")
+
+
+class Transaction(Protocol):
+    """One transaction: statements by name, one reading of the clock, hints."""
+
+    #: The moment of this transaction: the same for all that a verb writes. On PostgreSQL it is not
+    #: known before `read_clock`.
+    now: Instant
+    #: What to tell other processes once this is committed.
+    topics: set[Topic]
+
+    def rows(self, name: str, *values: Any) -> Awaitable[Sequence[Row]]:  # noqa: ANN401
+        """Run a statement; return its rows."""
+
+    def one(self, name: str, *values: Any) -> Awaitable[Row | None]:  # noqa: ANN401
+        """Run a statement; return its first row."""
+
+    def value(self, name: str, *values: Any) -> Awaitable[Any]:  # noqa: ANN401
+        """Run a statement; return the first value of its first row, None without rows."""
+
+    def run(self, name: str, *values: Any) -> Awaitable[None]:  # noqa: ANN401
+        """Run a statement that returns nothing."""
+
+    def changed(self, name: str, *values: Any) -> Awaitable[int]:  # noqa: ANN401
+        """Run a statement that changes rows; return how many.
+
+        On PostgreSQL it must end in `returning`.
+        """
+
+    def lock(self, name: str, *values: Any) -> Awaitable[None]:  # noqa: ANN401
+        """Run a statement that takes locks until the transaction ends.
+
+        Nothing is run on SQLite, where a transaction that writes has the file for itself.
+        """
+
+    def read_clock(self) -> Awaitable[None]:
+        """Fix `now`: after all locks are taken, so that times follow the order of commits."""
+
+    @property
+    def lease_clock(self) -> tuple[object, ...]:
+        """The values with which statements compare the ends of leases.
+
+        On PostgreSQL `now`, or null before it is fixed, which is the server's clock; on SQLite the
+        name of the boot and the time since then.
+        """
+
+    def lease_until(self, lease: Micros) -> tuple[object, ...]:
+        """Return the columns for the end of a lease that begins now."""
+
+    def array(self, values: Sequence[object]) -> object:
+        """Return a list as a statement takes it: an array, or JSON text."""
+
+
+def run_through(verb: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, and return its result."""
+    try:
+        verb.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    verb.close()
+    raise RuntimeError("A coroutine that must not wait did.")
