@@ -13,7 +13,7 @@ from tests.servers.proxy import Proxy
 from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.connection import FILES, PINNED, PLAIN, Link
 from trellis.engines.postgres.statements import names_in, statements
-from trellis.errors import EngineUnavailable, OutcomeUnknown
+from trellis.errors import EngineError, EngineUnavailable, OutcomeUnknown
 
 _LIMIT = "select current_setting('idle_in_transaction_session_timeout')"
 _TOUCH = "update trellis.meta set value = value"
@@ -101,3 +101,26 @@ async def test_what_a_verb_runs_is_prepared_before_its_transaction(url: str) -> 
             prepared = {row[0] for row in found}
             assert {statements("trellis")[name] for name in names_in(files)} <= prepared
     await link.close()
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_a_statement_is_prepared_again_after_a_migration_changed_its_columns(
+    url: str, in_transaction: bool
+) -> None:
+    link, other = (Link(read_address(url), PINNED) for _ in range(2))
+    try:
+        version = await link.value("schema_version")
+        await other.script("alter table trellis.meta alter column value type varchar(999)")
+        if in_transaction:
+            with pytest.raises(EngineError):  # this one is undone; the next one works
+                await _in_transaction(link, "schema_version")
+            assert await _in_transaction(link, "schema_version") == version
+        assert await link.value("schema_version") == version
+    finally:
+        await link.close()
+        await other.close()
+
+
+async def _in_transaction(link: Link, name: str) -> object:
+    async with link.transaction() as connection:
+        return await connection.value(name)

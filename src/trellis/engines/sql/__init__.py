@@ -1,4 +1,5 @@
-"""What the SQL engines share: statements from files, rows to values and back, filters.
+"""What the SQL engines share: statements from files, rows to values and back, filters, verbs.
 
-May import `core` and `engines.values`. Start at `rows.py`.
+A verb off the hot path is written once here, over the protocol in `transaction.py`. May import
+`core` and `engines.values`. Start at `transaction.py`, then `locks.py`.
 """
