@@ -1,7 +1,8 @@
 """Ways to break the SQLite engine on purpose; the suite must notice every one of them.
 
 Each mutant is one small fault of the kind that real engines have had: a guard dropped from a
-WHERE, a release forgotten, an order changed, a clock comparison off by one.
+WHERE, a release forgotten, an order changed, a clock comparison off by one. A mutant changes this
+process through a `MonkeyPatch`, whose undo restores the engine.
 """
 
 from __future__ import annotations
@@ -9,28 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import pytest
+
 from trellis.core.lifecycle import Transition
 from trellis.engines.sqlite import committing, keying, noting
 from trellis.engines.sqlite.journaling import journal
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.values import CommitResult, Conflict, Note, NoteResult
 
-Mutant = Callable[[], None]
+Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def _sql(*changes: tuple[str, str, str]) -> Mutant:
     """Replace a piece of text in statements; the piece must be there."""
 
-    def apply() -> None:
+    def apply(patch: pytest.MonkeyPatch) -> None:
         for name, old, new in changes:
             if old not in STATEMENTS[name]:
                 raise LookupError(f"{name}.sql has no {old!r} to mutate")
-            STATEMENTS[name] = STATEMENTS[name].replace(old, new)
+            patch.setitem(STATEMENTS, name, STATEMENTS[name].replace(old, new))
 
     return apply
 
 
-def _journal_a_conflict() -> None:
+def _journal_a_conflict(patch: pytest.MonkeyPatch) -> None:
     honest = committing.commit_one
 
     def commit_one(tx: Transaction, transition: Transition) -> CommitResult:
@@ -39,24 +42,24 @@ def _journal_a_conflict() -> None:
             journal(tx, transition.definition.row, transition.event)
         return result
 
-    committing.commit_one = commit_one
+    patch.setattr(committing, "commit_one", commit_one)
 
 
-def _free_instead_of_linger() -> None:
-    setattr(keying, "slot_effect", lambda _: "free")  # noqa: B010 - the name it was imported under
+def _free_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(keying, "slot_effect", lambda _: "free")
 
 
-def _free_locks_instead_of_linger() -> None:
-    setattr(committing, "may_run_on", lambda _: False)  # noqa: B010 - as above
+def _free_locks_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(committing, "may_run_on", lambda _: False)
 
 
-def _believe_any_note() -> None:
+def _believe_any_note(patch: pytest.MonkeyPatch) -> None:
     def note_one(tx: Transaction, note: Note) -> NoteResult:
         noting._mark_seen(tx, note)
         noting._write(tx, note)
         return NoteResult.NOTED
 
-    noting._note_one = note_one
+    patch.setattr(noting, "_note_one", note_one)
 
 
 MUTANTS: Final[dict[str, Mutant]] = {
