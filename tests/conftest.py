@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
+
+from tests.harness import warden
+from tests.harness.signals import nothing_ignored_by_children
 
 pytest.register_assert_rewrite("trellis.testing.conformance", "trellis.testing.model")
 
 #: How many tests of the conformance suite were collected, per engine, before any was deselected.
 COLLECTED: Final = pytest.StashKey[Counter[str]]()
+
+
+def pytest_configure() -> None:
+    """End what the tests start with the process that runs them, even if that is killed."""
+    warden.watch()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _default_signals() -> Iterator[None]:
+    """Start programs with the signals a terminal gives them, also under `nohup`."""
+    with nothing_ignored_by_children():
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

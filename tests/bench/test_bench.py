@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench.report import ROWS
 from bench.sizes import QUICK
+from tests.harness import ROOT
 
-ROOT = Path(__file__).parents[2]
 FACTS = [
     "processor", "system", "file system", "Python", "SQLite", "Trellis", "Huey", "fdatasync",
     "others", "decide", "durability",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.harness import ROOT
+
 MAKE = shutil.which("make")
 
 #: An interpreter that fails when its command line contains these words.

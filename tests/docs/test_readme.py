@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.harness import ROOT
+
 #: Guides that show what they print: programs, from the first block to the last.
 GUIDES = [
     page for page in sorted((ROOT / "docs/guides").glob("*.md")) if "```text" in page.read_text()

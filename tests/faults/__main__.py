@@ -24,6 +24,7 @@ from tests.faults.checker.sometimes import LEAST, LEAST_WITH_SERVER
 from tests.faults.stores.postgres import own_store
 from tests.faults.stores.sqlite import SQLiteStore
 from tests.faults.stores.store import Store
+from tests.harness import warden
 from tests.postgres.steps import migrate
 
 
@@ -41,7 +42,8 @@ def main() -> int:
     parser.add_argument("--lease", default=Size().lease, help="lease of workers (%(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of good runs too")
     asked = parser.parse_args()
-    # Whoever ends us ends our workers too: the campaign does that on its way out.
+    warden.watch()
+    # On SIGTERM a campaign ends its processes on its way out, as on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     latest = time.monotonic() + asked.minutes * 60
     failed = 0

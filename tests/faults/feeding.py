@@ -69,7 +69,7 @@ class Feeding:
     def _new_producer(self) -> Group:
         name = f"producer-{self._started}"
         self._started += 1
-        arguments = ["-m", "tests.faults.producer", name, self._seed]
+        arguments = ["-m", f"{__package__}.producer", name, self._seed]
         return Group(arguments, self._place, "producers.log", fed=True)
 
     async def _kill_now_and_then(self) -> None:

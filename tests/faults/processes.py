@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-ROOT: Final = Path(__file__).parents[2]
-_PROC: Final = Path("/proc")
+from tests.harness import ROOT
+from tests.harness.warden import marked
 
 
 class Place(NamedTuple):
@@ -126,7 +126,7 @@ class Group:
 
 
 def _all_pids() -> list[int]:
-    return [int(entry) for entry in os.listdir(_PROC) if entry.isdecimal()]  # noqa: PTH208 - names suffice
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - names suffice
 
 
 class Queueing:
@@ -156,15 +156,7 @@ def _stood_in_line(pid: int) -> int:
 
 def left_behind(folder: Path) -> list[int]:
     """Return the processes of a campaign that still live, in whatever group they are."""
-    mark = f"FAULTS_FOLDER={folder}".encode()
-    return [pid for pid in _all_pids() if pid != os.getpid() and mark in _environ(pid)]
-
-
-def _environ(pid: int) -> list[bytes]:
-    try:
-        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    return marked(f"FAULTS_FOLDER={folder}")
 
 
 def is_still(pid: int) -> bool:

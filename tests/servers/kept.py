@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any, Final, Self
 
-_ROOT: Final = Path(__file__).parents[2]
+from tests.harness import ROOT
+from tests.harness.warden import unmarked
+
 _PATIENCE: Final = 180.0
 
 
@@ -72,8 +73,9 @@ class Line:
 def start_keeper(owner: int) -> str:
     """Start a keeper that ends with the process `owner`; return where it listens."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.servers.keeper", str(owner)],
-        cwd=_ROOT,
+        [sys.executable, "-m", f"{__package__}.keeper", str(owner)],
+        cwd=ROOT,
+        env=unmarked(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -15,6 +15,7 @@ from typing import Final
 import psycopg
 import pytest
 
+from tests.harness import ROOT
 from tests.servers import installation
 from tests.servers.address import Address
 from tests.servers.kept import Line, start_keeper
@@ -24,7 +25,6 @@ from tests.servers.run import line_of_run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers of our own need Linux")
 
-ROOT: Final = Path(__file__).parents[2]
 PATIENCE: Final = 60
 
 #: Asks for a server of its own, says where it is, and waits to be killed.
