@@ -20,15 +20,6 @@ from tests.cli.conftest import SOURCE, Run, environment, start
 from tests.cli.demo_mutants import MUTANTS, VARIABLE, Mutant
 from trellis.cli.demo.programme import JOURNALS, SCENES
 
-HUNG_UP = pytest.param(
-    signal.SIGHUP,
-    "retry",
-    "Workers start",
-    marks=pytest.mark.skipif(
-        signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="run under nohup"
-    ),
-)
-
 
 def left_running(scratch: Path) -> list[str]:
     """Return the processes whose working folder is or was in there."""
@@ -92,7 +83,7 @@ def test_every_promise_has_been_broken_once() -> None:
     [
         (signal.SIGINT, "zombie", "is frozen (SIGSTOP)"),
         (signal.SIGTERM, "crash", "process of its own"),
-        HUNG_UP,
+        (signal.SIGHUP, "retry", "Workers start"),
     ],
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_file(

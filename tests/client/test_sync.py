@@ -198,8 +198,12 @@ def test_an_interrupted_call_ends_its_coroutine() -> None:
         finally:
             cancelled.set()
 
-    with pytest.raises(KeyboardInterrupt):
-        call(never)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a caller may ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call(never)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert cancelled.wait(10)
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.guardian.conftest import GRACE, Shop, children, is_alive, wait_until
+from tests.harness.signals import ignored_by_children
 from trellis import PerKey, Retry
 
 #: What the guardian promises on top of the grace.
@@ -75,6 +76,20 @@ def test_closing_the_terminal_stops_in_order(shop: Shop) -> None:
     worker.signal(signal.SIGHUP)
     os.kill(begun.pid, signal.SIGHUP)
     assert worker.ends() == 0
+    assert shop.kinds(job_id) == ["created", "started", "retry"]
+
+
+def test_a_guardian_started_as_a_background_job_stops_on_sigint_and_survives_a_hangup(
+    shop: Shop,
+) -> None:
+    with ignored_by_children(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # nohup … &
+        worker = shop.working()
+    worker.signal(signal.SIGHUP)
+    job_id = shop.create("wait_for", "never")
+    shop.begun(job_id)
+    worker.signal(signal.SIGINT)
+    assert worker.ends() == 0
+    assert "Stopping" in worker.log
     assert shop.kinds(job_id) == ["created", "started", "retry"]
 
 

@@ -60,7 +60,10 @@ def _names(text: str | None) -> tuple[str, ...]:
 async def _guard(orders: Orders, relay: Relay, *, once: bool) -> int:
     guardian = Guardian(orders.command, orders.settings, relay, once=once)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            loop.add_signal_handler(number, guardian.stop)
+    # Background jobs of a shell start with SIGINT ignored; a guardian stops on it all the same.
+    wanted = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+        wanted.append(signal.SIGHUP)
+    for number in wanted:
+        loop.add_signal_handler(number, guardian.stop)
     return await guardian.run()
