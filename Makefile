@@ -41,7 +41,10 @@ check: $(DEV) ## Check layout, lint, types, layers, generated docs and sizes
 	@echo "docs: generated pages are current"
 	@$(BIN)/python tools/generate_docs.py --check
 	@echo "sizes: files and functions stay small"
-	@$(BIN)/python tools/check_sizes.py
+	@$(BIN)/python -m tools.check_sizes
+	@echo "words: the prose stays plain"
+	@$(BIN)/python -m tools.check_words
+	@$(BIN)/python -m tools.files_per_job
 
 bench: $(PEERS) ## Measure it beside bare statements and Huey, 4 minutes (ARGS=--quick tries it)
 	@$(BIN)/python -m bench $(ARGS)

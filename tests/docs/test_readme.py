@@ -111,12 +111,3 @@ def test_the_reading_order_counts_its_lines_about_right() -> None:
         files = [name.removeprefix("src/trellis/") for name in re.findall(r"`([\w/]+\.py)`", item)]
         lines = sum(len((ROOT / "src/trellis" / file).read_text().splitlines()) for file in files)
         assert lines == pytest.approx(int(count), rel=0.15), item
-
-
-def test_the_reading_order_stays_under_a_thousand_lines() -> None:
-    names = ("states", "commands", "rules", "lifecycle")
-    files = [ROOT / f"src/trellis/core/{name}.py" for name in names]
-    files += [ROOT / "src/trellis/engines/port.py", ROOT / "src/trellis/control.py"]
-    lines = sum(len(file.read_text().splitlines()) for file in files)
-    lines += len((ROOT / "docs/architecture.md").read_text().splitlines())
-    assert lines < 1000
