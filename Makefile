@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults age check bench bench-peers bench-postgres format docs constraints release-check clean
+.PHONY: help demo test test-long test-all matrix faults age check bench bench-peers bench-postgres format docs constraints release-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -19,9 +19,26 @@ help: ## List the targets
 demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep keeps the files)
 	@$(BIN)/trellis demo $(ARGS)
 
-test: $(DEV) ## Run the tests (ARGS="-k word" for some of them)
-	@echo "tests: pytest"
-	@$(BIN)/python -m pytest -n 2 -q tests $(ARGS)
+test: $(DEV) ## Run the tests, PostgreSQL 18 only, about 3 minutes (ARGS="-k word" for some)
+	@$(BIN)/python -m pytest -n 2 -q --durations=15 -m "not long" tests $(ARGS)
+
+test-long: $(DEV) ## Run all other tests: random lives, crashes, campaigns, PostgreSQL 16
+	@$(BIN)/python -m pytest -n 2 -q --durations=15 -m long --hypothesis-profile=ci tests $(ARGS)
+
+matrix: ## Run all tests on every Python from 3.11 to 3.14 that is installed
+	@failed=; for version in 3.11 3.12 3.13 3.14; do \
+	  if ! python$$version -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+	    echo "Python $$version: skipped, python$$version is not installed or has no venv module"; \
+	    continue; \
+	  fi; \
+	  echo "Python $$version: all tests"; \
+	  $(MAKE) --no-print-directory test-all PYTHON=python$$version VENV=.matrix/$$version || \
+	    failed="$$failed $$version"; \
+	done; \
+	if test -n "$$failed"; then echo "Failed on Python$$failed" >&2; exit 1; fi
+
+test-all: $(DEV)
+	@$(BIN)/python -m pytest -n 2 -q --durations=15 tests $(ARGS)
 
 faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--seed x")
 	@$(BIN)/python -m tests.faults $(ARGS)
@@ -78,7 +95,7 @@ release-check: $(DEV) ## Build the distributions, install the wheel elsewhere, r
 	@$(BIN)/python tools/check_release.py
 
 clean: ## Remove the virtual environment, caches and build results
-	@rm -rf $(VENV) .peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .matrix .peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- the virtual environment -----------------------------------------------------------------

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.report import ROWS
 from bench.sizes import QUICK
 from tests.harness import ROOT
@@ -17,6 +19,7 @@ FACTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_quick_run_measures_everybody_judges_every_bar_and_keeps_every_round(
     tmp_path: Path,
 ) -> None:

@@ -56,6 +56,7 @@ def drain(bench: Bench) -> Found:
     return {Figure.DEEP: [drained.rate]}, frozenset(capped)
 
 
+@pytest.mark.long
 @pytest.mark.on_postgres(18)
 @pytest.mark.skipif(GIVEN is not None, reason="reads the processor time of a server of our own")
 def test_a_failed_part_and_an_absent_system_are_named_and_the_others_are_measured(

@@ -50,6 +50,7 @@ def promise(mutant: Mutant) -> str:
     return next(scene.promised for scene in SCENES if scene.name == mutant.scene)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_promise_that_does_not_hold_is_seen(tmp_path: Path, scratch: Path, name: str) -> None:
     mutant = MUTANTS[name]
@@ -132,6 +133,7 @@ def on_a_terminal(folder: Path, scratch: Path, *arguments: str) -> tuple[int, st
     return process.wait(timeout=30), written.decode()
 
 
+@pytest.mark.long
 def test_the_demo_keeps_every_promise_and_shows_it(tmp_path: Path, scratch: Path) -> None:
     code, written = on_a_terminal(tmp_path, scratch, "--keep")
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
-from hypothesis import settings
 
+from tests.harness.lives import budget
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
@@ -48,8 +48,8 @@ class SqliteModel(EngineModel):
 
 
 TestMemoryModel = MemoryModel.TestCase
-TestMemoryModel.settings = settings(THOROUGH, max_examples=25)
+TestMemoryModel.settings = budget(25)
 TestSqliteModel = SqliteModel.TestCase
-TestSqliteModel.settings = THOROUGH
+TestSqliteModel.settings = budget(THOROUGH.max_examples)
 # Thousands of steps, and a failing life takes minutes to shorten.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -76,6 +76,7 @@ def test_every_mutant_has_a_part_of_the_suite_that_notices() -> None:
     assert NOTICED_BY.keys() == MUTANTS.keys()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_suite_catches_the_mutant(mutant: str, tmp_path: Path) -> None:
     part = NOTICED_BY[mutant]

@@ -80,6 +80,7 @@ def manage(site: Path, *arguments: str) -> str:
     return output
 
 
+@pytest.mark.long
 def test_the_project_of_the_guide_runs_its_job_and_its_task(site: Path) -> None:
     manage(site, "migrate", "--run-syncdb", "--verbosity", "0")
     with program(site, "trellis", "worker") as worker:

@@ -21,6 +21,7 @@ FAILPOINTS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("failpoint", "least"), FAILPOINTS)
 def test_a_death_at_any_step_loses_nothing_and_doubles_nothing(
     failpoint: str, least: int, tmp_path: Path

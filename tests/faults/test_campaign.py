@@ -54,6 +54,7 @@ async def run(seed: str, size: Size, folder: Path, store: Store) -> None:
     assert not verdict.shortcomings, f"seed {seed}: {verdict.shortcomings}"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(420)
 async def test_workers_killed_stopped_and_told_to_stop_lose_nothing_and_double_nothing(
     tmp_path: Path, seed: str
@@ -61,6 +62,7 @@ async def test_workers_killed_stopped_and_told_to_stop_lose_nothing_and_double_n
     await run(seed, Size(jobs=5000, least=FAULTS), tmp_path, SQLiteStore(tmp_path))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(420)
 async def test_nor_do_they_when_the_server_crashes_too(
     tmp_path: Path, seed: str, crashing: PostgresStore

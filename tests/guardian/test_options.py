@@ -96,6 +96,7 @@ def test_several_processes_share_the_work(shop: Shop) -> None:
     assert [shop.kinds(job_id)[-1] for job_id in jobs] == ["retry", "retry"]
 
 
+@pytest.mark.long
 def test_the_end_of_the_last_of_many_processes_is_seen_while_the_others_live(shop: Shop) -> None:
     """A pool of threads that wait would all be taken by the older ones (six, on two cores)."""
     jobs = [shop.create("wait_for", "go", retry=Retry.after("100ms")) for _ in range(8)]

@@ -7,10 +7,14 @@ import os
 import re
 import signal
 
+import pytest
+
 from tests.guardian.conftest import Shop, is_alive, stop_process, wait_until
 from trellis import Retry, Service
 from trellis.core.spans import SECOND
 from trellis.engines.values import LockRecord
+
+pytestmark = pytest.mark.long
 
 SOON = Retry.after("100ms", "100ms", "100ms", "100ms")
 LEASE = "--lease=600ms"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.harness.lives import budget
 from tests.postgres.clock import ServerClock, install_clock
 from tests.servers.databases import Databases
 from trellis.engines.port import Engine
 from trellis.engines.postgres import PostgresEngine
 from trellis.testing.clock import ManualClock
-from trellis.testing.model import THOROUGH, EngineModel
+from trellis.testing.model import EngineModel
 
 # A failing life takes minutes to shorten.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("lives", [12])
@@ -46,4 +46,4 @@ def test_random_lives_are_those_of_the_memory_engine(
                 self._clock.close()
                 postgres_server.drop(self._url)
 
-    run_state_machine_as_test(PostgresModel, settings=settings(THOROUGH, max_examples=lives))
+    run_state_machine_as_test(PostgresModel, settings=budget(lives))

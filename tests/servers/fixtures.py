@@ -1,9 +1,9 @@
 """What a conftest imports: databases on the run's shared servers, and servers to break.
 
-Import all of `__all__`: pytest finds fixtures and the hook by name. Tests run on PostgreSQL 16 and
-18; one that wants fewer, or a whole module, is marked `pytest.mark.on_postgres(18)`. With
-TRELLIS_TEST_POSTGRES they run once, on that server. Tests that stop or kill a server ask for
-`own_postgres`, and are then skipped.
+Import all of `__all__`: pytest finds fixtures and the hook by name. Tests run on PostgreSQL 18, and
+with `make test-long` on 16; a test or a module that needs only one is marked
+`pytest.mark.on_postgres(18)`. With TRELLIS_TEST_POSTGRES they run once, on that server. Tests that
+stop or kill a server ask for `own_postgres`, and are then skipped.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 VERSIONS: Final = (16, 18)
+#: The version of `make test`; tests on another are long.
+OFTEN: Final = 18
 _lines: Final[list[Line]] = []
 GIVEN: Final = os.environ.get("TRELLIS_TEST_POSTGRES")
 _BY_VERSION: Final = ("own_server", "postgres_server")  # in the same order in every process
@@ -52,10 +54,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what needs a server on each version that is wanted."""
     marker = metafunc.definition.get_closest_marker("on_postgres")
     versions = VERSIONS if marker is None else marker.args
+    wanted = [
+        pytest.param(version, marks=() if version == OFTEN else pytest.mark.long)
+        for version in versions
+    ]
     for fixture in (name for name in _BY_VERSION if name in metafunc.fixturenames):
         metafunc.parametrize(
             fixture,
-            versions if GIVEN is None else ["given"],
+            wanted if GIVEN is None else ["given"],
             indirect=True,
             ids=(lambda version: f"pg{version}") if GIVEN is None else None,
             scope="session" if fixture == "postgres_server" else "module",
