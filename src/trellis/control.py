@@ -1,33 +1,45 @@
-"""Apply commands to jobs: load, decide, commit, and decide again when the job changed meanwhile.
+"""Change jobs: each operator's verb once, and the one loop around a conflict.
 
-The only place where the loop around a conflict is written; the worker's settler, maintenance,
-operators' tools and the server all come through here. May import `engines` (the port) and `core`.
+A verb loads the job, lets `decide` say what follows, commits that, and decides again when the job
+changed in between. `JobRef`, `Operator`, bulk actions, the command line, the worker's settler,
+maintenance and the server all come through here. May import `contract` (ids), `engines` (the port)
+and `core`.
+
+Asking twice is fine: cancelling a job that is already cancelled, or whose handler was already asked
+to stop, changes nothing and returns the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from trellis.core.commands import Command
+from trellis.contract.ids import new_job_id
+from trellis.core.commands import Cancel, Command, Dismiss, ReleaseKey, Replay, Retry
 from trellis.core.events import Event
-from trellis.core.job import Fence, JobId, JobRecord, build_record
+from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, build_record
 from trellis.core.lifecycle import Refused, Stale, Transition, decide
 from trellis.core.spans import Instant
+from trellis.core.states import LIVE, WAITING, State
 from trellis.engines.port import Engine
 from trellis.engines.values import (
+    Accepted,
+    Coalesced,
     CommitResult,
     Committed,
     Conflict,
     KeyRefused,
     LateResult,
     Note,
+    Rejected,
+    Replaced,
 )
 from trellis.errors import (
+    AdmissionError,
     CommandRejected,
     ConflictPersists,
-    JobNotFound,
     KeyBusy,
+    no_such_job,
 )
 
 #: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
@@ -51,7 +63,7 @@ class Missing(NamedTuple):
 
 
 class Contended(NamedTuple):
-    """The job changed again each time we decided."""
+    """The job changed again after each decision."""
 
     record: JobRecord
 
@@ -60,21 +72,149 @@ Decision: TypeAlias = Transition | Stale | Refused
 Result: TypeAlias = Applied | Stale | Refused | KeyRefused | Missing | Contended
 
 
+# -- the verbs of operators --------------------------------------------------------------------
+
+
+async def cancel(
+    engine: Engine,
+    job_id: JobId,
+    reason: str = "",
+    *,
+    force: bool = False,
+    actor: str = "operator",
+) -> JobRecord:
+    """Stop a job: at once while it waits; while it runs, its handler is asked to stop.
+
+    `force` ends a running attempt at once. A job that is cancelled, or was asked to stop, stays as
+    it is; a job that has ended in another way raises `CommandRejected`.
+    """
+    return await apply(engine, job_id, Cancel(reason, force, actor))
+
+
+async def retry(engine: Engine, job_id: JobId, *, actor: str = "operator") -> JobRecord:
+    """Run a failed job again, with a fresh budget of attempts."""
+    return await apply(engine, job_id, Retry(actor))
+
+
+async def replay(engine: Engine, job_id: JobId, *, actor: str = "operator") -> JobRecord:
+    """Run a dead letter again, with a fresh budget of attempts."""
+    return await apply(engine, job_id, Replay(actor))
+
+
+async def dismiss(engine: Engine, job_id: JobId, *, actor: str = "operator") -> JobRecord:
+    """Close a dead letter for good."""
+    return await apply(engine, job_id, Dismiss(actor))
+
+
+async def release_key(
+    engine: Engine,
+    job_id: JobId,
+    then: Literal["retry", "fail"] = "retry",
+    *,
+    actor: str = "operator",
+) -> JobRecord:
+    """Free the key that a lost attempt of this job blocks; the job is retried or fails."""
+    return await apply(engine, job_id, ReleaseKey(then, actor))
+
+
+async def clone(engine: Engine, job_id: JobId) -> JobId:
+    """Create a new job from an old one's definition, linked to it; return its id.
+
+    The same payload, policies, context and key; no delay, deadline, dedupe or idempotency key. The
+    old job stays as it is.
+    """
+    record = (await engine.load([job_id])).records[0]
+    if record is None:
+        raise no_such_job(job_id)
+    old = record.definition
+    new = NewJob(
+        new_job_id(),
+        old.service,
+        old.type,
+        old.queue,
+        old.payload,
+        old.policy,
+        old.context,
+        old.priority,
+        key=old.key,
+        key_hash=old.key_hash,
+        tags=old.tags,
+        config=old.config,
+        expect=old.expect,
+        schema_version=old.schema_version,
+        clone_of=old.id,
+    )
+    (answer,) = await engine.create([new])
+    match answer:
+        case Accepted() | Replaced():
+            return new.id
+        case Coalesced(existing):
+            return existing
+        case Rejected(reason, existing):
+            raise AdmissionError(
+                f"Job {job_id} cannot be cloned now ({reason}); job {existing} is in the way.",
+                existing=existing,
+            )
+
+
+def is_in_effect(command: Command, head: Head) -> bool:
+    """Return whether the job already is what a refused command asks for."""
+    if not isinstance(command, Cancel):
+        return False
+    return head.state is State.CANCELLED or (head.state in LIVE and head.asked_at is not None)
+
+
+def advice(command: Command, state: State, job_id: JobId) -> str:
+    """Return the sentence to put after a refusal, with the command that fits; "" if none does."""
+    match command:
+        case Retry() | Replay():
+            return _advice_to_run_again(state, job_id)
+        case Cancel():
+            return _advice_to_stop(state, job_id)
+        case Dismiss() if state in LIVE:
+            return f"Stop it with: trellis jobs cancel {job_id}"
+        case _:
+            return ""
+
+
+def _advice_to_run_again(state: State, job_id: JobId) -> str:
+    if state in WAITING:
+        return f"It waits to run anyway; see for what with: trellis jobs why {job_id}"
+    match state:
+        case State.ACTIVE:
+            return (
+                f"Wait for its end with: trellis jobs wait {job_id}, or stop it with: "
+                f"trellis jobs cancel {job_id}"
+            )
+        case State.DEAD:
+            return f"Bring it back with: trellis dlq replay {job_id}"
+        case State.FAILED:
+            return f"Run it again with: trellis jobs retry {job_id}"
+        case _:
+            return f"Run one like it with: trellis jobs clone {job_id}"
+
+
+def _advice_to_stop(state: State, job_id: JobId) -> str:
+    if state is State.DEAD:
+        return f"Close it for good with: trellis dlq dismiss {job_id}"
+    return "It has ended already, so there is nothing to stop."
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
 async def apply(engine: Engine, job_id: JobId, command: Command) -> JobRecord:
-    """Apply one command to one job; raise a typed error if it cannot be."""
+    """Apply one command to one job; raise a typed error if it cannot be applied."""
     loaded = await engine.load([job_id])
     record = loaded.records[0]
-    result: Result = Missing()
-    if record is not None:
-        (result,) = await apply_all(engine, [(record, command)], loaded.now)
+    if record is None:
+        raise no_such_job(job_id)
+    (result,) = await apply_all(engine, [(record, command)], loaded.now)
     match result:
         case Applied(after):
             return after
         case Missing():
-            raise JobNotFound(
-                f"There is no job {job_id}. It was never created, or retention removed it.",
-                job_id=job_id,
-            )
+            raise no_such_job(job_id)
         case KeyRefused(reason, existing):
             raise KeyBusy(
                 f"Job {job_id} cannot come back now ({reason}): job {existing} has its key.",
@@ -82,8 +222,11 @@ async def apply(engine: Engine, job_id: JobId, command: Command) -> JobRecord:
             )
         case Contended():
             raise ConflictPersists(f"Job {job_id} keeps changing; try again.", job_id=job_id)
-        case Refused(_, reason):
-            raise CommandRejected(f"{reason} (job {job_id})", job_id=job_id)
+        case Refused(head, reason):
+            if is_in_effect(command, head):
+                return JobRecord(record.definition, head)
+            text = f"{reason} (job {job_id}) {advice(command, head.state, job_id)}"
+            raise CommandRejected(text.rstrip(), job_id=job_id)
         case Stale(head):
             raise CommandRejected(
                 f"The attempt is over: job {job_id} is {head.state}.", job_id=job_id
@@ -102,47 +245,47 @@ async def apply_all(
     transitions = [each for each in decisions if type(each) is Transition]
     answers = await engine.commit(transitions) if transitions else []
     if len(transitions) == len(asked) and all(type(each) is Committed for each in answers):
-        return [_applied(each) for each in transitions]  # as nearly always
-    return await _go_on(engine, asked, decisions, answers, now)
+        return [_applied(each) for each in transitions]  # the usual case
+    return await _decide_again(engine, asked, decisions, answers, now)
 
 
-async def _go_on(
+async def _decide_again(
     engine: Engine,
     asked: Sequence[tuple[JobRecord, Command]],
     decisions: Sequence[Decision],
     answers: Sequence[CommitResult],
     now: Instant,
 ) -> list[Result]:
-    """Say what each answer means, and decide again where a job has changed meanwhile."""
+    """Return what each answer means, deciding again where a job has changed since it was loaded."""
     results: list[Result] = [Missing()] * len(asked)
     tried: dict[int, list[Transition]] = {}
-    places: Sequence[int] = range(len(asked))
+    positions: Sequence[int] = range(len(asked))
     for tries_left in reversed(range(_TRIES)):
-        given = iter(answers)
+        remaining = iter(answers)
         contended: dict[int, Contended] = {}
-        for place, decision in zip(places, decisions, strict=True):
+        for position, decision in zip(positions, decisions, strict=True):
             if isinstance(decision, Transition):
-                tried.setdefault(place, []).append(decision)
-                results[place] = result = _meaning(decision, next(given))
+                tried.setdefault(position, []).append(decision)
+                results[position] = result = _result_of(decision, next(remaining))
                 if isinstance(result, Contended):
-                    contended[place] = result
+                    contended[position] = result
             elif isinstance(decision, Stale):
-                results[place] = await _explain(
-                    engine, asked[place], decision, tried.get(place, [])
+                results[position] = await _explain(
+                    engine, asked[position], decision, tried.get(position, [])
                 )
             else:
-                results[place] = decision
+                results[position] = decision
         if not contended or not tries_left:
             break
-        places = list(contended)
-        decisions = [decide(contended[each].record, asked[each][1], now) for each in places]
+        positions = list(contended)
+        decisions = [decide(contended[each].record, asked[each][1], now) for each in positions]
         transitions = [each for each in decisions if isinstance(each, Transition)]
         answers = await engine.commit(transitions) if transitions else []
     return results
 
 
-def _meaning(transition: Transition, answer: CommitResult) -> Result:
-    """Say what an engine's answer means for the command."""
+def _result_of(transition: Transition, answer: CommitResult) -> Result:
+    """Return what an engine's answer means for the command."""
     match answer:
         case Committed():
             return _applied(transition)
@@ -158,7 +301,7 @@ async def _explain(
     stale: Stale,
     tried: Sequence[Transition],
 ) -> Result:
-    """Tell a lost reply (our own earlier try succeeded) from a late result, which is noted."""
+    """Separate a lost reply (an earlier try here succeeded) from a late result, which is noted."""
     record, command = asked
     fence: Fence = command.fence  # type: ignore[union-attr] # only fenced commands can be stale
     for transition in tried:
@@ -170,7 +313,7 @@ async def _explain(
 
 
 async def _is_stored(engine: Engine, tried: Transition) -> bool:
-    """Tell whether the journal holds this very decision, whatever moment it was stamped with."""
+    """Return whether the journal holds this decision, at any time stamp."""
     wanted = tried.event
 
     def essence(event: Event) -> object:

@@ -201,6 +201,16 @@ class JobNotFound(JobError):
     code = "job_not_found"
 
 
+def no_such_job(job_id: str, *, removed: bool | None = None) -> JobNotFound:
+    """Return the error for an id without a job; `removed` is what the engine knows about it."""
+    why = {
+        None: "It was never created, or retention removed it.",
+        True: "It was here and has been removed.",
+        False: "It was never created here.",
+    }[removed]
+    return JobNotFound(f"There is no job {job_id}. {why}", job_id=job_id)
+
+
 class AmbiguousId(JobError):
     """Several jobs have an id that begins like this."""
 

@@ -21,7 +21,7 @@ from trellis.errors import (
     KeyNotFound,
     WorkerNotFound,
 )
-from trellis.testing.builders import a_demand, a_job, a_job_id, a_keyed_job, fence_of
+from trellis.testing.builders import a_demand, a_job, a_job_id, a_keyed_job, complete, fence_of
 from trellis.testing.conformance.steps import (
     IN_TURN,
     a_session,
@@ -77,13 +77,15 @@ async def test_a_refusal_names_the_command_that_fits(jobs: Operator, engine: Eng
     running = (await start(engine, await a_session(engine), a_job())).definition.id
     stopped = (await accept_one(engine, a_job())).definition.id
     await jobs.cancel(stopped)
+    done = await start(engine, await a_session(engine), a_job())
+    completed = (await settle(engine, done, complete(done))).definition.id
     for verb, job_id, words in (
         (jobs.retry, dead, f"trellis dlq replay {dead}"),
         (jobs.retry, running, f"trellis jobs wait {running}, or stop it with: trellis jobs cancel"),
         (jobs.retry, stopped, f"trellis jobs clone {stopped}"),
         (jobs.replay, failed, f"trellis jobs retry {failed}"),
         (jobs.cancel, dead, f"trellis dlq dismiss {dead}"),
-        (jobs.cancel, stopped, "has ended already, so there is nothing to stop"),
+        (jobs.cancel, completed, "has ended already, so there is nothing to stop"),
         (jobs.dismiss, running, f"trellis jobs cancel {running}"),
     ):
         with pytest.raises(CommandRejected, match=words):

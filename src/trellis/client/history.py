@@ -16,14 +16,13 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from trellis.client.connection import Connection
-from trellis.client.missing import no_such_job
 from trellis.core.events import Event, EventKind
 from trellis.core.job import JobId
 from trellis.core.spans import to_datetime
 from trellis.core.states import LIVE, State
 from trellis.engines.port import Engine
 from trellis.engines.values import LogEntry
-from trellis.errors import EngineClosed, EngineUnavailable
+from trellis.errors import EngineClosed, EngineUnavailable, no_such_job
 
 T = TypeVar("T")
 _SOON: Final = 0.05

@@ -6,13 +6,6 @@ from trellis.client.transactions import is_open
 from trellis.errors import JobNotFound, TransactionOpen
 
 
-def no_such_job(job_id: str) -> JobNotFound:
-    """Return the error for an id that leads nowhere."""
-    return JobNotFound(
-        f"There is no job {job_id}. It was never created, or retention removed it.", job_id=job_id
-    )
-
-
 def not_committed(job_id: str, connection: object) -> JobNotFound | TransactionOpen:
     """Return the error for a job of the caller's own transaction that nobody else can see."""
     if is_open(connection):

@@ -15,20 +15,17 @@ from trellis import control
 from trellis.client import history
 from trellis.client.connection import Connection
 from trellis.client.history import JobEvent, JobLogLine
-from trellis.client.missing import no_such_job, not_committed
+from trellis.client.missing import not_committed
 from trellis.client.transactions import itself, refuse_while_open
 from trellis.client.workers import missing_worker, nobody_works
-from trellis.cloning import clone
 from trellis.contract import given
 from trellis.contract.declaration import JobType
-from trellis.contract.ids import new_job_id
-from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import SECOND, Span, in_words, micros, to_datetime
 from trellis.core.states import SUCCEEDED, State
+from trellis.engines.port import Engine
 from trellis.engines.values import Outcome
 from trellis.errors import (
-    CommandRejected,
     JobCancelled,
     JobDead,
     JobExpired,
@@ -37,6 +34,7 @@ from trellis.errors import (
     JobNotFound,
     JobReplaced,
     WaitTimeout,
+    no_such_job,
 )
 from trellis.portal import iterated, synced
 
@@ -135,49 +133,46 @@ class JobRef(Generic[R_co]):
     async def cancel(self, reason: str = "", *, force: bool = False) -> JobStatus:
         """Stop the job: at once while it waits; while it runs its handler is asked to stop.
 
-        `force` ends a running attempt at once, whatever its handler does; its result is refused.
-        Asking twice is fine.
+        `force` ends a running attempt at once; its handler's result is refused. Cancelling twice is
+        fine. Raises `CommandRejected` if the job has ended in another way.
         """
-        try:
-            return await self._apply(Cancel(reason, force, "client"))
-        except CommandRejected:
-            record = await self._load()
-            if record.head.asked_at is None and record.head.state is not State.CANCELLED:
-                raise
-            return _status(record)
+        engine, job_id = await self._writable(), JobId(self.id)
+        return _status(await control.cancel(engine, job_id, reason, force=force, actor="client"))
 
     cancel_sync = synced(cancel)
 
     async def retry(self) -> JobStatus:
         """Run a failed job again, with all its attempts; its id stays."""
-        return await self._apply(Retry("client"))
+        return _status(await control.retry(await self._writable(), JobId(self.id), actor="client"))
 
     retry_sync = synced(retry)
 
     async def replay(self) -> JobStatus:
         """Bring a dead letter back, with all its attempts; its id stays."""
-        return await self._apply(Replay("client"))
+        return _status(await control.replay(await self._writable(), JobId(self.id), actor="client"))
 
     replay_sync = synced(replay)
 
     async def dismiss(self) -> JobStatus:
         """Close a dead letter for good."""
-        return await self._apply(Dismiss("client"))
+        return _status(
+            await control.dismiss(await self._writable(), JobId(self.id), actor="client")
+        )
 
     dismiss_sync = synced(dismiss)
 
     async def clone(self) -> JobRef[R_co]:
         """Create a new job with the same payload and policies, whatever became of this one."""
-        engine = await self._connection.engine()
-        job_id = await clone(engine, JobId(self.id), new_job_id())
+        job_id = await control.clone(await self._writable(), JobId(self.id))
         return JobRef(job_id, self._job_type, self._connection)
 
     clone_sync = synced(clone)
 
-    async def _apply(self, command: Command) -> JobStatus:
+    async def _writable(self) -> Engine:
+        """Return the engine, unless an open transaction of the caller keeps it from writing."""
         engine = await self._connection.engine()
         await refuse_while_open(engine)
-        return _status(await control.apply(engine, JobId(self.id), command))
+        return engine
 
     async def _until_ended(self) -> JobRecord:
         room = await self._connection.room()

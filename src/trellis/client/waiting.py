@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from trellis.client.missing import no_such_job
 from trellis.client.news import News
 from trellis.client.workers import missing_worker, nobody_works
 from trellis.contract.declaration import JobType
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import LIVE
 from trellis.engines.port import Engine
-from trellis.errors import EngineClosed, EngineUnavailable
+from trellis.errors import EngineClosed, EngineUnavailable, no_such_job
 
 _SOON: Final = 0.05
 _LATE: Final = 1.0

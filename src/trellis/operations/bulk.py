@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from trellis import control
-from trellis.cloning import clone
-from trellis.contract.ids import new_job_id
-from trellis.core.commands import Cancel, Command
-from trellis.core.job import Head, JobRecord
+from trellis.core.commands import Command
+from trellis.core.job import JobId
 from trellis.core.lifecycle import Refused, Stale
 from trellis.engines.port import Engine
 from trellis.engines.values import KeyRefused, Removal
 from trellis.errors import AdmissionError, JobNotFound
-from trellis.operations.advice import instead
 from trellis.operations.choosing import Source
 
 _KEPT_REFUSALS: Final = 20
@@ -70,24 +67,22 @@ async def apply_to(engine: Engine, source: Source, command: Command, progress: P
         results = iter(await control.apply_all(engine, asked, now))
         for job_id, record in jobs:
             result = control.Missing() if record is None else next(results)
-            tally.note(job_id, *_meaning(command, record, result))
+            tally.note(job_id, *_meaning(command, job_id, result))
         progress(tally.total)
     return tally
 
 
-def _meaning(
-    command: Command, record: JobRecord | None, result: control.Result
-) -> tuple[Became, str]:
+def _meaning(command: Command, job_id: JobId, result: control.Result) -> tuple[Became, str]:
     match result:
         case control.Applied():
             return "done", ""
         case control.Missing():
             return "missing", ""
         case Refused(head, reason):
-            asked_before = record is not None and record.head.asked_at is not None
-            if isinstance(command, Cancel) and asked_before:
-                return "done", ""  # asking twice is fine
-            return "refused", _advised(reason, command, record, head)
+            if control.is_in_effect(command, head):
+                return "done", ""
+            advice = control.advice(command, head.state, job_id)
+            return "refused", f"{reason} {advice}".rstrip()
         case KeyRefused(reason, existing):
             return "refused", f"Its key is taken ({reason}): job {existing} has it."
         case control.Contended():
@@ -96,18 +91,13 @@ def _meaning(
             return "refused", f"It is {head.state}."
 
 
-def _advised(reason: str, command: Command, record: JobRecord | None, head: Head) -> str:
-    said = "" if record is None else instead(command, head.state, record.definition.id)
-    return f"{reason} {said}".rstrip()
-
-
 async def clone_each(engine: Engine, source: Source, progress: Progress) -> Tally:
     """Create a new job from each one's definition."""
     tally = Tally()
     async for _, jobs in source.batches(engine):
         for job_id, _ in jobs:
             try:
-                tally.note(await clone(engine, job_id, new_job_id()), "done")
+                tally.note(await control.clone(engine, job_id), "done")
             except JobNotFound:
                 tally.note(job_id, "missing")
             except AdmissionError as error:

@@ -12,12 +12,9 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from trellis import control
-from trellis.cloning import clone
 from trellis.contract import given
-from trellis.contract.ids import new_job_id
 from trellis.contract.settings import DEFAULT_URL
 from trellis.contract.settings_file import environment
-from trellis.core.commands import Cancel, Command, Dismiss, ReleaseKey, Replay, Retry
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import SECOND, Span, in_words, micros
 from trellis.core.states import ENDED
@@ -47,7 +44,6 @@ from trellis.insight.views import (
     WorkerView,
 )
 from trellis.insight.why import START_WORKER, Why, explain
-from trellis.operations.advice import instead
 from trellis.operations.choosing import Matching, Named
 from trellis.operations.following import follow_logs, until_ended
 from trellis.operations.keys import blocking_job, find_key, list_keys
@@ -217,33 +213,33 @@ class Operator:
     async def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> JobView:
         """Stop a job: at once while it waits; while it runs, its handler is asked to stop.
 
-        `force` ends a running attempt at once, whatever its handler does.
+        `force` ends a running attempt at once; its handler's result is refused. Cancelling twice is
+        fine. Raises `CommandRejected` if the job has ended in another way.
         """
-        try:
-            return await self._apply(job_id, Cancel(reason, force, self._actor))
-        except CommandRejected:
-            job = await self.get(job_id)
-            if not job.cancel_asked:
-                raise
-            return job  # asking twice is fine
+        whole = (await self._record(job_id)).definition.id
+        return job_view(
+            await control.cancel(self.engine, whole, reason, force=force, actor=self._actor)
+        )
 
     async def retry(self, job_id: str) -> JobView:
         """Run a failed job again, with a fresh budget of attempts."""
-        return await self._apply(job_id, Retry(self._actor))
+        whole = (await self._record(job_id)).definition.id
+        return job_view(await control.retry(self.engine, whole, actor=self._actor))
 
     async def replay(self, job_id: str) -> JobView:
         """Bring a dead letter back, with a fresh budget of attempts."""
-        return await self._apply(job_id, Replay(self._actor))
+        whole = (await self._record(job_id)).definition.id
+        return job_view(await control.replay(self.engine, whole, actor=self._actor))
 
     async def dismiss(self, job_id: str) -> JobView:
         """Close a dead letter for good."""
-        return await self._apply(job_id, Dismiss(self._actor))
+        whole = (await self._record(job_id)).definition.id
+        return job_view(await control.dismiss(self.engine, whole, actor=self._actor))
 
     async def clone(self, job_id: str) -> JobView:
         """Create a new job from this one's definition, linked to it."""
-        record = await self._record(job_id)
-        made = await clone(self.engine, record.definition.id, new_job_id())
-        return await self.get(made)
+        whole = (await self._record(job_id)).definition.id
+        return await self.get(await control.clone(self.engine, whole))
 
     async def delete(self, job_id: str) -> None:
         """Remove an ended job at once, with its journal and log."""
@@ -268,7 +264,7 @@ class Operator:
     async def release_key(self, held: str, then: Literal["retry", "fail"] = "retry") -> JobView:
         """Free a key that a lost attempt still blocks; name the key, or the job that holds it."""
         job_id = await blocking_job(self.engine, held)
-        return job_view(await control.apply(self.engine, job_id, ReleaseKey(then, self._actor)))
+        return job_view(await control.release_key(self.engine, job_id, then, actor=self._actor))
 
     async def queues(self) -> list[QueueView]:
         """Return every queue that has jobs or settings."""
@@ -310,14 +306,6 @@ class Operator:
 
     async def _record(self, job_id: str) -> JobRecord:
         return await resolve_job(self.engine, job_id)
-
-    async def _apply(self, job_id: str, command: Command) -> JobView:
-        whole = (await self._record(job_id)).definition.id
-        try:
-            return job_view(await control.apply(self.engine, whole, command))
-        except CommandRejected as error:
-            said = instead(command, (await self._record(whole)).head.state, whole)
-            raise CommandRejected(f"{error} {said}".rstrip(), job_id=whole) from error
 
     # -- for code without an event loop -----------------------------------------------------------
 

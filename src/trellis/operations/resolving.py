@@ -13,7 +13,7 @@ from typing import Final
 from trellis.core.job import JobId, JobRecord
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, SessionRecord
-from trellis.errors import AmbiguousId, JobNotFound, WorkerNotFound
+from trellis.errors import AmbiguousId, JobNotFound, WorkerNotFound, no_such_job
 
 #: Characters of a whole id: a ULID.
 ID_LENGTH: Final = 26
@@ -32,7 +32,8 @@ async def resolve_job(engine: Engine, written: str) -> JobRecord:
     if len(text) >= ID_LENGTH:
         record = (await engine.load([JobId(text)])).records[0]
         if record is None:
-            raise await _missing(engine, JobId(text))
+            (removed,) = await engine.removed([JobId(text)])
+            raise no_such_job(text, removed=removed)
         return record
     jobs = await _fitting(engine, text)
     if not jobs:
@@ -58,12 +59,6 @@ def _ambiguous(written: str, jobs: Sequence[JobRecord]) -> AmbiguousId:
         f"{written!r} is the beginning or the end of several ids: {listed}. Write more of it.",
         candidates=ids,
     )
-
-
-async def _missing(engine: Engine, job_id: JobId) -> JobNotFound:
-    (removed,) = await engine.removed([job_id])
-    why = "It was here and has been removed." if removed else "It was never created here."
-    return JobNotFound(f"There is no job {job_id}. {why}", job_id=job_id)
 
 
 async def resolve_worker(engine: Engine, written: str) -> SessionRecord:

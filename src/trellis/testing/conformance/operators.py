@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from trellis.cloning import clone
-from trellis.control import apply
+from trellis.control import apply, clone
 from trellis.core.commands import Cancel, Complete, Dismiss, Fail, ReleaseKey, Replay
 from trellis.core.commands import Retry as RetryJob
 from trellis.core.job import Failure, JobRecord
@@ -106,7 +105,7 @@ class TestOperators(EngineSuite):
         old = await accept_one(
             engine, a_keyed_job("user/7", rule, payload='{"a":1}', tags=(("t", "x"),), priority=2)
         )
-        new_id = await clone(engine, old.definition.id, a_job_id())
+        new_id = await clone(engine, old.definition.id)
         new = (await the(engine, new_id)).definition
         assert new.clone_of == old.definition.id
         same = old.definition._replace(
@@ -116,10 +115,10 @@ class TestOperators(EngineSuite):
 
     async def test_a_clone_of_nothing_or_into_a_full_key_is_refused(self, engine: Engine) -> None:
         with pytest.raises(JobNotFound):
-            await clone(engine, a_job_id(), a_job_id())
+            await clone(engine, a_job_id())
         busy = await accept_one(engine, a_keyed_job("user/7", KeyPolicy("user/{id}")))
         with pytest.raises(AdmissionError, match="cannot be cloned"):
-            await clone(engine, busy.definition.id, a_job_id())
+            await clone(engine, busy.definition.id)
 
     async def test_a_job_that_is_not_there_is_not_found(self, engine: Engine) -> None:
         missing = a_job_id()
