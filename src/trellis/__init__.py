@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trellis.client.answers import Accepted, Answer, Coalesced, Rejected, Replaced
-    from trellis.client.history import JobEvent, JobLogLine
     from trellis.client.job import Job
-    from trellis.client.ref import JobRef, JobStatus
+    from trellis.client.ref import JobRef
     from trellis.contract.per_key import PerKey
     from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
     from trellis.core.context import Context
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
         Unstorable,
         WaitTimeout,
     )
+    from trellis.insight.views import JobEvent, JobLogLine, JobView
     from trellis.operations.operator import Operator, connect
     from trellis.service import Declaration, Service
     from trellis.worker.active import ActiveJob
@@ -67,14 +67,14 @@ __version__ = "0.1.0"
 #: Where a public name is defined; those that are not named here are errors.
 _HOMES = {
     "trellis.client.answers": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
-    "trellis.client.history": ("JobEvent", "JobLogLine"),
     "trellis.client.job": ("Job",),
-    "trellis.client.ref": ("JobRef", "JobStatus"),
+    "trellis.client.ref": ("JobRef",),
     "trellis.contract.per_key": ("PerKey",),
     "trellis.contract.raised": ("Cancelled", "Fail", "RetryIn", "Snooze", "Stopped"),
     "trellis.core.context": ("Context",),
     "trellis.core.retry": ("Retry",),
     "trellis.core.states": ("State",),
+    "trellis.insight.views": ("JobEvent", "JobLogLine", "JobView"),
     "trellis.operations.operator": ("Operator", "connect"),
     "trellis.service": ("Declaration", "Service"),
     "trellis.worker.active": ("ActiveJob",),
@@ -116,7 +116,7 @@ __all__ = [
     "JobNotFound",
     "JobRef",
     "JobReplaced",
-    "JobStatus",
+    "JobView",
     "KeyBusy",
     "KeyUnresolved",
     "LockBusy",

@@ -128,14 +128,14 @@ async def clone(engine: Engine, job_id: JobId) -> JobId:
         raise no_such_job(job_id)
     old = record.definition
     new = NewJob(
-        new_job_id(),
-        old.service,
-        old.type,
-        old.queue,
-        old.payload,
-        old.policy,
-        old.context,
-        old.priority,
+        id=new_job_id(),
+        service=old.service,
+        type=old.type,
+        queue=old.queue,
+        payload=old.payload,
+        policy=old.policy,
+        context=old.context,
+        priority=old.priority,
         key=old.key,
         key_hash=old.key_hash,
         tags=old.tags,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trellis import ConfigurationError, JobStatus, Service
+from trellis import ConfigurationError, JobView, Service
 from trellis.errors import CapabilityMissing, EngineClosed, UnknownScheme
 
 
@@ -44,7 +44,7 @@ def test_jobs_outlive_the_loop_that_made_them(url: str) -> None:
     async def create() -> str:
         return (await job.create("ada")).id
 
-    async def look(job_id: str) -> JobStatus:
+    async def look(job_id: str) -> JobView:
         return await job.ref(job_id).status()
 
     job_id = asyncio.run(create())

@@ -151,8 +151,8 @@ async def test_a_replaced_job_raises(service: Service) -> None:
 async def test_closing_the_service_sends_waiters_away(service: Service) -> None:
     ref = await greeting(service).create("ada")
     waiter = asyncio.create_task(ref.wait())
-    room = await service.connection.room()
-    while JobId(ref.id) not in room._waiting:  # noqa: ASYNC110 - a signal that it waits
+    follower = await service.connection.follower()
+    while JobId(ref.id) not in follower._waiting:  # noqa: ASYNC110 - a signal that it waits
         await asyncio.sleep(0)
     await service.connection.close()
     with pytest.raises(EngineClosed):
@@ -194,7 +194,7 @@ async def test_whoever_comes_while_the_last_look_ends_is_served_too() -> None:
 async def test_waiting_with_nobody_to_work_is_mentioned_after_a_while(
     service: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trellis.client.waiting._PATIENCE", 0.01)
+    monkeypatch.setattr("trellis.insight.following._PATIENCE", 0.01)
     ref = await greeting(service).create("ada")
     with pytest.raises(WaitTimeout):
         await ref.wait("500ms")

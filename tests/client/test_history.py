@@ -99,14 +99,14 @@ async def test_an_unknown_job_has_no_history(service: Service) -> None:
 async def test_many_followers_share_one_watch_which_ends_with_the_last(service: Service) -> None:
     refs = await greeting(service).create_many(["ada"] * 20)
     followers = [asyncio.create_task(kinds(ref, follow=True)) for ref in refs]
-    news = (await service.connection.room()).news
-    while news._listeners < 20:  # noqa: ASYNC110 - a signal that they follow
+    watch = (await service.connection.follower())._watch
+    while len(watch._followers) < 20:  # noqa: ASYNC110 - a signal that they follow
         await asyncio.sleep(0)
-    assert len([task for task in asyncio.all_tasks() if task.get_name() == "trellis-news"]) == 1
+    assert len([task for task in asyncio.all_tasks() if task.get_name() == "trellis-watch"]) == 1
     for ref in refs:
         await ref.cancel()
     assert await asyncio.gather(*followers) == [["created", "cancelled"]] * 20
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "trellis-news"]
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "trellis-watch"]
 
 
 async def test_a_failed_job_is_retried_and_a_dead_one_replayed_or_dismissed(

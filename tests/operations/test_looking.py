@@ -147,7 +147,7 @@ async def test_a_result_is_masked_and_an_error_is_shown(jobs: Operator, engine: 
     job = await jobs.get(broken.definition.id)
     assert job.error is not None
     assert job.error.detail == "Traceback ..."
-    assert [each.event for each in await jobs.journal(job.id)] == ["created", "started", "failed"]
+    assert [each.kind for each in await jobs.journal(job.id)] == ["created", "started", "failed"]
     assert (await jobs.why(job.id)).causes[0].code == "ended"
 
 

@@ -20,7 +20,7 @@ from trellis.core.policy import DEFAULT_POLICY, encode_policy
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
 from trellis.errors import AccessDenied
-from trellis.insight.viewing import job_view, worker_view
+from trellis.insight.views import job_view, worker_view
 from trellis.testing.builders import a_job
 
 PAGE = Path(__file__).parents[2] / "docs/operations/postgresql.md"

@@ -19,7 +19,7 @@ from trellis import (
     JobEvent,
     JobLogLine,
     JobRef,
-    JobStatus,
+    JobView,
     PerKey,
     Rejected,
     Replaced,
@@ -149,10 +149,10 @@ async def follow(ref: JobRef[int]) -> None:
         assert_type(event.state, State)
     async for line in ref.logs():
         assert_type(line, JobLogLine)
-    assert_type(await ref.status(), JobStatus)
-    assert_type(await ref.cancel("enough", force=True), JobStatus)
+    assert_type(await ref.status(), JobView)
+    assert_type(await ref.cancel("enough", force=True), JobView)
     assert_type(await ref.clone(), JobRef[int])
-    assert_type(await ref.retry(), JobStatus)
+    assert_type(await ref.retry(), JobView)
 
 
 async def join(connection: sqlite3.Connection) -> None:
@@ -168,8 +168,8 @@ def without_a_loop(connection: sqlite3.Connection) -> None:
         assert_type(ref, JobRef[str])
         assert_type(ref.wait_sync("5s"), str)
         assert_type(ref.wait_sync(timeout=5), str)
-        assert_type(ref.status_sync(), JobStatus)
-        assert_type(ref.cancel_sync("enough", force=True), JobStatus)
+        assert_type(ref.status_sync(), JobView)
+        assert_type(ref.cancel_sync("enough", force=True), JobView)
         assert_type(ref.clone_sync(), JobRef[str])
         assert_type(tick.create_sync(), JobRef[int])
         assert_type(tick.create_sync(delay=3).wait_sync(), int)

@@ -62,7 +62,7 @@ async def test_a_type_may_fail_its_jobs_on_shutdown_instead(service: Service) ->
     async with service.worker(grace="10ms"):
         ref = await endless.create()
         await asyncio.wait_for(begun.wait(), 10)
-    assert (await ref.status()).error == "Worker received SIGTERM"
+    assert str((await ref.status()).error) == "Worker received SIGTERM"
 
 
 async def test_a_thread_that_will_not_end_is_handed_back_too(service: Service) -> None:

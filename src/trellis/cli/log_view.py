@@ -12,7 +12,7 @@ from trellis.cli.exits import complain
 from trellis.cli.place import operate
 from trellis.cli.terminal import output
 from trellis.cli.writing import Form, write_json, write_line
-from trellis.insight.views import LogView, as_json
+from trellis.insight.views import JobLogLine, as_json
 from trellis.operations.operator import Operator
 
 _STYLES: Final = {
@@ -50,7 +50,7 @@ def write_logs(url: str | None, job_id: str, form: Form, *, follow: bool) -> Non
     operate(url, work)
 
 
-def _shown(line: LogView) -> Text:
+def _shown(line: JobLogLine) -> Text:
     moment = line.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
     fields = "".join(f" {name}={_plain(value)}" for name, value in line.fields.items())
     text = Text(f"{moment} ", "dim")

@@ -18,7 +18,7 @@ from trellis.cli.writing import write_json
 from trellis.core.spans import Instant, to_datetime, to_instant
 from trellis.core.states import ENDED
 from trellis.insight.moments import roughly
-from trellis.insight.views import EventView, JobView, OutcomeView, ProgressView, as_json
+from trellis.insight.views import JobEvent, JobView, OutcomeView, ProgressView, as_json
 from trellis.insight.why import Why
 from trellis.operations.operator import Operator
 
@@ -36,7 +36,7 @@ class Whole(NamedTuple):
     why: Why
     progress: ProgressView | None
     outcomes: list[OutcomeView]
-    journal: list[EventView]
+    journal: list[JobEvent]
 
 
 def show_job(url: str | None, job_id: str, *, machine: bool) -> None:
@@ -96,7 +96,7 @@ def _lines(whole: Whole) -> Iterator[tuple[str | None, str]]:
         if outcome.result is not None:
             yield "Result", safe_json(outcome.result)
     yield None, ""
-    widest = max((len(event.event) for event in whole.journal), default=0)
+    widest = max((len(event.kind) for event in whole.journal), default=0)
     for number, event in enumerate(whole.journal):
         yield "" if number else "Journal", _event(event, widest)
 
@@ -143,14 +143,14 @@ def _block(text: str) -> Iterator[tuple[str | None, str]]:
         yield None, f"    {line}"
 
 
-def _event(event: EventView, widest: int) -> str:
+def _event(event: JobEvent, widest: int) -> str:
     attempt = f"attempt {event.attempt}" if event.attempt else ""
     said = {name: value for name, value in event.data.items() if name not in _SAID_ELSEWHERE}
     if "run_at" in said and isinstance(said["run_at"], int):
         said["run_at"] = clock_time(to_datetime(said["run_at"]))
     extra = ", ".join(f"{name} {_plain(value)}" for name, value in said.items())
     moment = event.at.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
-    return f"{moment}  {event.event:<{widest}}  {attempt:<11}{visible(extra)}".rstrip()
+    return f"{moment}  {event.kind:<{widest}}  {attempt:<11}{visible(extra)}".rstrip()
 
 
 def _plain(value: object) -> str:

@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary, WeakSet
 from trellis.client.outbox import Outbox
 from trellis.client.source import Borrowed, Source
 from trellis.client.stand_in import current_stand_in
-from trellis.client.waiting import WaitingRoom
 from trellis.contract.home import within_reach
 from trellis.contract.settings import DEFAULT_URL
 from trellis.contract.settings_file import environment, sources
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError
+from trellis.insight.following import Follower
 
 _numbers: Final = count()
 _living: Final[WeakSet[Connection]] = WeakSet()
@@ -71,9 +71,9 @@ class Connection:
         """Return this loop's engine, opened."""
         return await self._source().engine()
 
-    async def room(self) -> WaitingRoom:
-        """Return the place where this loop's waiters wait."""
-        return await self._source().room()
+    async def follower(self) -> Follower:
+        """Return what follows jobs for everything on this loop."""
+        return await self._source().follower()
 
     async def outbox(self) -> Outbox:
         """Return the way of this loop's single jobs into the engine."""

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import datetime
+from contextlib import aclosing
 from typing import Any, Final, Generic, TypeVar
 
 from trellis import control
-from trellis.client import history
 from trellis.client.connection import Connection
-from trellis.client.history import JobEvent, JobLogLine
 from trellis.client.missing import not_committed
 from trellis.client.transactions import itself, refuse_while_open
-from trellis.client.workers import missing_worker, nobody_works
+from trellis.client.workers import missing_worker
 from trellis.contract import given
 from trellis.contract.declaration import JobType
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import SECOND, Span, in_words, micros, to_datetime
+from trellis.core.spans import SECOND, Span, in_words, micros
 from trellis.core.states import SUCCEEDED, State
 from trellis.engines.port import Engine
 from trellis.engines.values import Outcome
@@ -36,6 +33,8 @@ from trellis.errors import (
     WaitTimeout,
     no_such_job,
 )
+from trellis.insight.following import has_worker
+from trellis.insight.views import JobEvent, JobLogLine, JobView, job_view
 from trellis.portal import iterated, synced
 
 R_co = TypeVar("R_co", covariant=True)
@@ -49,25 +48,6 @@ _ENDINGS: Final[dict[State, tuple[type[JobNotCompleted], str]]] = {
     State.DISMISSED: (JobReplaced, "was dismissed from the dead letters"),
     State.SKIPPED: (JobReplaced, "was skipped: a newer job of its key took its place"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """Where a job stands."""
-
-    id: str
-    state: State
-    #: Attempts used, and how many there may be.
-    attempt: int
-    max_attempts: int
-    created_at: datetime
-    #: Not before this moment will it start (again).
-    run_at: datetime
-    finished_at: datetime | None
-    #: A cancel was asked and the handler has not stopped yet.
-    cancel_asked: bool
-    #: What the last attempt died of, in words.
-    error: str | None
 
 
 class JobRef(Generic[R_co]):
@@ -112,50 +92,58 @@ class JobRef(Generic[R_co]):
 
     wait_sync = synced(wait)
 
-    async def status(self) -> JobStatus:
-        """Return where the job stands now."""
-        return _status(await self._load())
+    async def status(self) -> JobView:
+        """Return the job as it is now."""
+        return job_view(await self._load())
 
     status_sync = synced(status)
 
-    def events(self, *, follow: bool = False) -> AsyncIterator[JobEvent]:
+    async def events(self, *, follow: bool = False) -> AsyncIterator[JobEvent]:
         """Yield what has happened to the job; with `follow`, go on until it ends."""
-        return history.events(self._connection, JobId(self.id), follow=follow)
+        follower = await self._connection.follower()
+        async with aclosing(follower.events(JobId(self.id), follow=follow)) as events:
+            async for event in events:
+                yield event
 
     events_sync = iterated(events)
 
-    def logs(self, *, follow: bool = False) -> AsyncIterator[JobLogLine]:
+    async def logs(self, *, follow: bool = False) -> AsyncIterator[JobLogLine]:
         """Yield the job's log; with `follow`, go on until it ends."""
-        return history.logs(self._connection, JobId(self.id), follow=follow)
+        follower = await self._connection.follower()
+        async with aclosing(follower.logs(JobId(self.id), follow=follow)) as lines:
+            async for line in lines:
+                yield line
 
     logs_sync = iterated(logs)
 
-    async def cancel(self, reason: str = "", *, force: bool = False) -> JobStatus:
+    async def cancel(self, reason: str = "", *, force: bool = False) -> JobView:
         """Stop the job: at once while it waits; while it runs its handler is asked to stop.
 
         `force` ends a running attempt at once; its handler's result is refused. Cancelling twice is
         fine. Raises `CommandRejected` if the job has ended in another way.
         """
         engine, job_id = await self._writable(), JobId(self.id)
-        return _status(await control.cancel(engine, job_id, reason, force=force, actor="client"))
+        return job_view(await control.cancel(engine, job_id, reason, force=force, actor="client"))
 
     cancel_sync = synced(cancel)
 
-    async def retry(self) -> JobStatus:
+    async def retry(self) -> JobView:
         """Run a failed job again, with all its attempts; its id stays."""
-        return _status(await control.retry(await self._writable(), JobId(self.id), actor="client"))
+        return job_view(await control.retry(await self._writable(), JobId(self.id), actor="client"))
 
     retry_sync = synced(retry)
 
-    async def replay(self) -> JobStatus:
+    async def replay(self) -> JobView:
         """Bring a dead letter back, with all its attempts; its id stays."""
-        return _status(await control.replay(await self._writable(), JobId(self.id), actor="client"))
+        return job_view(
+            await control.replay(await self._writable(), JobId(self.id), actor="client")
+        )
 
     replay_sync = synced(replay)
 
-    async def dismiss(self) -> JobStatus:
+    async def dismiss(self) -> JobView:
         """Close a dead letter for good."""
-        return _status(
+        return job_view(
             await control.dismiss(await self._writable(), JobId(self.id), actor="client")
         )
 
@@ -175,10 +163,10 @@ class JobRef(Generic[R_co]):
         return engine
 
     async def _until_ended(self) -> JobRecord:
-        room = await self._connection.room()
+        follower = await self._connection.follower()
         await refuse_while_open(await self._connection.engine(), JobId(self.id))
         try:
-            return await room.until_ended(JobId(self.id), self._job_type)
+            return await follower.until_ended(JobId(self.id), self._job_type, missing_worker)
         except JobNotFound:
             if self._tx is None:
                 raise
@@ -213,23 +201,8 @@ class JobRef(Generic[R_co]):
         record = await self._load()
         engine = await self._connection.engine()
         text = f"Job {self.id} is still {record.head.state} after {in_words(micros(waited))}."
-        if await nobody_works(engine, self._job_type):
-            text += f" {missing_worker(engine, self._job_type)}"
+        if await has_worker(engine, self._job_type):
+            text += " It goes on; wait again, or cancel it."
         else:
-            text += " It goes on by itself; wait again, or cancel it."
+            text += f" {missing_worker(engine, self._job_type)}"
         return WaitTimeout(text, job_id=self.id)
-
-
-def _status(record: JobRecord) -> JobStatus:
-    definition, head = record
-    return JobStatus(
-        definition.id,
-        head.state,
-        head.attempt,
-        definition.policy.retry.attempts,
-        to_datetime(definition.created_at),
-        to_datetime(head.run_at),
-        None if head.finished_at is None else to_datetime(head.finished_at),
-        head.asked_at is not None,
-        None if head.error is None else head.error.message,
-    )

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from trellis.client.outbox import Outbox
-from trellis.client.waiting import WaitingRoom
 from trellis.engines.port import Engine
+from trellis.insight.following import Follower
 
 
 class _Opened(NamedTuple):
     engine: Engine
-    room: WaitingRoom
+    follower: Follower
     outbox: Outbox
     #: Open as long as the engine is; ending it closes the engine.
     lifetime: AsyncIterator[None]
@@ -77,9 +77,9 @@ class Source:
         """Return this loop's engine, opened."""
         return (await self._use()).engine
 
-    async def room(self) -> WaitingRoom:
-        """Return the place where this loop's waiters wait."""
-        return (await self._use()).room
+    async def follower(self) -> Follower:
+        """Return what follows jobs for everything on this loop."""
+        return (await self._use()).follower
 
     async def outbox(self) -> Outbox:
         """Return the way of this loop's single jobs into the engine."""
@@ -123,7 +123,7 @@ class Source:
         """Send away whoever waits on a loop that runs now, from any thread."""
         for loop, place in list(self._places.items()):
             if loop.is_running() and place.opened is not None:
-                asyncio.run_coroutine_threadsafe(place.opened.room.close(), loop)
+                asyncio.run_coroutine_threadsafe(place.opened.follower.close(), loop)
 
     async def _use(self) -> _Opened:
         place = self._place()
@@ -153,7 +153,7 @@ class Source:
                 await engine.open()
                 lifetime = _lifetime(engine)
                 await anext(lifetime)
-                place.opened = _Opened(engine, WaitingRoom(engine), Outbox(engine), lifetime)
+                place.opened = _Opened(engine, Follower(engine), Outbox(engine), lifetime)
             return place.opened
 
 
@@ -161,7 +161,7 @@ async def _close(place: _Place) -> None:
     opened, place.opened = place.opened, None
     place.is_used = False
     if opened is not None:
-        await opened.room.close()
+        await opened.follower.close()
         await opened.outbox.close()
         await anext(opened.lifetime, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,16 +9,6 @@ from types import ModuleType
 from trellis.client.stand_in import current_stand_in
 from trellis.contract.declaration import JobType
 from trellis.engines.port import Engine
-
-
-async def nobody_works(engine: Engine, job_type: JobType) -> bool:
-    """Tell whether no live worker session names this job type."""
-    name = f"{job_type.service}/{job_type.name}"
-    return not any(
-        name in json.loads(session.info.details).get("types", ())
-        for session in await engine.sessions()
-        if session.ended_at is None and not session.lapsed
-    )
 
 
 def missing_worker(engine: Engine, job_type: JobType) -> str:

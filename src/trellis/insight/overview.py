@@ -11,8 +11,14 @@ from trellis.core.spans import to_datetime
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
 from trellis.engines.values import CrossCounts, JobFilter
-from trellis.insight.viewing import job_view, progress_view, worker_view
-from trellis.insight.views import JobView, ProgressView, WorkerView
+from trellis.insight.views import (
+    JobView,
+    ProgressView,
+    WorkerView,
+    job_view,
+    progress_view,
+    worker_view,
+)
 
 _RUNNING: Final = 20
 #: The states that are counted per type: those an operator may have to do something about.

@@ -17,8 +17,7 @@ from trellis.core.states import SUCCEEDED, WAITING, State
 from trellis.engines.port import Engine
 from trellis.engines.values import Activity, JobFilter, KeyStatus, QueueSettings
 from trellis.insight.moments import roughly
-from trellis.insight.viewing import job_view, worker_view
-from trellis.insight.views import JobView, WorkerView
+from trellis.insight.views import JobView, WorkerView, job_view, worker_view
 
 Code = Literal[
     "ended",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
@@ -23,29 +24,26 @@ from trellis.engines.port import Engine
 from trellis.engines.values import GroupBy, Health
 from trellis.errors import CommandRejected, ConfigurationError, EngineClosed, WaitTimeout
 from trellis.insight.filters import Filters, make_filter
-from trellis.insight.viewing import (
-    event_view,
-    job_view,
-    lock_view,
-    log_view,
-    outcome_view,
-    progress_view,
-    worker_view,
-)
+from trellis.insight.following import Follower
 from trellis.insight.views import (
-    EventView,
+    JobEvent,
+    JobLogLine,
     JobView,
     KeyView,
     LockView,
-    LogView,
     OutcomeView,
     ProgressView,
     QueueView,
     WorkerView,
+    job_event,
+    job_view,
+    lock_view,
+    outcome_view,
+    progress_view,
+    worker_view,
 )
 from trellis.insight.why import START_WORKER, Why, explain
 from trellis.operations.choosing import Matching, Named
-from trellis.operations.following import follow_logs, until_ended
 from trellis.operations.keys import blocking_job, find_key, list_keys
 from trellis.operations.queues import change_queue, list_queues
 from trellis.operations.resolving import ID_LENGTH, resolve_job, resolve_worker
@@ -85,6 +83,7 @@ class Operator:
         self._opens = opens
         self._is_open = not opens
         self._actor = actor
+        self._follower = Follower(engine)
 
     async def __aenter__(self) -> Self:
         if self._opens:
@@ -100,6 +99,7 @@ class Operator:
     ) -> None:
         if self._opens:
             self._is_open = False
+            await self._follower.close()
             await self._engine.close()
 
     def __enter__(self) -> Self:
@@ -158,10 +158,10 @@ class Operator:
         command = "trellis worker" if environment().get("TRELLIS_APP") else START_WORKER
         return await explain(self.engine, await self._record(job_id), command)
 
-    async def journal(self, job_id: str) -> list[EventView]:
+    async def journal(self, job_id: str) -> list[JobEvent]:
         """Return all that happened to a job, oldest first."""
         record = await self._record(job_id)
-        return [event_view(each) for each in await self.engine.journal(record.definition.id)]
+        return [job_event(each) for each in await self.engine.journal(record.definition.id)]
 
     async def outcomes(self, job_id: str) -> list[OutcomeView]:
         """Return how each generation of a job ended, oldest first."""
@@ -174,18 +174,12 @@ class Operator:
         activity = await self.engine.activity((await self._record(job_id)).definition.id)
         return None if activity is None else progress_view(activity)
 
-    async def logs(self, job_id: str, *, follow: bool = False) -> AsyncIterator[LogView]:
+    async def logs(self, job_id: str, *, follow: bool = False) -> AsyncIterator[JobLogLine]:
         """Yield the lines of a job's log, oldest first; with `follow`, until the job has ended."""
-        record = await self._record(job_id)
-        after = 0
-        if follow:
-            async for line in follow_logs(self.engine, record.definition.id):
-                yield log_view(line)
-            return
-        while lines := await self.engine.logs(record.definition.id, after):
-            for line in lines:
-                yield log_view(line)
-            after = lines[-1].number
+        whole = (await self._record(job_id)).definition.id
+        async with aclosing(self._follower.logs(whole, follow=follow)) as lines:
+            async for line in lines:
+                yield line
 
     async def wait(self, job_id: str, timeout: Span | None = None) -> JobView:  # noqa: ASYNC109
         """Return a job once it has ended, however it ended; raise `WaitTimeout` if it is late."""
@@ -197,7 +191,7 @@ class Operator:
         )
         try:
             async with limit:
-                return job_view(await until_ended(self.engine, record.definition.id))
+                return job_view(await self._follower.until_ended(record.definition.id))
         except TimeoutError:
             if not limit.expired() or timeout is None:
                 raise

@@ -9,8 +9,7 @@ from trellis.core.states import WAITING, State
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, QueueSettings
 from trellis.errors import AmbiguousId, ConfigurationError
-from trellis.insight.viewing import queue_view
-from trellis.insight.views import QueueView
+from trellis.insight.views import QueueView, queue_view
 
 _Counts = dict[tuple[str, str], int]
 

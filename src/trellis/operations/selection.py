@@ -17,8 +17,7 @@ from trellis.core.rules import RULES
 from trellis.core.spans import to_datetime
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
-from trellis.insight.viewing import job_view
-from trellis.insight.views import JobView
+from trellis.insight.views import JobView, job_view
 from trellis.operations.bulk import Progress, Tally, apply_to, clone_each, remove_each, silent
 from trellis.operations.choosing import Matching, Source
 from trellis.portal import iterated, synced
