@@ -15,7 +15,7 @@ from bench.peers import store
 from bench.peers.protocol import make_orders
 from bench.peers.trellis.app import Purchase
 from trellis import Job, control
-from trellis.client.request import new_jobs
+from trellis.client.requests import new_jobs
 from trellis.core.commands import Complete
 from trellis.core.job import Fence, JobRecord, SessionId
 from trellis.core.spans import SECOND

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trellis.client.answers import Accepted, Answer, Coalesced, Rejected, Replaced
     from trellis.client.job import Job
     from trellis.client.ref import JobRef
+    from trellis.client.results import Accepted, Answer, Coalesced, Rejected, Replaced
     from trellis.contract.per_key import PerKey
     from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
     from trellis.core.context import Context
@@ -66,7 +66,7 @@ __version__ = "0.1.0"
 
 #: Where a public name is defined; those that are not named here are errors.
 _HOMES = {
-    "trellis.client.answers": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
+    "trellis.client.results": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
     "trellis.client.job": ("Job",),
     "trellis.client.ref": ("JobRef",),
     "trellis.contract.per_key": ("PerKey",),

@@ -1,6 +1,6 @@
 """A service: declares job types, creates their jobs and runs workers for them.
 
-The one object a program needs. Nothing is opened when it is made; see `client/connection.py`.
+The one object a program needs. Nothing is opened when it is made; see `client/engine_access.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack, cast, overload
 
-from trellis.client.connection import Connection
+from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
 from trellis.contract.async_block import async_block
 from trellis.contract.declaration import JobType, declare_handler
@@ -93,7 +93,7 @@ class Service:
         check_options(self.defaults, DeclareOptions, "The defaults of a service")
         #: Modules with further handlers; see `load_included`.
         self.include = check_included(include)
-        self._connection = Connection(told_url(name) or url, self)
+        self._connection = EngineAccess(told_url(name) or url, self)
         self._types: dict[str, JobType] = {}
         self._lifespan: Lifespan | None = None
 
@@ -106,8 +106,8 @@ class Service:
         return self._connection.url
 
     @property
-    def connection(self) -> Connection:
-        """The engine behind this service."""
+    def connection(self) -> EngineAccess:
+        """Access to the engine behind this service."""
         return self._connection
 
     @property
@@ -206,7 +206,7 @@ class Service:
 
     async def close(self) -> None:
         """Let go of what `open` has connected."""
-        await self._connection.let_go()
+        await self._connection.release()
 
     close_sync = synced(close)
 

@@ -13,7 +13,7 @@ from bench.app import make_orders
 from bench.engine_sqlite import completed, new_jobs
 from bench.journal import Journal
 from bench.programs import running
-from trellis.client import storing
+from trellis.client import submission
 from trellis.core.job import JobRecord
 from trellis.core.spans import SECOND
 from trellis.engines.sqlite import SqliteEngine
@@ -85,7 +85,7 @@ def test_payloads_are_as_long_as_those_of_the_floor_and_pages_as_long_as_those_o
 ):
     (order,) = make_orders(1)
     assert len(order.model_dump_json()) == len(floor_sqlite.PAYLOAD)
-    assert sizes.PAGE == storing._PAGE
+    assert sizes.PAGE == submission.PAGE
 
 
 def test_marks_come_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,13 +213,13 @@ class OnALoop(MemoryEngine):
 
 async def test_an_asynchronous_driver_is_awaited() -> None:
     shop = Service("shop", "memory://")
-    shop.connection._own._resident = OnALoop()
+    shop.connection._own._shared_engine = OnALoop()
     ref = await shipping(shop).create(7, tx=object())
     assert (await ref.status()).state is State.PENDING
 
 
 def test_an_asynchronous_driver_is_refused_without_a_loop() -> None:
     shop = Service("shop", "memory://")
-    shop.connection._own._resident = OnALoop()
+    shop.connection._own._shared_engine = OnALoop()
     with pytest.raises(TransactionRefused, match="belongs to an event loop"):
         shipping(shop).create_sync(7, tx=object())

@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.faulty import FaultyEngine, eventually
 from trellis import Job, PerKey, Retry, Service, State
-from trellis.client.request import new_job
+from trellis.client.requests import new_job
 from trellis.contract.options import TypeOptions
 from trellis.contract.settings import WorkerSettings
 from trellis.core.events import EventKind

@@ -277,7 +277,7 @@ async def test_a_result_that_cannot_be_stored_fails_for_good(service: Service) -
 
 async def test_a_payload_that_no_longer_fits_fails_at_once(service: Service) -> None:
     old = Service("shop", service.url)
-    old.connection._own._resident = service.connection._own._resident
+    old.connection._own._shared_engine = service.connection._own._shared_engine
     was_text = old.declare("resize", payload=str, result=int)
 
     @service.job

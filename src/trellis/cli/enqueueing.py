@@ -21,10 +21,10 @@ from trellis.cli.loading import load_services
 from trellis.cli.options import engine_at, resolve_url
 from trellis.cli.place import operator_at
 from trellis.cli.writing import Form, write_json, write_line
-from trellis.client.answers import Answer, Coalesced, Rejected
-from trellis.client.connection import Connection
+from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
-from trellis.client.options import CreateOptions
+from trellis.client.requests import CreateOptions
+from trellis.client.results import Answer, Coalesced, Rejected
 from trellis.contract.declaration import JobType
 from trellis.contract.project import prepare_project
 from trellis.contract.settings_file import environment
@@ -220,7 +220,7 @@ async def _as_before(type_name: str, url: str) -> Job[Any, Any]:
     complain(
         f"Without the app, {type_name} is created as {newest.id} was; its payload is not checked."
     )
-    return Job(job_type, Connection(url), run_inline)
+    return Job(job_type, EngineAccess(url), run_inline)
 
 
 # -- the answer --------------------------------------------------------------------------------

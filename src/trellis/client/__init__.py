@@ -1,5 +1,5 @@
-"""Creating jobs and following them: what a program does that has work for others.
+"""Creating jobs and awaiting them.
 
-Knows nothing of workers. May import `control`, `contract`, `engines` (port and `make_engine`) and
-`core`. Start reading at `job.py`, then `connection.py`.
+Independent of workers. May import `control`, `insight`, `contract`, `engines` (the port and
+`make_engine`) and `core`. Start reading at `job.py`, then `submission.py` and `ref.py`.
 """

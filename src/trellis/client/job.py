@@ -1,4 +1,4 @@
-"""A declared job type as callers see it: what jobs are created with.
+"""A declared job type for its callers: `create`, `submit` and their variants.
 
 `create` raises when a job is not accepted; `submit` returns the answer for `match`. Both send a
 client-made id, so that a try whose reply was lost is repeated safely. The `_sync` twins differ only
@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, Unpack, overload
 
-from trellis.client.answers import Answer, Rejected, answer
-from trellis.client.connection import Connection
-from trellis.client.options import CreateOptions, ManyOptions
+from trellis.client.engine_access import EngineAccess
 from trellis.client.ref import JobRef
-from trellis.client.request import new_job, new_jobs
-from trellis.client.storing import how_many, store, store_one, store_one_sync, store_sync
+from trellis.client.requests import CreateOptions, ManyOptions, new_job, new_jobs
+from trellis.client.results import Answer, Rejected, answer
+from trellis.client.submission import (
+    describe_accepted,
+    store,
+    store_one,
+    store_one_sync,
+    store_sync,
+)
 from trellis.contract.declaration import JobType
 from trellis.contract.options import check_options
 from trellis.core.job import JobId, NewJob
@@ -28,8 +33,8 @@ P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
-#: What creates a job in Celery, Dramatiq, Procrastinate, RQ, Huey, arq.
-_ELSEWHERE: Final = frozenset(
+#: Methods that create a job in Celery, Dramatiq, Procrastinate, RQ, Huey, arq.
+_OTHER_LIBRARIES: Final = frozenset(
     {
         "apply_async",
         "configure",
@@ -51,9 +56,9 @@ RunInline = Callable[[JobType, object], Coroutine[Any, Any, Any]]
 class Job(Generic[P_contra, R_co]):
     """Creates jobs of one type: `await greet.create("world")`."""
 
-    def __init__(self, job_type: JobType, connection: Connection, run_inline: RunInline) -> None:
+    def __init__(self, job_type: JobType, access: EngineAccess, run_inline: RunInline) -> None:
         self._job_type = job_type
-        self._connection = connection
+        self._access = access
         self._run_inline = run_inline
         self.__doc__ = getattr(job_type.handler and job_type.handler.function, "__doc__", None)
 
@@ -70,10 +75,10 @@ class Job(Generic[P_contra, R_co]):
     def __repr__(self) -> str:
         return f"<job {self._job_type.service}/{self.name}: create() makes one>"
 
-    if not TYPE_CHECKING:  # type checkers refuse the call by themselves
+    if not TYPE_CHECKING:  # type checkers refuse the call without it
 
         def __call__(self, *_: object, **__: object) -> NoReturn:
-            """Say what was meant instead."""
+            """Raise an error that names the calls that create or run a job."""
             raise CalledDirectly(
                 f"{self.name} is a job: calling it creates nothing. "
                 f"Use await {self.name}.create(...) to have a worker run it, "
@@ -81,8 +86,8 @@ class Job(Generic[P_contra, R_co]):
             )
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what people who come from other libraries would write here."""
-            if name not in _ELSEWHERE:
+            """Raise an error that translates the names of other libraries."""
+            if name not in _OTHER_LIBRARIES:
                 raise AttributeError(
                     f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
                 )
@@ -108,7 +113,7 @@ class Job(Generic[P_contra, R_co]):
         With `dedupe` or `idempotency_key`, the reference may be that of an earlier job.
         """
         new, tx = new_job(self._job_type, payload, **options), options.get("tx")
-        return self._ref(new, await store_one(self._connection, new, tx), tx)
+        return self._ref(new, await store_one(self._access, new, tx), tx)
 
     @overload
     def create_sync(
@@ -122,7 +127,7 @@ class Job(Generic[P_contra, R_co]):
         """`create`, for code without an event loop."""
         portal.refuse_loops("create")
         new, tx = new_job(self._job_type, payload, **options), options.get("tx")
-        return self._ref(new, store_one_sync(self._connection, new, tx), tx)
+        return self._ref(new, store_one_sync(self._access, new, tx), tx)
 
     @overload
     async def submit(
@@ -135,7 +140,7 @@ class Job(Generic[P_contra, R_co]):
     async def submit(self, payload: Any = None, /, **options: Unpack[CreateOptions]) -> Answer[Any]:
         """Create a job and return `Accepted`, `Coalesced`, `Replaced` or `Rejected`."""
         new, tx = new_job(self._job_type, payload, **options), options.get("tx")
-        return self._answer(new, await store_one(self._connection, new, tx), tx)
+        return self._answer(new, await store_one(self._access, new, tx), tx)
 
     @overload
     def submit_sync(
@@ -149,17 +154,17 @@ class Job(Generic[P_contra, R_co]):
         """`submit`, for code without an event loop."""
         portal.refuse_loops("submit")
         new, tx = new_job(self._job_type, payload, **options), options.get("tx")
-        return self._answer(new, store_one_sync(self._connection, new, tx), tx)
+        return self._answer(new, store_one_sync(self._access, new, tx), tx)
 
     async def create_many(
         self, payloads: Iterable[P_contra], /, **options: Unpack[ManyOptions]
     ) -> list[JobRef[R_co]]:
         """Create many jobs in a few round trips; all payloads are checked before any is sent.
 
-        If some are refused, the others are stored all the same and the first refusal is raised.
+        If some are refused, the others are still stored and the first refusal is raised.
         """
         jobs, tx = self._many(payloads, options), options.get("tx")
-        return self._refs(jobs, await store(self._connection, jobs, tx), tx)
+        return self._refs(jobs, await store(self._access, jobs, tx), tx)
 
     def create_many_sync(
         self, payloads: Iterable[P_contra], /, **options: Unpack[ManyOptions]
@@ -167,14 +172,14 @@ class Job(Generic[P_contra, R_co]):
         """`create_many`, for code without an event loop."""
         portal.refuse_loops("create_many")
         jobs, tx = self._many(payloads, options), options.get("tx")
-        return self._refs(jobs, store_sync(self._connection, jobs, tx), tx)
+        return self._refs(jobs, store_sync(self._access, jobs, tx), tx)
 
     def ref(self, job_id: str) -> JobRef[R_co]:
         """Return the reference of a job whose id was kept."""
-        return JobRef(JobId(job_id), self._job_type, self._connection)
+        return JobRef(JobId(job_id), self._job_type, self._access)
 
     async def run_inline(self, payload: P_contra = None, /) -> R_co:  # type: ignore[assignment]
-        """Run the handler here and now, as a function: no engine, no retries, nothing stored."""
+        """Run the handler here, as a function: no engine, no retries, nothing stored."""
         result: R_co = await self._run_inline(self._job_type, payload)
         return result
 
@@ -186,13 +191,13 @@ class Job(Generic[P_contra, R_co]):
 
     def _answer(self, new: NewJob, result: CreateResult, tx: object) -> Answer[R_co]:
         def refer(job_id: JobId) -> JobRef[R_co]:
-            return JobRef(job_id, self._job_type, self._connection, tx)
+            return JobRef(job_id, self._job_type, self._access, tx)
 
         return answer(new, result, refer)
 
     def _ref(self, new: NewJob, result: CreateResult, tx: object) -> JobRef[R_co]:
-        if isinstance(result, values.Accepted):  # as nearly all are
-            return JobRef(result.job_id, self._job_type, self._connection, tx)
+        if isinstance(result, values.Accepted):  # the usual case
+            return JobRef(result.job_id, self._job_type, self._access, tx)
         found = self._answer(new, result, tx)
         if isinstance(found, Rejected):
             raise found.error
@@ -204,5 +209,5 @@ class Job(Generic[P_contra, R_co]):
         try:
             return [self._ref(new, result, tx) for new, result in zip(jobs, results, strict=True)]
         except AdmissionError as error:
-            error.add_note(how_many(results, len(results)))
+            error.add_note(describe_accepted(results, len(results)))
             raise

@@ -1,8 +1,8 @@
-"""Jobs created inside the caller's own transaction, and what must not be asked until it has ended.
+"""Jobs created inside the caller's own transaction, and what must wait until it has ended.
 
-Such a job is stored by the caller's commit. Until then nobody else sees it, so whoever waits for it
-would wait for himself; on an engine with one writer nobody else can write, either. That is refused
-at once, and only for the task or thread that has the transaction: others may well wait.
+Such a job is stored by the caller's commit. Until then it is visible only to the caller, so waiting
+for it would never end; on an engine with one writer nothing else can be written either. Both are
+refused at once, and only for the task or thread that has the transaction.
 """
 
 from __future__ import annotations
@@ -14,45 +14,47 @@ from typing import Any, Final, NamedTuple
 from trellis.core.job import JobId, NewJob
 from trellis.engines.port import Engine
 from trellis.engines.values import CreateResult
-from trellis.errors import TransactionOpen
+from trellis.errors import JobNotFound, TransactionOpen
 from trellis.portal import whose_turn
 
 
-class _Guest(NamedTuple):
-    """The last job that this task or thread has created in a transaction of its own."""
+class _Created(NamedTuple):
+    """The last job that this task or thread has created in the caller's transaction."""
 
     connection: object
-    whose: object
+    creator: object
     job_id: JobId
 
 
-#: libpq's words for a connection without a transaction.
+#: libpq's states of a connection without a transaction.
 _IDLE, _UNKNOWN = 0, 4
-_last_guest: Final[ContextVar[_Guest | None]] = ContextVar("trellis_guest", default=None)
+_last_created: Final[ContextVar[_Created | None]] = ContextVar(
+    "trellis_created_in_transaction", default=None
+)
 
 
 def is_open(connection: object) -> bool:
-    """Tell whether the caller's connection is known to have a transaction under way."""
+    """Return whether the caller's connection is known to have an open transaction."""
     try:
-        return _is_open(itself(connection))
+        return _is_open(actual_connection(connection))
     except Exception:  # noqa: BLE001 - the driver's own, for a closed connection
         return False
 
 
 def _is_open(connection: Any) -> bool:  # noqa: ANN401 - any driver
-    if hasattr(connection, "in_atomic_block"):  # Django, which may also be told not to commit
+    if hasattr(connection, "in_atomic_block"):  # Django, which may also run without autocommit
         return connection.in_atomic_block or _is_open(connection.connection)
     if hasattr(connection, "is_in_transaction"):  # asyncpg
         return bool(connection.is_in_transaction())
     if hasattr(connection, "in_transaction"):  # sqlite3; a method of SQLAlchemy
-        told = connection.in_transaction
-        return bool(told() if callable(told) else told)
+        state = connection.in_transaction
+        return bool(state() if callable(state) else state)
     status = getattr(getattr(connection, "info", None), "transaction_status", _IDLE)  # psycopg
     return status not in (_IDLE, _UNKNOWN)
 
 
-def itself(connection: Any) -> Any:  # noqa: ANN401 - any driver
-    """Return what a stand-in for the connection of each thread stands for in this one."""
+def actual_connection(connection: Any) -> Any:  # noqa: ANN401 - any driver
+    """Return the connection itself, where the caller gave a proxy for one per thread."""
     match type(connection).__name__:
         case "ConnectionProxy":  # Django
             return connection._connections[connection._alias]  # noqa: SLF001 - no other way
@@ -68,31 +70,46 @@ def create_within(
     """Create in the caller's transaction, in the caller's thread."""
     results = engine.create_within(connection, jobs)
     if jobs:
-        _last_guest.set(_Guest(connection, whose_turn(), jobs[-1].id))
+        _last_created.set(_Created(connection, whose_turn(), jobs[-1].id))
     return results
 
 
 async def refuse_while_open(engine: Engine, awaited: JobId | None = None) -> None:
-    """Refuse to wait for the engine while this task or thread keeps it from being written.
+    """Raise `TransactionOpen` while a transaction of this task or thread blocks the writer.
 
-    Whoever awaits the very job of the transaction is told better elsewhere.
+    Waiting for the very job of the transaction is refused by `not_committed`, which knows more.
     """
-    guest = _last_guest.get()
-    if guest is None or guest.whose != whose_turn() or guest.job_id == awaited:
+    created = _last_created.get()
+    if created is None or created.creator != whose_turn() or created.job_id == awaited:
         return
     if not engine.capabilities.one_writer:
         return
-    if is_open(guest.connection) and not _begins_always(guest.connection):
-        (record,) = (await engine.load([guest.job_id])).records
+    if is_open(created.connection) and not _is_always_open(created.connection):
+        (record,) = (await engine.load([created.job_id])).records
         if record is None:
             raise TransactionOpen(
-                f"Your transaction with job {guest.job_id} is still open, and nobody can write "
-                "before it ends. Commit or roll back first, or create this job with tx=, too.",
-                job_id=guest.job_id,
+                f"Your transaction with job {created.job_id} is still open, and nothing else can "
+                "be written before it ends. Commit or roll back first, or create this job with "
+                "tx=, too.",
+                job_id=created.job_id,
             )
-    _last_guest.set(None)
+    _last_created.set(None)
 
 
-def _begins_always(connection: object) -> bool:
-    """Tell whether a transaction says nothing: with `autocommit=False` there is always one."""
+def not_committed(job_id: str, connection: object) -> JobNotFound | TransactionOpen:
+    """Return the error for a job of the caller's transaction that is not visible yet, or gone."""
+    if is_open(connection):
+        return TransactionOpen(
+            f"Job {job_id} is in a transaction of yours that is still open; no worker can run it "
+            "before you commit. Commit first, then wait.",
+            job_id=job_id,
+        )
+    return JobNotFound(
+        f"There is no job {job_id}: the transaction it was created in was rolled back.",
+        job_id=job_id,
+    )
+
+
+def _is_always_open(connection: object) -> bool:
+    """Return whether an open transaction means nothing: `autocommit=False` always has one."""
     return getattr(connection, "autocommit", None) is False

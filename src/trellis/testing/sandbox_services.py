@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from trellis.client.connection import living_connections
+from trellis.client.engine_access import living_accesses
 from trellis.contract.declaration import JobType
 from trellis.service import Service
 
@@ -61,6 +61,6 @@ class Services:
 
     def _candidates(self) -> Iterator[Service]:
         yield from reversed(tuple(self._used))
-        for connection in reversed(living_connections()):
-            if isinstance(connection.owner, Service):
-                yield connection.owner
+        for access in reversed(living_accesses()):
+            if isinstance(access.owner, Service):
+                yield access.owner

@@ -13,9 +13,13 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from trellis import portal
-from trellis.client import stand_in
+from trellis.client.engine_access import (
+    LoopEngines,
+    enter_override,
+    leave_override,
+    using_override,
+)
 from trellis.client.job import Job
-from trellis.client.source import Source
 from trellis.contract import given
 from trellis.contract.declaration import JobType
 from trellis.contract.settings import WorkerSettings
@@ -53,7 +57,7 @@ class Sandbox:
             concurrency=concurrency, grace="0s", poll="20ms"
         )
         self._engine = SandboxEngine(self.clock)
-        self._source = Source(lambda: self._engine)
+        self._engines = LoopEngines(lambda: self._engine)
         self._services = Services()
         self._handlers = Handlers()
         self._is_open = False
@@ -65,7 +69,7 @@ class Sandbox:
         if self._is_open:
             raise ConfigurationError("This sandbox is entered already. Make another: sandbox().")
         self._is_open = True
-        stand_in.enter(self)
+        enter_override(self)
         return self
 
     def __exit__(
@@ -75,8 +79,8 @@ class Sandbox:
         trace: TracebackType | None,
     ) -> None:
         self._is_open = False
-        stand_in.leave(self)
-        self._source.send_away()
+        leave_override(self)
+        self._engines.end_waits()
         self._engine.end()
 
     async def __aenter__(self) -> Self:
@@ -88,13 +92,13 @@ class Sandbox:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._source.close()
+        await self._engines.close()
         self.__exit__(kind, error, trace)
 
-    def source_for(self, owner: object) -> Source:
-        """Be the place where the jobs of this service are kept."""
+    def engines_for(self, owner: object) -> LoopEngines:
+        """Return the engines of the sandbox for this service."""
         self._services.note(owner)
-        return self._source
+        return self._engines
 
     @property
     def engine(self) -> Engine:
@@ -157,7 +161,7 @@ class Sandbox:
         real_time = asyncio.timeout(given.span("timeout", limit) / SECOND)
         self._is_running = True
         try:
-            with stand_in.acting(self):
+            with using_override(self):
                 async with real_time:
                     await self._run_until_done(run, advance=advance)
         except TimeoutError:

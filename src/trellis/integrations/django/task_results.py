@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from trellis.client.connection import Connection
+from trellis.client.engine_access import EngineAccess
 from trellis.core.events import Event, EventKind
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import to_datetime
@@ -43,7 +43,7 @@ class Stored(NamedTuple):
     outcomes: Sequence[Outcome]
 
 
-async def load(connection: Connection, job_id: str) -> Stored | None:
+async def load(connection: EngineAccess, job_id: str) -> Stored | None:
     """Read everything about a job; None if there is none."""
     engine = await connection.engine()
     record = (await engine.load([JobId(job_id)])).records[0]

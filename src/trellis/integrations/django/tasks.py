@@ -22,7 +22,7 @@ from django.utils import timezone  # type: ignore[import-untyped]
 
 from trellis.cli.loading import load_service
 from trellis.client.job import Job
-from trellis.client.options import CreateOptions
+from trellis.client.requests import CreateOptions
 from trellis.client.transactions import is_open
 from trellis.errors import CalledFromLoop, TrellisError
 from trellis.integrations.django.configuration import configured, joined_alias, service_name

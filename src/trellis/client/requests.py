@@ -1,26 +1,31 @@
-"""From a payload and options to the request an engine can store.
+"""From a payload and options to the request that an engine can store.
 
-Everything that can be wrong with a request is found here, before anything is sent.
+Everything that can be wrong with a request is found here, before anything is sent. A request also
+carries the context of its creation: the active OpenTelemetry span comes first, then the job whose
+handler creates this one; without either, the call starts a trace that all its jobs share.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 from reprlib import repr as shown
-from typing import Final, Unpack
+from typing import Final, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
-from trellis.client.options import CreateOptions
-from trellis.client.origin import Origin
+from opentelemetry import trace
+
 from trellis.contract import given
+from trellis.contract.ambient import current_job
 from trellis.contract.declaration import JobType
 from trellis.contract.ids import new_job_id, new_job_ids
 from trellis.contract.options import check_options
 from trellis.core.admission import check_new_job
-from trellis.core.context import Context
+from trellis.core.context import Context, build_contexts, random_traceparent, traceparent
 from trellis.core.job import JobId, NewJob, vary
 from trellis.core.jsontext import dump_json
 from trellis.core.keys import derive_key, hash_key
@@ -28,8 +33,42 @@ from trellis.core.policy import KeyPolicy
 from trellis.core.spans import Instant, Micros, Span
 from trellis.errors import ConfigurationError, PayloadInvalid
 
+
+class ManyOptions(TypedDict, total=False):
+    """Options that many jobs created together may share."""
+
+    #: Start this long after creation, by the engine's clock.
+    delay: Span
+    #: Start no earlier than this moment (an aware datetime).
+    at: datetime
+    #: From -4 (last) to 4 (first).
+    priority: int
+    #: The job expires if it has not ended by then.
+    deadline: Span | datetime
+    #: Labels to find jobs by.
+    tags: Mapping[str, str]
+    #: Configuration that the job keeps, even when yours changes later; plain data.
+    config: object
+    #: A hash that the handler compares with what it finds: of a plan, of a revision.
+    expect: str
+    #: Your own database connection: the job is stored by its commit, together with your rows.
+    tx: object
+
+
+class CreateOptions(ManyOptions, total=False):
+    """Options of one job, the same in every creating call."""
+
+    #: While a job with this key waits, creating another returns that one.
+    dedupe: str
+    #: As long as the job is retained, creating it again with this key returns the same job.
+    idempotency_key: str
+
+
 #: What the requests without options of each type have in common.
 _usual: Final[WeakKeyDictionary[JobType, NewJob]] = WeakKeyDictionary()
+# Ids of traces are no secrets; this generator costs a tenth of the system's.
+_random = random.Random()  # noqa: S311
+os.register_at_fork(after_in_child=_random.seed)
 
 
 def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptions]) -> NewJob:
@@ -40,7 +79,7 @@ def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptio
     except PayloadInvalid as error:
         raise _located(error, job_type, [payload], 0) from error.__cause__
     job_id = new_job_id()
-    new = vary(pattern, job_id, text, Origin().context(job_id))
+    new = vary(pattern, job_id, text, _Origin().context(job_id))
     return new if pattern.policy.key is None else _keyed(new, pattern.policy.key)
 
 
@@ -50,7 +89,7 @@ def new_jobs(
     """Return the requests of one call: what they share is made and checked once."""
     payloads = list(payloads)
     pattern = _pattern(job_type, payloads, options)
-    origin = Origin()
+    origin = _Origin()
     texts: list[str] = []
     try:
         job_type.payload.encode_many(payloads, texts)
@@ -65,6 +104,40 @@ def new_jobs(
 def _keyed(new: NewJob, key: KeyPolicy) -> NewJob:
     found = derive_key(key.template, json.loads(new.payload))
     return new._replace(key=found, key_hash=hash_key(new.service, new.type, found))
+
+
+class _Origin:
+    """The context of the jobs that one call creates."""
+
+    __slots__ = ("_inherited", "_parent", "_request", "_state")
+
+    def __init__(self) -> None:
+        active = trace.get_current_span()
+        job = current_job.get()
+        inherited = None if job is None else job.context
+        #: The request that the jobs continue; None: each job is its own request.
+        self._request = None if inherited is None else inherited.request_id
+        self._state: str | None = None
+        if active is not trace.INVALID_SPAN and (span := active.get_span_context()).is_valid:
+            self._inherited = None
+            self._parent = traceparent(span.trace_id, span.span_id, span.trace_flags)
+            self._state = (span.trace_state.to_header() if span.trace_state else "") or None
+        else:
+            self._inherited = inherited
+            self._parent = random_traceparent(_random.randbytes(24))
+
+    def context(self, job_id: JobId) -> Context:
+        """Return the context of one of the jobs."""
+        return self._inherited or Context(self._request or job_id, self._parent, self._state)
+
+    def contexts(self, ids: Sequence[JobId]) -> Sequence[Context]:
+        """Return the contexts of all of the jobs."""
+        if self._inherited is not None or self._request is not None:
+            return [self.context(JobId(""))] * len(ids)
+        return build_contexts(ids, self._parent, self._state)
+
+
+# -- what the requests of a call share ---------------------------------------------------------
 
 
 def _pattern(job_type: JobType, payloads: Sequence[object], options: CreateOptions) -> NewJob:
@@ -104,7 +177,7 @@ def _make_pattern(job_type: JobType, options: CreateOptions) -> NewJob:
 
 
 def _meant(job_type: JobType, payloads: Sequence[object]) -> str:
-    """Say what an unknown keyword was most likely meant for, if it was not an option at all."""
+    """Return what an unknown keyword was most likely meant for, if it was not an option at all."""
     if job_type.takes_nothing or any(each is not None for each in payloads[:1]):
         return ""
     return (
@@ -114,13 +187,13 @@ def _meant(job_type: JobType, payloads: Sequence[object]) -> str:
 
 
 def _located(
-    error: PayloadInvalid, job_type: JobType, payloads: Sequence[object], place: int
+    error: PayloadInvalid, job_type: JobType, payloads: Sequence[object], index: int
 ) -> PayloadInvalid:
-    """Say whose payload it is, and which of several."""
+    """Return the error with the type's name and, of several payloads, which one it is."""
     name = f"{job_type.service}/{job_type.name}"
     if len(payloads) > 1:
-        return type(error)(f"{name}, item {place + 1:,} of {len(payloads):,}: {error}")
-    if payloads[place] is None:
+        return type(error)(f"{name}, item {index + 1:,} of {len(payloads):,}: {error}")
+    if payloads[index] is None:
         return type(error)(
             f"{name} takes a payload, but no payload was given. "
             f"Write it first: {job_type.name}.create(payload)."

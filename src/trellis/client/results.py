@@ -1,4 +1,7 @@
-"""What creating a job led to: values for `match` from `submit`, typed errors from `create`."""
+"""The result of creating a job: a value for `match` from `submit`, a typed error from `create`.
+
+The engine's answers (`engines.values`) name ids; these carry references and errors.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ class Accepted(Generic[R_co]):
 
 @dataclass(frozen=True, slots=True)
 class Coalesced(Generic[R_co]):
-    """Nothing was stored, because this job already stands for the request."""
+    """Nothing was stored: this earlier job has the same dedupe or idempotency key."""
 
     ref: JobRef[R_co]
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Generic[R_co]):
-    """The job is stored; an older waiting job of its key was skipped for it."""
+    """The job is stored, and an older waiting job of its key was skipped."""
 
     ref: JobRef[R_co]
     #: Id of the skipped job.
@@ -52,7 +55,7 @@ class Rejected:
 
     #: Why, as a stable word.
     reason: Reason
-    #: Id of the job in the way, when there is one.
+    #: Id of the job that prevents it, when there is one.
     existing: str | None
     #: What `create` would have raised.
     error: AdmissionError
@@ -64,7 +67,7 @@ Answer: TypeAlias = Accepted[R] | Coalesced[R] | Replaced[R] | Rejected
 def answer(
     new: NewJob, result: values.CreateResult, refer: Callable[[JobId], JobRef[R]]
 ) -> Answer[R]:
-    """Turn an engine's answer into the caller's."""
+    """Return the caller's answer for the engine's."""
     match result:
         case values.Accepted(job_id):
             return Accepted(refer(job_id))
@@ -73,10 +76,11 @@ def answer(
         case values.Replaced(job_id, skipped):
             return Replaced(refer(job_id), skipped)
         case values.Rejected(reason, existing):
-            return Rejected(reason, existing, _error(new, reason, existing))
+            return Rejected(reason, existing, rejection(new, reason, existing))
 
 
-def _error(new: NewJob, reason: Reason, existing: JobId | None) -> AdmissionError:
+def rejection(new: NewJob, reason: Reason, existing: JobId | None) -> AdmissionError:
+    """Return the error for a job that an engine has rejected."""
     kind, template = _ERRORS[reason]
     what = f"{new.service}/{new.type}"
     text = template.format(

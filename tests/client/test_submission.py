@@ -1,4 +1,4 @@
-"""Single jobs created at the same time: sent together, answered one by one."""
+"""Submission: tries are repeated safely, and single jobs are stored together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,96 @@ from trellis import Accepted, Coalesced, Job, JobRef, Service, State
 from trellis.core.job import JobId, NewJob
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import CreateResult, JobFilter
-from trellis.errors import DiskFull, EngineClosed, OutcomeUnknown, PayloadInvalid
+from trellis.errors import (
+    DiskFull,
+    EngineBusy,
+    EngineClosed,
+    EngineError,
+    EngineUnavailable,
+    OutcomeUnknown,
+    PayloadInvalid,
+)
+
+FOREVER = 1000
+
+
+class TroubledEngine(MemoryEngine):
+    """Raises what it is given, one error per call; only a lost reply comes after storing."""
+
+    def __init__(self, *errors: EngineError, works_first: int = 0) -> None:
+        super().__init__()
+        self.errors = list(errors)
+        self.works_first = works_first
+        self.calls = 0
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+        self.calls += 1
+        if self.calls <= self.works_first or not self.errors:
+            return await super().create(jobs)
+        error = self.errors.pop(0)
+        if isinstance(error, OutcomeUnknown):
+            await super().create(jobs)
+        raise error
+
+
+def job_on(engine: MemoryEngine) -> Job[int, int]:
+    service = Service("shop", "memory://")
+    service.connection._own._shared_engine = engine
+    return service.declare("count", payload=int, result=int)
+
+
+async def stored(engine: MemoryEngine) -> int:
+    return sum((await engine.count(JobFilter(), "state")).groups.values())
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trellis.client.submission._PAUSES", (0, 0, 0))
+
+
+@pytest.mark.parametrize("trouble", [OutcomeUnknown, EngineBusy, EngineUnavailable])
+async def test_a_lost_reply_or_a_busy_engine_makes_one_job(trouble: type[EngineError]) -> None:
+    engine = TroubledEngine(trouble("not now"), trouble("not now either"))
+    ref = await job_on(engine).create(1)
+    assert await stored(engine) == 1
+    assert (await engine.load([JobId(ref.id)])).records[0] is not None
+
+
+async def test_a_lost_reply_to_many_makes_each_job_once() -> None:
+    engine = TroubledEngine(OutcomeUnknown("not now"))
+    refs = await job_on(engine).create_many(range(700))
+    assert (len(refs), await stored(engine)) == (700, 700)
+
+
+@pytest.mark.parametrize("trouble", [DiskFull, EngineClosed])
+async def test_what_will_not_pass_by_itself_is_raised_at_once(trouble: type[EngineError]) -> None:
+    engine = TroubledEngine(trouble("no"))
+    with pytest.raises(trouble):
+        await job_on(engine).create(1)
+    assert engine.calls == 1
+
+
+async def test_an_engine_that_stays_away_is_not_asked_for_ever() -> None:
+    engine = TroubledEngine(*[EngineBusy("not now")] * FOREVER)
+    with pytest.raises(EngineBusy):
+        await job_on(engine).create(1)
+    assert engine.calls == 4
+
+
+async def test_a_doubt_stays_a_doubt_when_later_tries_store_nothing() -> None:
+    engine = TroubledEngine(OutcomeUnknown("who knows"), *[EngineBusy("not now")] * FOREVER)
+    with pytest.raises(OutcomeUnknown) as raised:
+        await job_on(engine).create(1)
+    assert isinstance(raised.value.__cause__, EngineBusy)
+
+
+async def test_a_failure_in_the_middle_of_many_says_how_many_were_accepted() -> None:
+    engine = TroubledEngine(DiskFull("no"), works_first=2)
+    with pytest.raises(DiskFull) as raised:
+        await job_on(engine).create_many(range(2200))
+    assert raised.value.__notes__ == ["2000 of 2200 jobs were accepted."]
+    assert await stored(engine) == 2000
+
 
 UNSTORABLE = 13
 
@@ -57,7 +146,7 @@ async def engine() -> WatchedEngine:
 @pytest.fixture
 def service(engine: WatchedEngine) -> Service:
     service = Service("shop", "memory://")
-    service.connection._own._resident = engine
+    service.connection._own._shared_engine = engine
     return service
 
 
@@ -206,7 +295,7 @@ async def test_an_engine_that_fails_fails_every_caller_and_may_work_again(
 async def test_a_lost_reply_to_a_page_makes_each_job_once(
     engine: WatchedEngine, count: Job[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trellis.client.sending._PAUSES", (0,))
+    monkeypatch.setattr("trellis.client.submission._PAUSES", (0,))
     engine.error = OutcomeUnknown("lost")
     await asyncio.gather(*(count.create(number) for number in range(5)))
     assert await engine.payloads() == list(range(5))
@@ -231,7 +320,7 @@ async def test_closing_waits_for_pages_on_their_way_and_behind_them(
     await engine.called.wait()
     others = [asyncio.create_task(count.create(number)) for number in range(5, 5 + waiting)]
     await asyncio.sleep(0)  # let them begin
-    closing = asyncio.create_task((await service.connection.outbox()).close())
+    closing = asyncio.create_task((await service.connection.batcher()).close())
     for _ in range(5):
         await asyncio.sleep(0)  # let everybody go on who can
     assert not closing.done()
@@ -253,14 +342,14 @@ async def test_closing_sends_what_was_asked_for_first(tmp_path: Path, callers: i
         assert [(await ref.status()).state for ref in refs] == [State.PENDING] * callers
 
 
-async def test_nobody_waits_for_a_carrier_that_was_cancelled(
+async def test_nobody_waits_for_a_sender_that_was_cancelled(
     engine: WatchedEngine, count: Job[int, int]
 ) -> None:
     engine.gate.clear()
     created = [asyncio.create_task(count.create(number)) for number in range(3)]
     await engine.called.wait()
-    (carrier,) = (task for task in asyncio.all_tasks() if task.get_name() == "trellis-outbox")
-    carrier.cancel()
+    (sender,) = (task for task in asyncio.all_tasks() if task.get_name() == "trellis-batch")
+    sender.cancel()
     await asyncio.wait(created)
     assert all(task.cancelled() for task in created)
     engine.gate.set()
