@@ -1,15 +1,11 @@
-"""Creating a job from the command line: through the type of the app, as the program itself would.
-
-Without the app nobody here knows the type. Then the newest job of the type stands for it: its
-queue and policies are used again, so that keys and retries hold as everywhere; a type of which no
-job was ever seen is refused, because a misspelt one would wait for ever.
-"""
+"""Creating a job from the command line; `operations.creation` finds the type and creates it."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,21 +17,16 @@ from trellis.cli.loading import load_services
 from trellis.cli.options import engine_at, resolve_url
 from trellis.cli.place import operator_at
 from trellis.cli.writing import Form, write_json, write_line
-from trellis.client.engine_access import EngineAccess
-from trellis.client.job import Job
 from trellis.client.requests import CreateOptions
-from trellis.client.results import Answer, Coalesced, Rejected
-from trellis.contract.declaration import JobType
 from trellis.contract.project import prepare_project
 from trellis.contract.settings_file import environment
-from trellis.core.job import JobId
 from trellis.core.jsontext import parse_json_text
 from trellis.core.spans import Span, micros
 from trellis.core.states import SUCCEEDED
-from trellis.errors import ConfigurationError, PayloadInvalid, UnknownJobType
+from trellis.engines.port import Engine
+from trellis.errors import ConfigurationError, PayloadInvalid
 from trellis.insight.moments import parse_moment
-from trellis.service import Service
-from trellis.worker.inline import run_inline
+from trellis.operations.creation import Creation, KnownType, create, declared_type, stored_type
 
 
 def enqueue(
@@ -51,16 +42,35 @@ def enqueue(
 ) -> int:
     """Create a job; return the exit code."""
     given = create_options(**options)
-    text = "null" if payload is None else _payload_text(payload)
+    text = None if payload is None else _payload_text(payload)
 
     async def work() -> int:
-        job, place = await _find_job(type_name, app, url)
-        value = _value(job.job_type, text, is_given=payload is not None)
-        answer = await job.submit(value, **given)
+        async with _found(type_name, app, url) as (known, engine, place):
+            if known.template is not None:
+                complain(
+                    f"Without the app, {type_name} is created as {known.template} was; its "
+                    "payload is not checked."
+                )
+            made = await _create(engine, known, text, given)
+        if not made.is_new:
+            complain(f"Nothing new: job {made.job_id} already stands for this.")
         form = Form.QUIET if quiet else Form.JSON if as_json else Form.TABLE
-        return await _tell(_accepted(answer), place, wait, form)
+        return await _tell(made.job_id, place, wait, form)
 
     return asyncio.run(work())
+
+
+async def _create(
+    engine: Engine, known: KnownType, payload: str | None, options: CreateOptions
+) -> Creation:
+    try:
+        return await create(engine, known.job_type, payload, options)
+    except PayloadInvalid as error:
+        if payload is not None:
+            raise
+        raise PayloadInvalid(
+            f"{error} Give it as JSON after the type, as @file, or as - for stdin."
+        ) from error
 
 
 def create_options(
@@ -123,22 +133,6 @@ def _payload_text(written: str) -> str:
     return text
 
 
-def _value(job_type: JobType, text: str, *, is_given: bool) -> object:
-    """Return the payload as the type has it."""
-    if job_type.takes_nothing:
-        return parse_json_text(text)  # anything but null is refused when it is written
-    try:
-        value: object = job_type.payload.decode(text)
-    except PayloadInvalid as error:
-        name = f"{job_type.service}/{job_type.name}"
-        if is_given:
-            raise type(error)(f"{name}: {error}") from error.__cause__
-        raise PayloadInvalid(
-            f"{name} takes a payload. Give it as JSON after the type, as @file, or as - for stdin."
-        ) from error
-    return value
-
-
 def _file_text(path: Path) -> str:
     try:
         return path.read_text()
@@ -159,79 +153,28 @@ def _check_reach(url: str) -> None:
 # -- the type ----------------------------------------------------------------------------------
 
 
-async def _find_job(
+@asynccontextmanager
+async def _found(
     type_name: str, app: Sequence[str], url: str | None
-) -> tuple[Job[Any, Any], str]:
-    """Return the type and where its jobs are kept: by --url, else as its service says."""
+) -> AsyncIterator[tuple[KnownType, Engine, str]]:
+    """Find the type, and the engine of its jobs with its URL: --url, else the service's."""
     prepare_project()
     if not app and not environment().get("TRELLIS_APP"):
         place = resolve_url(url)
         _check_reach(place)
-        return await _as_before(type_name, place), place
-    service, name = _declaring(type_name, load_services(app or None))
+        async with operator_at(place) as jobs:
+            yield await stored_type(jobs.engine, type_name), jobs.engine, place
+        return
+    services = load_services(app or None)
+    found = declared_type(type_name, [each for one in services for each in one.job_types])
+    service = next(one for one in services if found.job_type in one.job_types)
     if url is not None:
         service.connection.point_at(url)
     _check_reach(service.url)
-    return service.find(name), service.url
-
-
-def _declaring(type_name: str, services: Sequence[Service]) -> tuple[Service, str]:
-    """Return the one service that has the type, and the type's own name."""
-    owner, _, name = type_name.rpartition("/")
-    fitting = [
-        service
-        for service in services
-        if not owner or service.name == owner
-        if name in {each.name for each in service.job_types}
-    ]
-    if len(fitting) > 1:
-        names = ", ".join(f"{service.name}/{name}" for service in fitting)
-        raise ConfigurationError(
-            f"{type_name!r} is a type of several services: {names}. Say which."
-        )
-    if not fitting:
-        known = sorted(f"{each.service}/{each.name}" for one in services for each in one.job_types)
-        raise UnknownJobType(
-            f"There is no job type {type_name!r}, but: {', '.join(known) or 'none'}."
-        )
-    return fitting[0], name
-
-
-async def _as_before(type_name: str, url: str) -> Job[Any, Any]:
-    """Return the type as the newest job of it knows it."""
-    service, _, name = type_name.rpartition("/")
-    if not service:
-        raise ConfigurationError(
-            f"Which service has the type {type_name!r}? Name it with --app module:service, "
-            "TRELLIS_APP or app in trellis.toml, or write service/type."
-        )
-    async with operator_at(url) as jobs:
-        page = await jobs.find(service=service, type=name).page(limit=1)
-        loaded = await jobs.engine.load([JobId(job.id) for job in page.jobs])
-    record = next(iter(loaded.records), None)
-    if record is None:
-        raise UnknownJobType(
-            f"No job of {type_name} was ever created here, so nothing is known about the type. "
-            "Name its service with --app module:service."
-        )
-    newest = record.definition
-    job_type = JobType(service, object, object, name=name, queue=newest.queue)
-    job_type.policy = newest.policy
-    complain(
-        f"Without the app, {type_name} is created as {newest.id} was; its payload is not checked."
-    )
-    return Job(job_type, EngineAccess(url), run_inline)
+    yield found, await service.connection.engine(), service.url
 
 
 # -- the answer --------------------------------------------------------------------------------
-
-
-def _accepted(answer: Answer[Any]) -> str:
-    if isinstance(answer, Rejected):
-        raise answer.error
-    if isinstance(answer, Coalesced):
-        complain(f"Nothing new: job {answer.ref.id} already stands for this.")
-    return answer.ref.id
 
 
 async def _tell(job_id: str, url: str, wait: str | None, form: Form) -> int:
