@@ -11,7 +11,7 @@ import pytest
 from tests.worker.faulty import eventually
 from tests.worker.stopped import KINDS, LOCK, WAYS, got, shop
 from trellis import ActiveJob, Cancelled, JobCancelled, Service, State, Stopped, control
-from trellis.client.request import new_job
+from trellis.client.requests import new_job
 from trellis.core.commands import Cancel, Expire, LoseLease
 from trellis.core.job import JobId, JobRecord
 from trellis.core.spans import SECOND
