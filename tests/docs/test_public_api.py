@@ -25,7 +25,7 @@ TRELLIS = """
     Cancelled Coalesced CommandRejected ConfigurationError ConflictPersists Context Declaration
     DiskFull Draining EngineBusy EngineClosed EngineError EngineUnavailable Fail IdempotencyMismatch
     Job JobCancelled JobDead JobEvent JobExpired JobFailed JobLogLine JobNotCompleted JobNotFound
-    JobRef JobReplaced JobStatus KeyBusy KeyUnresolved LockBusy Operator OutcomeUnknown
+    JobRef JobReplaced JobView KeyBusy KeyUnresolved LockBusy Operator OutcomeUnknown
     PayloadInvalid PayloadTooLarge PerKey QueueFull ReadOnlyDatabase Rejected Replaced Retry RetryIn
     SchemaTooNew SchemaTooOld Service Snooze State TransactionOpen TransactionRefused TrellisError
     Unstorable WaitTimeout __version__ connect
