@@ -41,10 +41,10 @@ test-all: $(DEV)
 	@$(BIN)/python -m pytest -n 2 -q --durations=15 tests $(ARGS)
 
 faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--seed x")
-	@$(BIN)/python -m tests.faults $(ARGS)
+	@$(BIN)/python -m tests.harness.faults $(ARGS)
 
 age: $(DEV) ## See that claims stay flat on a large, old PostgreSQL, 30 minutes (ARGS="--hold 60")
-	@$(BIN)/python -m tests.age $(ARGS)
+	@$(BIN)/python -m tests.harness.age $(ARGS)
 
 check: $(DEV) ## Check layout, lint, types, layers, generated docs and sizes
 	@echo "layout: ruff format"

@@ -8,13 +8,13 @@ import timeit
 from pathlib import Path
 
 from bench.floor_sqlite import PAYLOAD
-from trellis.contract.ids import new_job_id
 from trellis.core.commands import Claim, Complete
-from trellis.core.context import fresh_context
+from trellis.core.durations import SECOND, Instant
 from trellis.core.job import Fence, JobRecord, NewJob, SessionId, define
 from trellis.core.lifecycle import Transition, born, decide
 from trellis.core.policy import DEFAULT_POLICY
-from trellis.core.spans import SECOND, Instant
+from trellis.core.trace_context import fresh_context
+from trellis.declaration.ids import new_job_id
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Committed, Demand, WorkerInfo
 

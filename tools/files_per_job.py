@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 import trellis
-from tests.servers.postgres import postgres
+from tests.harness.servers.postgres import postgres
 from trellis import Service
 from trellis.engines import make_engine
 

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import psycopg
 
 from bench.peers import processes
-from tests.servers.address import same_server
-from tests.servers.postgres import postgres
+from tests.harness.servers.address import same_server
+from tests.harness.servers.postgres import postgres
 
 SETTINGS: Final = {
     "fsync": "on",

@@ -28,7 +28,7 @@ from bench.peers.trellis.app import migrate
 from bench.postgres import app, engine, guarantees, working
 from bench.postgres.guarantees import Case
 from bench.programs import ROOT
-from tests.age.filling import add_backlog, add_finished
+from tests.harness.age.filling import add_backlog, add_finished
 
 _DATABASE: Final = "bench"
 _TEMPLATE: Final = "bench_template"

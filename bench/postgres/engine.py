@@ -17,8 +17,8 @@ from bench.peers.trellis.app import Purchase
 from trellis import Job, control
 from trellis.client.requests import new_jobs
 from trellis.core.commands import Complete
+from trellis.core.durations import SECOND
 from trellis.core.job import Fence, JobRecord, SessionId
-from trellis.core.spans import SECOND
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Demand
 from trellis.testing.builders import a_worker

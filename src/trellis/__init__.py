@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from trellis.client.job import Job
     from trellis.client.ref import JobRef
     from trellis.client.results import Accepted, Answer, Coalesced, Rejected, Replaced
-    from trellis.contract.per_key import PerKey
-    from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
-    from trellis.core.context import Context
     from trellis.core.retry import Retry
     from trellis.core.states import State
+    from trellis.core.trace_context import Context
+    from trellis.declaration.handler_exceptions import Cancelled, Fail, RetryIn, Snooze, Stopped
+    from trellis.declaration.per_key import PerKey
     from trellis.errors import (
         AccessDenied,
         AdmissionError,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from trellis.insight.views import JobEvent, JobLogLine, JobView
     from trellis.operations.operator import Operator, connect
     from trellis.service import Declaration, Service
-    from trellis.worker.active import ActiveJob
+    from trellis.worker.active_job import ActiveJob
 
 __version__ = "0.1.0"
 
@@ -69,15 +69,15 @@ _HOMES = {
     "trellis.client.results": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
     "trellis.client.job": ("Job",),
     "trellis.client.ref": ("JobRef",),
-    "trellis.contract.per_key": ("PerKey",),
-    "trellis.contract.raised": ("Cancelled", "Fail", "RetryIn", "Snooze", "Stopped"),
-    "trellis.core.context": ("Context",),
+    "trellis.declaration.per_key": ("PerKey",),
+    "trellis.declaration.handler_exceptions": ("Cancelled", "Fail", "RetryIn", "Snooze", "Stopped"),
+    "trellis.core.trace_context": ("Context",),
     "trellis.core.retry": ("Retry",),
     "trellis.core.states": ("State",),
     "trellis.insight.views": ("JobEvent", "JobLogLine", "JobView"),
     "trellis.operations.operator": ("Operator", "connect"),
     "trellis.service": ("Declaration", "Service"),
-    "trellis.worker.active": ("ActiveJob",),
+    "trellis.worker.active_job": ("ActiveJob",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

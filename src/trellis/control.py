@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from trellis.contract.ids import new_job_id
 from trellis.core.commands import Cancel, Command, Dismiss, ReleaseKey, Replay, Retry
+from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, build_record
 from trellis.core.lifecycle import Refused, Stale, Transition, decide
-from trellis.core.spans import Instant
 from trellis.core.states import LIVE, WAITING, State
+from trellis.declaration.ids import new_job_id
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Accepted,

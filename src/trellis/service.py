@@ -1,33 +1,100 @@
 """A service: declares job types, creates their jobs and runs workers for them.
 
 The one object a program needs. Nothing is opened when it is made; see `client/engine_access.py`.
+
+Blocks that only `async with` can open, and say so to whoever writes `with`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import wraps
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
-from trellis.contract.async_block import async_block
-from trellis.contract.declaration import JobType, declare_handler
-from trellis.contract.home import Home, Lifespan, told_url
-from trellis.contract.including import check_included, import_included
-from trellis.contract.options import DeclareOptions, TypeOptions, check_options, with_defaults
-from trellis.contract.settings import WorkerSettings, worker_settings
-from trellis.contract.settings_file import environment
+from trellis.config import WorkerSettings, environment, worker_settings
+from trellis.core.durations import Span
 from trellis.core.names import check_service
-from trellis.core.spans import Span
-from trellis.engines.urls import shown
+from trellis.declaration.imports import check_included, import_included
+from trellis.declaration.job_type import JobType, declare_handler
+from trellis.declaration.options import DeclareOptions, TypeOptions, check_options, with_defaults
+from trellis.declaration.worker_location import Home, Lifespan, told_url
+from trellis.engines.redaction import shown
 from trellis.errors import ConfigurationError, UnknownJobType
 from trellis.portal import synced
-from trellis.worker.active import ActiveJob
-from trellis.worker.board import Board
-from trellis.worker.inline import run_inline
+from trellis.worker.active_job import ActiveJob
+from trellis.worker.handler_call import run_inline
+from trellis.worker.shared_status import Board
 from trellis.worker.supervisor import Supervisor
+
+BlockParams = ParamSpec("BlockParams")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AsyncBlock(AbstractAsyncContextManager[T_co, bool | None], Generic[T_co]):
+    """What `async with` opens and closes."""
+
+    def __init__(self, inner: AbstractAsyncContextManager[T_co], advice: str) -> None:
+        self._inner = inner
+        self._advice = advice
+
+    async def __aenter__(self) -> T_co:
+        return await self._inner.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # type checkers refuse `with` by themselves
+
+        def __enter__(self) -> NoReturn:
+            raise ConfigurationError(self._advice)
+
+        def __exit__(self, *_: object) -> None:
+            """Be found: Python looks for both before it enters."""
+
+
+def async_block(
+    advice: str,
+) -> Callable[
+    [Callable[BlockParams, AsyncIterator[T_co]]], Callable[BlockParams, AsyncBlock[T_co]]
+]:
+    """Make a block of an async generator; `advice` is the answer to a plain `with`."""
+
+    def decorate(
+        function: Callable[BlockParams, AsyncIterator[T_co]],
+    ) -> Callable[BlockParams, AsyncBlock[T_co]]:
+        make = asynccontextmanager(function)
+
+        @wraps(function)
+        def open_block(
+            *arguments: BlockParams.args, **options: BlockParams.kwargs
+        ) -> AsyncBlock[T_co]:
+            return AsyncBlock(make(*arguments, **options), advice)
+
+        return open_block
+
+    return decorate
+
 
 P = TypeVar("P")
 R = TypeVar("R")

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.servers.fixtures import *  # noqa: F403 - fixtures and a hook, listed there
+from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures and a hook, listed there

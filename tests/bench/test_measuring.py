@@ -14,8 +14,8 @@ from bench.engine_sqlite import completed, new_jobs
 from bench.journal import Journal
 from bench.programs import running
 from trellis.client import submission
+from trellis.core.durations import SECOND
 from trellis.core.job import JobRecord
-from trellis.core.spans import SECOND
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Demand, WorkerInfo
 from trellis.testing.clock import ManualClock

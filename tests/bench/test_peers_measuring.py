@@ -32,8 +32,8 @@ from bench.peers.server import Server
 from bench.peers.sizes import QUICK
 from bench.peers.systems import TRELLIS, Language, System
 from bench.peers.workers import PeerFailed
-from tests.servers.databases import Databases
-from tests.servers.fixtures import GIVEN
+from tests.harness.servers.databases import Databases
+from tests.harness.servers.fixtures import GIVEN
 
 SIZES = replace(QUICK, drain=40, backlog=25, drain_seconds=30.0)
 GHOST = System("Ghost", Language.NODE, "select 0")

@@ -12,21 +12,21 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from trellis import control
-from trellis.core import changes, lifecycle
+from trellis.core import lifecycle, transitions
 from trellis.core.commands import Command, Complete, Fail, FencedCommand, Snooze
+from trellis.core.durations import Instant
 from trellis.core.events import Event, EventKind
 from trellis.core.job import Failure, Fence, JobRecord
 from trellis.core.lifecycle import Refused, Stale, Transition
 from trellis.core.retry import Retry
-from trellis.core.spans import Instant
 from trellis.engines.sql.rows import Row
 from trellis.engines.sqlite import journaling
 from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.values import DueJob
-from trellis.worker import maintenance, supervisor, verdict
+from trellis.worker import maintenance, outcomes, supervisor
 from trellis.worker.attempt import Attempt
-from trellis.worker.board import Running
-from trellis.worker.guardian import aftermath, guardian
+from trellis.worker.guardian import guardian, settle_dead
+from trellis.worker.shared_status import Running
 
 VARIABLE: Final = "DEMO_MUTANT"
 
@@ -46,14 +46,14 @@ def given_up(fence: Fence | None) -> Fail:
 
 
 def forget_a_settlement() -> None:
-    honest = verdict.returned
+    honest = outcomes.returned
 
     def returned(attempt: Attempt, result: object) -> FencedCommand:
         if result == 7 and attempt.record.head.claims == 1:
             return Snooze(attempt.fence, 0, attempt.started_at)
         return honest(attempt, result)
 
-    verdict.returned = returned
+    outcomes.returned = returned
 
 
 def wait_for_nothing() -> None:
@@ -78,18 +78,18 @@ def change_rule(
 
 
 def write_no_dead_letter() -> None:
-    change_rule(changes.failed_dead, changes.failed, EventKind.FAILED)
+    change_rule(transitions.failed_dead, transitions.failed, EventKind.FAILED)
 
 
 def count_no_crash() -> None:
-    change_rule(changes.crash_loop_dead, None)
+    change_rule(transitions.crash_loop_dead, None)
 
 
 def give_up_what_crashed() -> None:
     def judge(_: JobRecord, running: Running, __: frozenset[Fence]) -> FencedCommand:
         return given_up(running.fence)
 
-    setattr(aftermath, "crashed", lambda *_: judge)  # noqa: B010 - whatever it is told
+    setattr(settle_dead, "crashed", lambda *_: judge)  # noqa: B010 - whatever it is told
 
 
 def give_up_what_is_lost() -> None:

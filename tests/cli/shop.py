@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from trellis.core.commands import Fail
+from trellis.core.durations import micros
 from trellis.core.job import Failure, JobRecord, NewJob
 from trellis.core.policy import Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import micros
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Begun, LogLine, Note, Progress, WorkerInfo
 from trellis.testing.builders import a_job, a_keyed_job, complete, fence_of
-from trellis.testing.conformance.steps import IN_TURN, accept_one, settle, start
+from trellis.testing.conformance.helpers import IN_TURN, accept_one, settle, start
 
 #: Clears the screen, colours it, rings, and tries to look like another line.
 NASTY: Final = "boom \x1b[2J\x1b[31m\x07\r\nall is well\x9b1m\u202egnp"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import Run, environment
 from trellis import Service
-from trellis.contract.settings_file import KEYS
+from trellis.config import KEYS
 
 
 def database(folder: Path, jobs: int = 3) -> str:

@@ -11,16 +11,16 @@ from urllib.parse import quote, urlsplit
 import psycopg
 import pytest
 
-from tests.age.filling import add_dead
 from tests.cli.conftest import Run
-from tests.postgres.steps import fresh, with_options
-from tests.postgres.test_sql import BLOCKS
-from tests.servers.databases import Databases
-from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
-from tests.servers.fixtures import GIVEN
-from tests.servers.kept import Line
-from tests.servers.pooler import Pooler
-from tests.servers.postgres import Server
+from tests.engines.postgres.steps import fresh, with_options
+from tests.engines.postgres.test_sql import BLOCKS
+from tests.harness.age.filling import add_dead
+from tests.harness.servers.databases import Databases
+from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from tests.harness.servers.fixtures import GIVEN
+from tests.harness.servers.kept import Line
+from tests.harness.servers.pooler import Pooler
+from tests.harness.servers.postgres import Server
 from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.findings import findings
 from trellis.engines.postgres.probing import Probe

@@ -14,8 +14,7 @@ import pytest
 from tests.cli.conftest import Run, environment
 from trellis import __version__
 from trellis.cli.main import trellis
-from trellis.contract.settings import variable_of
-from trellis.contract.settings_file import KEYS
+from trellis.config import KEYS, variable_of
 
 PROGRAM = """
 import contextlib, io, json, sys

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from tests.cli.conftest import Run, start
-from tests.postgres.steps import PATIENCE, fresh, opened, until_it_works, with_options
-from tests.servers.databases import Databases
-from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from tests.engines.postgres.steps import PATIENCE, fresh, opened, until_it_works, with_options
+from tests.harness.servers.databases import Databases
+from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from trellis.core.durations import SECOND
 from trellis.core.lifecycle import Transition, decide
-from trellis.core.spans import SECOND
 from trellis.engines.postgres import PostgresEngine, schema
 from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.connection import PLAIN, Connection, Link

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.conftest import Run
-from tests.postgres.household import furnish
-from tests.postgres.steps import fresh
-from tests.servers.databases import Databases
-from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
-from trellis.core.spans import SECOND
+from tests.engines.postgres.household import furnish
+from tests.engines.postgres.steps import fresh
+from tests.harness.servers.databases import Databases
+from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from trellis.core.durations import SECOND
 from trellis.engines.sqlite import SqliteEngine
 from trellis.testing.builders import a_worker
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, SecretStr, computed_field
 from typing_extensions import TypedDict
 
 from trellis import ConfigurationError, PayloadInvalid, PayloadTooLarge
-from trellis.contract.codec import codec_for
+from trellis.declaration.codec import codec_for
 
 
 class Order(BaseModel):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trellis import ActiveJob, ConfigurationError, PerKey, Retry, Service
-from trellis.core.spans import micros
+from trellis.core.durations import micros
 from trellis.errors import InvalidName, UnknownJobType
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trellis import ConfigurationError, PerKey, Retry, Service
-from trellis.core.spans import micros
+from trellis.core.durations import micros
 
 
 async def handler(number: int) -> None: ...

@@ -28,10 +28,10 @@ from trellis import (
     Service,
     State,
 )
-from trellis.contract.options import DeclareOptions
 from trellis.core.admission import Reason
+from trellis.core.durations import SECOND
 from trellis.core.job import Definition, JobId
-from trellis.core.spans import SECOND
+from trellis.declaration.options import DeclareOptions
 from trellis.engines.values import JobFilter, QueueSettings
 
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")

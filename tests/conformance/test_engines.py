@@ -16,7 +16,7 @@ from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.testing import ManualClock, conformance
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
-from trellis.testing.conformance.guests import Guest
+from trellis.testing.conformance.caller_transaction import Guest
 
 ENGINES: Final = ("memory", "sqlite")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trellis.core.spans import SECOND
+from trellis.core.durations import SECOND
 from trellis.engines.clock import Clock
 from trellis.testing import ManualClock
 from trellis.testing.clock import START

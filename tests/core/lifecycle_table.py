@@ -1,8 +1,8 @@
 """The lifecycle as DESIGN §4 states it, written down by hand a second time.
 
-Nothing here is derived from `trellis.core.rules`. Each line: the command, the states it acts on,
-what must be true (`not` before a word negates it), the state it leads to, the event, and what it
-does to the head besides. Lines exclude each other, so their order means nothing.
+Nothing here is derived from `trellis.core.lifecycle`. Each line: the command, the states it acts
+on, what must be true (`not` before a word negates it), the state it leads to, the event, and what
+it does to the head besides. Lines exclude each other, so their order means nothing.
 """
 
 from __future__ import annotations

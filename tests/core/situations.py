@@ -28,10 +28,10 @@ from trellis.core.commands import (
     Skip,
     Snooze,
 )
+from trellis.core.durations import SECOND, Instant
 from trellis.core.job import Failure, Fence, JobId, JobRecord, SessionId, first_head
 from trellis.core.policy import KeyPolicy, OnLost, OnShutdown, Policy
 from trellis.core.retry import Retry as RetryPolicy
-from trellis.core.spans import SECOND, Instant
 from trellis.core.states import WAITING, State
 from trellis.testing.builders import a_definition
 

@@ -23,11 +23,11 @@ from trellis.core.commands import (
     Skip,
     Snooze,
 )
+from trellis.core.durations import SECOND, Micros, micros
 from trellis.core.job import Failure, Fence, Head, JobId, SessionId
 from trellis.core.policy import Hold, KeyPolicy, OnLost, OnShutdown, Policy, Retention, WhenFull
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.core.retry import Shape
-from trellis.core.spans import SECOND, Micros, micros
 
 HOUR: Final = micros("1h")
 spans = st.integers(0, 48 * HOUR)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from trellis.core.durations import SECOND
 from trellis.core.events import Event, EventKind
 from trellis.core.fold import evolve, fold
 from trellis.core.job import NewJob, define
 from trellis.core.lifecycle import born, first_run_at
-from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.testing.builders import a_fence, a_job, a_record
 from trellis.testing.clock import START

@@ -20,14 +20,13 @@ from tests.core.situations import (
     jobs,
     situations,
 )
-from trellis.core.changes import Case
 from trellis.core.commands import Command, FencedCommand
 from trellis.core.fold import evolve
 from trellis.core.job import Fence, Head
-from trellis.core.lifecycle import Refused, Stale, Transition, decide
+from trellis.core.lifecycle import RULES, Refused, Rule, Stale, Transition, decide
 from trellis.core.rule_docs import render_markdown
-from trellis.core.rules import RULES, Rule
 from trellis.core.states import State
+from trellis.core.transitions import Case
 
 COMMANDS: Final[tuple[type[Command], ...]] = get_args(Command)
 FENCED: Final[tuple[type[Command], ...]] = get_args(FencedCommand)

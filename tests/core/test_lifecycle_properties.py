@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.strategies import Step, policies, spans, steps
-from trellis.core.agenda import keep_until
 from trellis.core.events import Event
 from trellis.core.fold import fold
 from trellis.core.job import Head, JobRecord, define
 from trellis.core.lifecycle import Transition, born, decide, first_run_at
 from trellis.core.policy import Policy
 from trellis.core.states import ENDED, FINAL, State
+from trellis.core.timers import keep_until
 from trellis.testing.builders import a_job
 from trellis.testing.clock import START
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from tests.core.strategies import policies
+from trellis.core.durations import micros
 from trellis.core.policy import (
     DEFAULT_POLICY,
     KeyPolicy,
@@ -18,7 +19,6 @@ from trellis.core.policy import (
     encode_policy,
 )
 from trellis.core.retry import Retry
-from trellis.core.spans import micros
 from trellis.core.states import ENDED, State
 from trellis.errors import ConfigurationError
 

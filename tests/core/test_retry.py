@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.strategies import retries
+from trellis.core.durations import SECOND, micros
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND, micros
 from trellis.errors import ConfigurationError
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.core.situations import NOW, OURS, jobs, orders
 from trellis.core.commands import Cancel, Expire, Fail, LoseLease, Release
-from trellis.core.holding import slot_effect
 from trellis.core.job import Failure, JobRecord
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.policy import Hold, KeyPolicy, Policy
+from trellis.core.slots import slot_effect
 from trellis.core.states import ENDED, WAITING, State
 
 

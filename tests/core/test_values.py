@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 import trellis
-from trellis.core.changes import Case, build_case
 from trellis.core.commands import Complete, build_complete
-from trellis.core.context import Context, build_context, build_contexts
 from trellis.core.events import Event, build_event
 from trellis.core.job import (
     NOTHING_SPECIAL,
@@ -34,15 +32,17 @@ from trellis.core.job import (
     vary,
 )
 from trellis.core.states import State
+from trellis.core.trace_context import Context, build_context, build_contexts
+from trellis.core.transitions import Case, build_case
 from trellis.testing.builders import a_context, a_job, a_job_id
 
 SOURCE = Path(trellis.__file__).parent
 #: The modules that define values of the hot path.
 BUILDERS = {
     "control.py",
-    "core/changes.py",
+    "core/transitions.py",
     "core/commands.py",
-    "core/context.py",
+    "core/trace_context.py",
     "core/events.py",
     "core/job.py",
     "core/lifecycle.py",

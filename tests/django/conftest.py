@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.django.project import Project, Steps, on_postgres, on_sqlite
-from tests.postgres.steps import fresh
-from tests.servers.databases import Databases
-from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from tests.engines.postgres.steps import fresh
+from tests.harness.servers.databases import Databases
+from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
 
 _STARTS = {
     "sqlite": ("-m", "tests.django.manage", "trellis"),

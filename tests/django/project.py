@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from tests.servers.address import Address
+from tests.harness.servers.address import Address
 
 ROOT = Path(__file__).parents[2]
 _PATIENCE = 90

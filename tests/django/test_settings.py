@@ -122,7 +122,8 @@ def test_an_address_elsewhere_comes_before_the_database(tmp_path: Path) -> None:
 
 def test_programs_without_django_do_not_load_it() -> None:
     code = (
-        "import sys, trellis.cli.main, trellis.cli.child, trellis.testing, trellis.worker.inline; "
+        "import sys, trellis.cli.main, trellis.cli.child, trellis.testing; "
+        "import trellis.worker.handler_call; "
         "from trellis.cli.loading import load_services; "
         "load_services(['tests.django.shop.service:app']); "
         "print([name for name in sys.modules if name.startswith('django')])"

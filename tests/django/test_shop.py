@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.django.project import Project, Steps
-from tests.servers.address import Address
+from tests.harness.servers.address import Address
 
 pytestmark = pytest.mark.on_postgres(16)
 on_postgres = pytest.mark.parametrize("project", ["postgresql"], indirect=True)

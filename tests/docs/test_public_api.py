@@ -27,8 +27,8 @@ TRELLIS = """
     Job JobCancelled JobDead JobEvent JobExpired JobFailed JobLogLine JobNotCompleted JobNotFound
     JobRef JobReplaced JobView KeyBusy KeyUnresolved LockBusy Operator OutcomeUnknown
     PayloadInvalid PayloadTooLarge PerKey QueueFull ReadOnlyDatabase Rejected Replaced Retry RetryIn
-    SchemaTooNew SchemaTooOld Service Snooze State TransactionOpen TransactionRefused TrellisError
-    Unstorable WaitTimeout __version__ connect
+    SchemaTooNew SchemaTooOld Service Snooze State Stopped TransactionOpen TransactionRefused
+    TrellisError Unstorable WaitTimeout __version__ connect
 """
 TESTING = """
     CreatedJob HandlerFailed HandlerMissing JobsLeft ManualClock Sandbox SandboxError SandboxStuck

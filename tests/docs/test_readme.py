@@ -103,11 +103,8 @@ def test_every_promise_names_tests_that_exist() -> None:
         assert [str(place) for place in places if not (ROOT / place).is_file()] == []
 
 
-def test_the_reading_order_counts_its_lines_about_right() -> None:
+def test_the_architecture_page_names_files_that_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
-    items = re.findall(r"^\d\. (.*) \((\d+) lines\)$", text, re.MULTILINE)
-    assert len(items) == 4
-    for item, count in items:
-        files = [name.removeprefix("src/trellis/") for name in re.findall(r"`([\w/]+\.py)`", item)]
-        lines = sum(len((ROOT / "src/trellis" / file).read_text().splitlines()) for file in files)
-        assert lines == pytest.approx(int(count), rel=0.15), item
+    files = re.findall(r"`(?:src/trellis/)?([\w/]+\.py)`", text)
+    assert files
+    assert [file for file in files if not (ROOT / "src/trellis" / file).is_file()] == []

@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from tests.faults import campaign, test_campaign
 from tests.harness import ROOT
+from tests.harness.faults import campaign, test_campaign
 from tests.harness.warden import marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trellis import ConfigurationError, State
-from trellis.core.spans import SECOND
+from trellis.core.durations import SECOND
 from trellis.engines.values import JobFilter
 from trellis.insight.filters import WORDS, Moment, make_filter, parse_filters
 from trellis.testing.clock import START

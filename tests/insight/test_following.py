@@ -14,7 +14,7 @@ from trellis.engines.values import Loaded, LogLine, Note, Topic
 from trellis.errors import EngineClosed, EngineUnavailable, JobNotFound
 from trellis.insight.following import Follower
 from trellis.testing.builders import a_job, a_job_id, complete, fence_of
-from trellis.testing.conformance.steps import a_session, accept, accept_one, settle, start
+from trellis.testing.conformance.helpers import a_session, accept, accept_one, settle, start
 
 
 class Interrupted(MemoryEngine):

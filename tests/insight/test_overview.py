@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from trellis.core.commands import Cancel, Fail
+from trellis.core.durations import to_datetime
 from trellis.core.job import Failure
-from trellis.core.spans import to_datetime
 from trellis.engines.port import Engine
 from trellis.engines.values import QueueSettings
 from trellis.insight.overview import overview
 from trellis.operations.queues import list_queues
 from trellis.testing.builders import a_job, a_job_id, fence_of
-from trellis.testing.conformance.steps import a_session, accept, settle, start
+from trellis.testing.conformance.helpers import a_session, accept, settle, start
 
 BOOM = Failure("exception", "boom")
 

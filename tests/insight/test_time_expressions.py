@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from trellis import ConfigurationError
-from trellis.core.spans import SECOND
+from trellis.core.durations import SECOND
 from trellis.insight.moments import parse_moment, roughly
 
 NOW = datetime(2030, 1, 31, 22, 30, tzinfo=UTC)

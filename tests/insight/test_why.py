@@ -6,17 +6,17 @@ import json
 from dataclasses import replace
 
 from trellis.core.commands import Cancel, Fail, LoseLease, Snooze
+from trellis.core.durations import SECOND, micros
 from trellis.core.job import Failure, JobRecord, NewJob, SessionId
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND, micros
 from trellis.core.states import State
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import Begun, Note, QueueSettings, WorkerInfo
 from trellis.insight.why import Why, explain
 from trellis.testing.builders import a_job, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import IN_TURN, accept_one, claim_one, settle, start, the
+from trellis.testing.conformance.helpers import IN_TURN, accept_one, claim_one, settle, start, the
 
 BOOM = Failure("exception", "ValueError: boom.\nand more")
 

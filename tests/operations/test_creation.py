@@ -12,7 +12,7 @@ from trellis.errors import ConfigurationError, UnknownJobType
 from trellis.operations.creation import create, declared_type, stored_type
 from trellis.testing.builders import a_job, a_keyed_job
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import accept_one
+from trellis.testing.conformance.helpers import accept_one
 
 shop = Service("shop", "memory://")
 sync = shop.declare("sync", payload=dict[str, int], result=str, queue="syncs")

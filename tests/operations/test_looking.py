@@ -12,16 +12,16 @@ import pytest
 import trellis
 from trellis import AmbiguousId, ConfigurationError, JobNotFound, Operator, State
 from trellis.core.commands import Fail
+from trellis.core.durations import SECOND
 from trellis.core.job import Failure, JobId
 from trellis.core.policy import Policy
-from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.engines.values import Item, LogLine, Note, NoteBody, Progress
 from trellis.errors import DatabaseMissing, EngineClosed, WaitTimeout
 from trellis.insight.views import as_json
 from trellis.testing.builders import a_job, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import a_session, accept, accept_one, settle, start
+from trellis.testing.conformance.helpers import a_session, accept, accept_one, settle, start
 
 
 async def test_looking_where_nothing_is_creates_nothing(tmp_path: Path) -> None:

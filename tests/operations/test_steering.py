@@ -8,10 +8,10 @@ import pytest
 
 from trellis import KeyBusy, Operator, State
 from trellis.core.commands import Fail, LoseLease
+from trellis.core.durations import micros
 from trellis.core.job import Failure, JobId, JobRecord
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import micros
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand, WorkerInfo
 from trellis.errors import (
@@ -22,7 +22,7 @@ from trellis.errors import (
     WorkerNotFound,
 )
 from trellis.testing.builders import a_demand, a_job, a_job_id, a_keyed_job, complete, fence_of
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
     accept,

@@ -9,8 +9,8 @@ from typing import Any
 from tests.worker.faulty import eventually
 from tests.worker.stopped import LOCK, got, shop
 from trellis import State
+from trellis.core.durations import SECOND
 from trellis.core.job import JobId
-from trellis.core.spans import SECOND
 from trellis.engines.values import WorkerInfo
 
 

@@ -12,15 +12,15 @@ import pytest
 from tests.worker.faulty import FaultyEngine, eventually
 from trellis import Job, PerKey, Retry, Service, State
 from trellis.client.requests import new_job
-from trellis.contract.options import TypeOptions
-from trellis.contract.settings import WorkerSettings
+from trellis.config import WorkerSettings
+from trellis.core.durations import SECOND
 from trellis.core.events import EventKind
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import SECOND
+from trellis.declaration.options import TypeOptions
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand, JobFilter, WorkerInfo
+from trellis.worker.clock import uptime
 from trellis.worker.supervisor import Supervisor
-from trellis.worker.uptime import uptime
 
 QUICKLY = WorkerSettings().with_options(lease="300ms", poll="20ms", grace="5s")
 SOON = Retry.fixed("1ms")

@@ -20,13 +20,13 @@ import pytest
 
 from tests.worker.waiting_times import Stall, Stranded, Work, Worker, stranded
 from trellis import ActiveJob, Service
-from trellis.contract.settings import WorkerSettings
+from trellis.config import WorkerSettings
+from trellis.core.durations import SECOND
 from trellis.core.events import EventKind
 from trellis.core.job import JobId, SessionId
-from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
+from trellis.worker.demand import BATCH, Planner
 from trellis.worker.local_type import LocalType
-from trellis.worker.planner import BATCH, Planner
 
 SLOTS: Final = 2
 QUICK: Final = ("quick", 0.0)

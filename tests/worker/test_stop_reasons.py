@@ -13,8 +13,8 @@ from tests.worker.stopped import KINDS, LOCK, WAYS, got, shop
 from trellis import ActiveJob, Cancelled, JobCancelled, Service, State, Stopped, control
 from trellis.client.requests import new_job
 from trellis.core.commands import Cancel, Expire, LoseLease
+from trellis.core.durations import SECOND
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.engines.values import WorkerInfo
 from trellis.testing.builders import fence_of

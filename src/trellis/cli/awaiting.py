@@ -9,9 +9,9 @@ from trellis.cli.escaping import safe_json, visible
 from trellis.cli.exits import FAILED, OK, TIMED_OUT, complain
 from trellis.cli.place import operate
 from trellis.cli.writing import write_json, write_line
-from trellis.contract import given
-from trellis.core.spans import SECOND
+from trellis.core.durations import SECOND
 from trellis.core.states import SUCCEEDED
+from trellis.declaration import checks
 from trellis.errors import WaitTimeout
 from trellis.insight.views import JobView, as_json
 from trellis.operations.operator import Operator
@@ -44,7 +44,7 @@ def exit_code(ended: Sequence[JobView], asked: int) -> int:
 async def wait_for_each(jobs: Operator, ids: Sequence[str], patience: str | None) -> list[JobView]:
     """Return those that end within the time that all have together, telling how each ended."""
     loop = asyncio.get_running_loop()
-    until = None if patience is None else loop.time() + given.span("timeout", patience) / SECOND
+    until = None if patience is None else loop.time() + checks.span("timeout", patience) / SECOND
     ended = []
     for job_id in ids:
         left = None if until is None else max(until - loop.time(), 0)

@@ -21,7 +21,7 @@ from trellis.cli.spoken import counted
 from trellis.cli.tables import write_table
 from trellis.cli.terminal import progress_bar
 from trellis.cli.writing import Form, write_each, write_json, write_line
-from trellis.core.spans import to_datetime
+from trellis.core.durations import to_datetime
 from trellis.insight.filters import Filters
 from trellis.insight.views import JobView, as_json
 from trellis.operations.bulk import Progress, Tally

@@ -24,11 +24,10 @@ from trellis.cli.orders import Orders
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
 from trellis.worker import interpreter
-from trellis.worker.board import Board
-from trellis.worker.guardian.link import Link, Parting
+from trellis.worker.guardian.channel import Link, Parting
 from trellis.worker.guardian.stacks import answer_with_stacks
-from trellis.worker.log import current_log
-from trellis.worker.reports import log_fields
+from trellis.worker.log import current_log, log_fields
+from trellis.worker.shared_status import Board
 from trellis.worker.supervisor import Supervisor
 
 _logger = logging.getLogger("trellis.worker")

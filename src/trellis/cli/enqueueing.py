@@ -18,11 +18,11 @@ from trellis.cli.options import engine_at, resolve_url
 from trellis.cli.place import operator_at
 from trellis.cli.writing import Form, write_json, write_line
 from trellis.client.requests import CreateOptions
-from trellis.contract.project import prepare_project
-from trellis.contract.settings_file import environment
-from trellis.core.jsontext import parse_json_text
-from trellis.core.spans import Span, micros
+from trellis.config import environment
+from trellis.core.durations import Span, micros
+from trellis.core.json_text import parse_json_text
 from trellis.core.states import SUCCEEDED
+from trellis.declaration.imports import prepare_project
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, PayloadInvalid
 from trellis.insight.moments import parse_moment

@@ -13,10 +13,9 @@ import click
 
 from trellis.cli import log_lines
 from trellis.cli.orders import Orders
-from trellis.contract.settings import WorkerSettings, worker_settings
-from trellis.contract.settings_file import environment
+from trellis.config import WorkerSettings, environment, worker_settings
 from trellis.worker.guardian.guardian import Guardian
-from trellis.worker.guardian.relay import Relay
+from trellis.worker.guardian.stderr_relay import Relay
 
 
 def run_guardian(

@@ -11,7 +11,7 @@ from trellis.cli.place import operate
 from trellis.cli.spoken import counted
 from trellis.cli.tables import write_table
 from trellis.cli.writing import write_json, write_line
-from trellis.core.spans import to_datetime
+from trellis.core.durations import to_datetime
 from trellis.core.states import LIVE
 from trellis.insight.views import JobView, KeyView, as_json
 from trellis.operations.operator import Operator

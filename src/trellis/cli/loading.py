@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from trellis.contract.project import prepare_project
-from trellis.contract.settings_file import Setting, sources
+from trellis.config import Setting, sources
+from trellis.declaration.imports import prepare_project
 from trellis.errors import ConfigurationError, TrellisError, UnknownService
 from trellis.service import Service
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from trellis.cli.writing import Form
-from trellis.contract.settings import DEFAULT_URL
+from trellis.config import DEFAULT_URL
 
 if TYPE_CHECKING:
     from trellis.engines.port import Engine
@@ -95,8 +95,8 @@ def only_state(filters: Filters, state: str) -> None:
 
 def resolve_url(url: str | None) -> str:
     """Return the URL to use."""
-    from trellis.contract.project import prepare_project  # noqa: PLC0415 - loaded when asked for
-    from trellis.contract.settings_file import environment  # noqa: PLC0415 - as above
+    from trellis.config import environment  # noqa: PLC0415 - as above
+    from trellis.declaration.imports import prepare_project  # noqa: PLC0415 - loaded when asked for
 
     if url is None:
         prepare_project()

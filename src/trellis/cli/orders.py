@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trellis.cli.log_lines import LogFormat
-from trellis.contract.settings import WorkerSettings
+from trellis.config import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)

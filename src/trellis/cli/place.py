@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from trellis.cli.options import resolve_url
-from trellis.contract.settings_file import sources
+from trellis.config import sources
 from trellis.errors import ConfigurationError
 from trellis.operations.operator import Operator, connect
 

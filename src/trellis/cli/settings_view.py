@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from trellis.contract.settings import WorkerSettings, variable_of
-from trellis.contract.settings_file import environment, sources, unknown_variables
+from trellis.config import WorkerSettings, environment, sources, unknown_variables, variable_of
 
 #: What is no setting of a worker process, with its default.
 _BESIDE: Final = {"app": None, "log_format": "text", "log_level": "info"}

@@ -15,7 +15,7 @@ from trellis.cli.place import operate
 from trellis.cli.spoken import clock_time
 from trellis.cli.terminal import output
 from trellis.cli.writing import write_json
-from trellis.core.spans import Instant, to_datetime, to_instant
+from trellis.core.durations import Instant, to_datetime, to_instant
 from trellis.core.states import ENDED
 from trellis.insight.moments import roughly
 from trellis.insight.views import JobEvent, JobView, OutcomeView, ProgressView, as_json

@@ -15,9 +15,9 @@ from trellis.cli.spoken import briefly, listed, state_cell
 from trellis.cli.tables import Cell, Column, make_table
 from trellis.cli.terminal import is_lively, output
 from trellis.cli.writing import write_json
-from trellis.contract import given
-from trellis.core.spans import SECOND
+from trellis.core.durations import SECOND
 from trellis.core.states import State
+from trellis.declaration import checks
 from trellis.insight.overview import TOLD, Overview, RunningJob, overview
 from trellis.insight.views import as_json
 from trellis.operations.operator import Operator
@@ -30,7 +30,7 @@ def show_top(url: str | None, interval: str, *, once: bool, machine: bool) -> No
     """Show what is going on until interrupted, or once."""
     # A bare number counts seconds, as for `watch`.
     asked = int(interval) if interval.isdecimal() else interval
-    pause = given.positive_span("--interval", asked) / SECOND
+    pause = checks.positive_span("--interval", asked) / SECOND
     console = output()
     is_live = is_lively(console)
 

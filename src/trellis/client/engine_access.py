@@ -22,9 +22,8 @@ from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from trellis.client.submission import Batcher
-from trellis.contract.home import within_reach
-from trellis.contract.settings import DEFAULT_URL
-from trellis.contract.settings_file import environment, sources
+from trellis.config import DEFAULT_URL, environment, sources
+from trellis.declaration.worker_location import within_reach
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError

@@ -21,9 +21,9 @@ from trellis.client.submission import (
     store_one_sync,
     store_sync,
 )
-from trellis.contract.declaration import JobType
-from trellis.contract.options import check_options
 from trellis.core.job import JobId, NewJob
+from trellis.declaration.job_type import JobType
+from trellis.declaration.options import check_options
 from trellis.engines import values
 from trellis.engines.values import CreateResult
 from trellis.errors import AdmissionError, CalledDirectly

@@ -16,11 +16,11 @@ from typing import Any, Final, Generic, TypeVar
 from trellis import control
 from trellis.client.engine_access import EngineAccess, current_override
 from trellis.client.transactions import actual_connection, not_committed, refuse_while_open
-from trellis.contract import given
-from trellis.contract.declaration import JobType
+from trellis.core.durations import SECOND, Span, in_words, micros
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import SECOND, Span, in_words, micros
 from trellis.core.states import SUCCEEDED, State
+from trellis.declaration import checks
+from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import Outcome
 from trellis.errors import (
@@ -84,7 +84,7 @@ class JobRef(Generic[R_co]):
         without one, and `WaitTimeout` if it has not ended in time; the job itself goes on. While
         the engine is away the wait goes on; it resumes when the engine is back.
         """
-        seconds = None if timeout is None else given.span("timeout", timeout) / SECOND
+        seconds = None if timeout is None else checks.span("timeout", timeout) / SECOND
         try:
             async with asyncio.timeout(seconds) as limit:
                 record = await self._until_ended()

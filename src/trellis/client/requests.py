@@ -19,18 +19,18 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
-from trellis.contract import given
-from trellis.contract.ambient import current_job
-from trellis.contract.declaration import JobType
-from trellis.contract.ids import new_job_id, new_job_ids
-from trellis.contract.options import check_options
 from trellis.core.admission import check_new_job
-from trellis.core.context import Context, build_contexts, random_traceparent, traceparent
+from trellis.core.durations import Instant, Micros, Span
 from trellis.core.job import JobId, NewJob, vary
-from trellis.core.jsontext import dump_json
+from trellis.core.json_text import dump_json
 from trellis.core.keys import derive_key, hash_key
 from trellis.core.policy import KeyPolicy
-from trellis.core.spans import Instant, Micros, Span
+from trellis.core.trace_context import Context, build_contexts, random_traceparent, traceparent
+from trellis.declaration import checks
+from trellis.declaration.current_job import current_job
+from trellis.declaration.ids import new_job_id, new_job_ids
+from trellis.declaration.job_type import JobType
+from trellis.declaration.options import check_options
 from trellis.errors import ConfigurationError, PayloadInvalid
 
 
@@ -163,7 +163,7 @@ def _make_pattern(job_type: JobType, options: CreateOptions) -> NewJob:
         payload="",
         policy=job_type.policy,
         context=Context("", ""),
-        priority=given.whole_number("priority", options.get("priority", 0)),
+        priority=checks.whole_number("priority", options.get("priority", 0)),
         run_at=run_at,
         delay=delay,
         deadline_at=deadline_at,
@@ -204,23 +204,23 @@ def _located(
 def _start(at: datetime | None, delay: Span | None) -> tuple[Instant | None, Micros]:
     if at is not None and delay is not None:
         raise ConfigurationError("Give at= or delay=, not both: each says when the job may start.")
-    return None if at is None else given.moment("at", at), _delay(delay)
+    return None if at is None else checks.moment("at", at), _delay(delay)
 
 
 def _delay(asked: Span | None) -> Micros:
-    return 0 if asked is None else given.span("delay", asked)
+    return 0 if asked is None else checks.span("delay", asked)
 
 
 def _deadline(
     job_type: JobType, asked: Span | datetime | None
 ) -> tuple[Instant | None, Micros | None]:
     if isinstance(asked, datetime):
-        return given.moment("deadline", asked), None
-    return None, job_type.deadline if asked is None else given.span("deadline", asked)
+        return checks.moment("deadline", asked), None
+    return None, job_type.deadline if asked is None else checks.span("deadline", asked)
 
 
 def _text(name: str, asked: str | None, example: str) -> str | None:
-    return None if asked is None else given.text(name, asked, example)
+    return None if asked is None else checks.text(name, asked, example)
 
 
 def _tags(tags: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
+from trellis.core.durations import Instant, Micros
 from trellis.core.job import Failure, Fence, JobId
-from trellis.core.spans import Instant, Micros
 
 #: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
 _make: Final = tuple.__new__

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from trellis.core.durations import Instant
 from trellis.core.job import Fence, Head
-from trellis.core.spans import Instant
 from trellis.core.states import State
 
 JsonValue: TypeAlias = (

@@ -13,10 +13,10 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, NewType
 
-from trellis.core.context import Context
+from trellis.core.durations import Instant, Micros
 from trellis.core.policy import Policy
-from trellis.core.spans import Instant, Micros
 from trellis.core.states import State
+from trellis.core.trace_context import Context
 
 #: The public id of a job: a ULID, made by the client, so that a repeated call is the same job.
 JobId = NewType("JobId", str)

@@ -2,20 +2,202 @@
 
 The value is a `Transition` (the event, the new head, and what they were decided against), or the
 reason why there is none. An engine commits transitions; it never makes them.
+
+The one table of the lifecycle: which command does what in which state.
+
+`RULES` is read from top to bottom; the first rule whose command, state and condition fit decides.
+What no rule allows is refused. `docs/lifecycle.md` is generated from this table. A rule's change
+(in `changes.py`) builds the next head and says what the event must carry so that `fold` can build
+the same head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from trellis.core.changes import Change, build_case
-from trellis.core.commands import FENCED, Command
+from trellis.core import transitions as to
+from trellis.core.commands import (
+    FENCED,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Crash,
+    Dismiss,
+    Expire,
+    Fail,
+    LoseLease,
+    Release,
+    ReleaseKey,
+    Replay,
+    Retry,
+    Skip,
+    Snooze,
+)
+from trellis.core.durations import Instant
 from trellis.core.events import Event, EventKind, build_event
 from trellis.core.job import Definition, Head, JobRecord, NewJob, first_head
-from trellis.core.rules import RULES
-from trellis.core.spans import Instant
-from trellis.core.states import State
+from trellis.core.states import LIVE, WAITING, State
+from trellis.core.transitions import Case, Change, build_case
+
+C = TypeVar("C", bound=Command)
+AnyCase: TypeAlias = Case[Any]
+
+
+class When(NamedTuple):
+    """A condition: in words for people, as a function for the machine."""
+
+    words: str
+    holds: Callable[[AnyCase], bool]
+
+    def __and__(self, other: When) -> When:
+        """Both must hold."""
+        one, two = self.holds, other.holds
+        return When(f"{self.words}, {other.words}", lambda case: one(case) and two(case))
+
+
+class Rule(NamedTuple, Generic[C]):
+    """One line of the table."""
+
+    command: type[C]
+    sources: frozenset[State]
+    when: When | None
+    target: State
+    event: EventKind
+    change: Callable[[Case[C]], Change]
+
+
+# -- conditions --------------------------------------------------------------------------------
+
+
+def _attempts_left(case: AnyCase) -> bool:
+    return case.head.attempt < case.definition.policy.retry.attempts
+
+
+def _expired(case: AnyCase) -> bool:
+    deadline = case.definition.deadline_at
+    return deadline is not None and deadline <= case.now
+
+
+def _requeued(case: Case[Release]) -> bool:
+    return not case.command.begun or case.definition.policy.on_shutdown == "requeue"
+
+
+def _on_lost(policy: str) -> When:
+    return When(f"on_lost={policy}", lambda case: to.on_lost(case) == policy)
+
+
+DUE: Final = When(
+    "due, deadline not passed (and: queue open, type known, slot held)",
+    lambda case: case.head.run_at <= case.now and not _expired(case),
+)
+CLEAN: Final = When("no item errors", lambda case: case.command.item_errors == 0)
+PARTIAL: Final = When("some item errors", lambda case: case.command.item_errors > 0)
+ASKED: Final = When("cancel was asked", lambda case: case.head.asked_at is not None)
+STOPPED: Final = When(
+    "cancel was asked, or the handler raised Cancelled",
+    lambda case: case.command.cancelled or case.head.asked_at is not None,
+)
+RETRYABLE: Final = When("retryable", lambda case: case.command.retryable)
+HOPELESS: Final = When("not retryable", lambda case: not case.command.retryable)
+LEFT: Final = When("attempts left", _attempts_left)
+NONE_LEFT: Final = When("none left", lambda case: not _attempts_left(case))
+LETTERS: Final = When("dead letters on", lambda case: case.definition.policy.dead_letters)
+NO_LETTERS: Final = When("dead letters off", lambda case: not case.definition.policy.dead_letters)
+REQUEUED: Final = When("on_shutdown=requeue, or the handler had not begun", _requeued)
+SHUT_DOWN: Final = When("on_shutdown=fail", lambda case: not _requeued(case))
+UNBEGUN: Final = When("the handler had not begun", lambda case: not case.command.begun)
+SHARED: Final = When(
+    "other jobs were in the process", lambda case: case.command.begun and not case.command.alone
+)
+ALONE: Final = When("alone", lambda case: case.command.begun and case.command.alone)
+LOOPING: Final = When(
+    "crashes + 1 ≥ max_crashes",
+    lambda case: case.head.crashes + 1 >= case.definition.policy.max_crashes,
+)
+BLOCKED: Final = When("the attempt blocks its key", lambda case: case.head.blocked)
+BLOCKS: Final = _on_lost("block") & When("not blocked yet", lambda case: not case.head.blocked)
+FORCED: Final = When(
+    "forced (an operator, or the grace has passed)", lambda case: case.command.force
+)
+ASKS: Final = When(
+    "cooperative, not asked before",
+    lambda case: not case.command.force and case.head.asked_at is None,
+)
+PASSED: Final = When("deadline ≤ now", _expired)
+UNCLAIMED: Final = When("never claimed", lambda case: case.head.claims == 0)
+
+# -- the table ---------------------------------------------------------------------------------
+
+_S, _E = State, EventKind
+_ACTIVE: Final = frozenset({_S.ACTIVE})
+_FAILED: Final = frozenset({_S.FAILED})
+_DEAD: Final = frozenset({_S.DEAD})
+_PENDING: Final = frozenset({_S.PENDING})
+
+
+def _lost(command: type[C], *also: When) -> tuple[Rule[Any], ...]:
+    """What a lost attempt leads to, by the type's `on_lost`; three commands share it."""
+
+    def when(*parts: When) -> When:
+        every = (*also, *parts)
+        first = every[0]
+        for part in every[1:]:
+            first = first & part
+        return first
+
+    again = _on_lost("retry")
+    spent, fail, stale = again & NONE_LEFT, _on_lost("fail"), _on_lost("stale")
+    return (
+        Rule(command, _ACTIVE, when(again, LEFT), _S.RETRY, _E.RETRY, to.lost_retry),
+        Rule(command, _ACTIVE, when(spent, LETTERS), _S.DEAD, _E.DEAD, to.lost_dead),
+        Rule(command, _ACTIVE, when(spent, NO_LETTERS), _S.FAILED, _E.FAILED, to.lost_failed),
+        Rule(command, _ACTIVE, when(fail), _S.FAILED, _E.FAILED, to.lost_failed),
+        Rule(command, _ACTIVE, when(stale), _S.STALE, _E.STALE, to.lost_stale),
+        Rule(command, _ACTIVE, when(BLOCKS), _S.ACTIVE, _E.BLOCKED, to.blocked),
+    )
+
+
+_SPENT: Final = RETRYABLE & NONE_LEFT
+_LOOP: Final = ALONE & LOOPING
+
+RULES: Final[tuple[Rule[Any], ...]] = (
+    Rule(Claim, WAITING, DUE, _S.ACTIVE, _E.STARTED, to.started),
+    Rule(Complete, _ACTIVE, CLEAN, _S.COMPLETED, _E.COMPLETED, to.completed),
+    Rule(
+        Complete, _ACTIVE, PARTIAL, _S.COMPLETED_WITH_ERRORS, _E.COMPLETED, to.completed_with_errors
+    ),
+    Rule(Fail, _ACTIVE, STOPPED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Fail, _ACTIVE, RETRYABLE & LEFT, _S.RETRY, _E.RETRY, to.failed_retry),
+    Rule(Fail, _ACTIVE, _SPENT & LETTERS, _S.DEAD, _E.DEAD, to.failed_dead),
+    Rule(Fail, _ACTIVE, _SPENT & NO_LETTERS, _S.FAILED, _E.FAILED, to.failed),
+    Rule(Fail, _ACTIVE, HOPELESS, _S.FAILED, _E.FAILED, to.failed),
+    Rule(Snooze, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Snooze, _ACTIVE, None, _S.RETRY, _E.RETRY, to.snoozed),
+    Rule(Release, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Release, _ACTIVE, REQUEUED, _S.RETRY, _E.RETRY, to.released),
+    Rule(Release, _ACTIVE, SHUT_DOWN, _S.FAILED, _E.FAILED, to.shut_down),
+    Rule(LoseLease, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    *_lost(LoseLease),
+    Rule(Crash, _ACTIVE, ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Crash, _ACTIVE, UNBEGUN, _S.RETRY, _E.RETRY, to.released),
+    Rule(Crash, _ACTIVE, SHARED, _S.RETRY, _E.RETRY, to.suspected),
+    Rule(Crash, _ACTIVE, _LOOP & LETTERS, _S.DEAD, _E.DEAD, to.crash_loop_dead),
+    Rule(Crash, _ACTIVE, _LOOP & NO_LETTERS, _S.FAILED, _E.FAILED, to.crash_loop_failed),
+    *_lost(Crash, ALONE),
+    Rule(ReleaseKey, _ACTIVE, BLOCKED & ASKED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    *_lost(ReleaseKey, BLOCKED)[:4],
+    Rule(Cancel, WAITING, None, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Cancel, _ACTIVE, FORCED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
+    Rule(Cancel, _ACTIVE, ASKS, _S.ACTIVE, _E.CANCEL_REQUESTED, to.asked),
+    Rule(Expire, LIVE, PASSED, _S.EXPIRED, _E.EXPIRED, to.expired),
+    Rule(Skip, _PENDING, UNCLAIMED, _S.SKIPPED, _E.SKIPPED, to.skipped),
+    Rule(Retry, _FAILED, None, _S.PENDING, _E.RETRIED, to.revived),
+    Rule(Replay, _DEAD, None, _S.PENDING, _E.RETRIED, to.revived),
+    Rule(Dismiss, _DEAD, None, _S.DISMISSED, _E.DISMISSED, to.dismissed),
+)
+
 
 #: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
 _make: Final = tuple.__new__

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
+from trellis.core.durations import Micros, micros
 from trellis.core.retry import Retry
-from trellis.core.spans import Micros, micros
 from trellis.core.states import State
 from trellis.errors import ConfigurationError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from trellis.core.spans import Micros, Span, micros
+from trellis.core.durations import Micros, Span, micros
 from trellis.errors import ConfigurationError
 
 Shape = Literal["list", "fixed", "quadratic", "exponential"]

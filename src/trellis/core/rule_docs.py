@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from trellis.core.commands import FENCED
-from trellis.core.rules import RULES, Rule
+from trellis.core.lifecycle import RULES, Rule
 from trellis.core.states import ENDED, FINAL, WAITING, State
 
 _HEADER: Final = """\
 # Lifecycle
 
-Generated from `src/trellis/core/rules.py` by `make docs`; do not edit.
+Generated from `src/trellis/core/lifecycle.py` by `make docs`; do not edit.
 
 One function, `decide`, reads this table from top to bottom: the first line whose command, state and
 condition fit decides what happens. A command that no line allows is refused. Commands marked † are

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final, Protocol
 
-from trellis.core.spans import Instant
+from trellis.core.durations import Instant
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 

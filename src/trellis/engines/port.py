@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Protocol
 
+from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant, Micros
 from trellis.engines.values import (
     Activity,
     Capabilities,

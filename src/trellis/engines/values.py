@@ -2,6 +2,10 @@
 
 Expected results are values of these types; exceptions (`trellis.errors.EngineError`) mean that the
 engine itself could not work.
+
+How a text is looked for in an error: one meaning for every engine.
+
+What every engine asks of a lock's name.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, assert_never
 
 from trellis.core.admission import Admit, Coalesce, Decision, Reason, Reject, Repeat, Replace
+from trellis.core.durations import Instant, Micros, micros
 from trellis.core.job import Failure, Fence, JobId, JobRecord, NewJob, SessionId
-from trellis.core.spans import Instant, Micros, micros
 from trellis.core.states import State
+from trellis.errors import ConfigurationError
 
 #: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
 _make: Final = tuple.__new__
@@ -432,3 +437,37 @@ class Health(NamedTuple):
     durability: str
     facts: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
+
+
+def mentions(error: Failure | None, text: str) -> bool:
+    """Tell whether the error's code or message contains this text, in any case.
+
+    >>> mentions(Failure("timeout", "Took 100% of its time."), "100%")
+    True
+    """
+    if error is None:
+        return False
+    wanted = text.casefold()
+    return wanted in error.code.casefold() or wanted in error.message.casefold()
+
+
+def error_code(error: Failure | None) -> str:
+    """Return the code under which errors are counted; "" if there is no error."""
+    return "" if error is None else error.code
+
+
+MAX_NAME_LENGTH: Final = 512
+
+
+def check_lock_name(name: str) -> str:
+    """Refuse a name that not every engine can store; return it otherwise."""
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise ConfigurationError(
+            f"The name of a lock must be a text of 1 to {MAX_NAME_LENGTH} characters."
+        )
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name):
+        raise ConfigurationError(
+            "The name of a lock contains U+0000 or a lone surrogate, which not every engine can "
+            "store. Remove it."
+        )
+    return name

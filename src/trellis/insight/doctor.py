@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from trellis.contract.settings import WorkerSettings
+from trellis.config import WorkerSettings
 from trellis.core.fold import fold
 from trellis.core.job import JobId, JobRecord
 from trellis.engines.port import Engine

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
-from trellis.contract import given
-from trellis.core.spans import Instant, Span, micros, to_datetime, to_instant
+from trellis.core.durations import Instant, Span, micros, to_datetime, to_instant
 from trellis.core.states import State
+from trellis.declaration import checks
 from trellis.engines.values import JobFilter
 from trellis.errors import ConfigurationError
 from trellis.insight.moments import parse_moment
@@ -100,12 +100,12 @@ def make_filter(now: Instant, **filters: Unpack[Filters]) -> JobFilter:
         types=types,
         queues=_listed(filters.get("queue")),
         states=tuple(_state(word) for word in _listed(filters.get("state"))),
-        key=None if key is None else given.text("key", key, "eu"),
+        key=None if key is None else checks.text("key", key, "eu"),
         tags=tuple(sorted(filters.get("tag", {}).items())),
         created_from=_moment("since", filters.get("since"), now),
         created_before=_moment("until", filters.get("until"), now),
-        id_prefix=None if start is None else given.text("id", start, "01JC").upper(),
-        error_contains=None if error is None else given.text("error", error, "timeout"),
+        id_prefix=None if start is None else checks.text("id", start, "01JC").upper(),
+        error_contains=None if error is None else checks.text("error", error, "timeout"),
     )
 
 
@@ -149,7 +149,7 @@ def _moment(word: Literal["since", "until"], asked: Moment | None, now: Instant)
         case None:
             return None
         case datetime():
-            return given.moment(word, asked)
+            return checks.moment(word, asked)
         case str():
             return to_instant(parse_moment(asked, to_datetime(now), "past"))
         case int() | float() | timedelta():

@@ -19,10 +19,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from trellis.contract.declaration import JobType
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import LIVE
+from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import LogEntry
 from trellis.errors import EngineClosed, EngineError, EngineUnavailable, no_such_job

@@ -10,7 +10,7 @@ import re
 from datetime import datetime, time, timedelta, tzinfo
 from typing import Final, Literal
 
-from trellis.core.spans import SECOND, Micros, micros
+from trellis.core.durations import SECOND, Micros, micros
 from trellis.errors import ConfigurationError
 
 _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from trellis.core.spans import to_datetime
+from trellis.core.durations import to_datetime
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
 from trellis.engines.values import CrossCounts, JobFilter

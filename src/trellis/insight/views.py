@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from trellis.contract.masking import mask_value, masked
+from trellis.core.durations import Instant, to_datetime
 from trellis.core.events import Event, EventKind
 from trellis.core.job import Failure, JobRecord
-from trellis.core.spans import Instant, to_datetime
 from trellis.core.states import State
+from trellis.declaration.secrets import mask_value, masked
 from trellis.engines.values import (
     Activity,
     KeyStatus,

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from trellis.core.durations import Instant, to_instant
 from trellis.core.job import JobRecord
-from trellis.core.spans import Instant, to_instant
 from trellis.core.states import SUCCEEDED, WAITING, State
 from trellis.engines.port import Engine
 from trellis.engines.values import Activity, JobFilter, KeyStatus, QueueSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from trellis.core.durations import Instant
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import Instant
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, Page

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from trellis.client.requests import CreateOptions, new_job
 from trellis.client.results import rejection
 from trellis.client.submission import send
-from trellis.contract.declaration import JobType
-from trellis.core.jsontext import parse_json_text
+from trellis.core.json_text import parse_json_text
+from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, Rejected, Replaced
 from trellis.errors import ConfigurationError, PayloadInvalid, UnknownJobType

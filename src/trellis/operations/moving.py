@@ -12,8 +12,17 @@ from typing import Final, NamedTuple
 
 from trellis import failpoints
 from trellis.core.states import WAITING, State
-from trellis.engines.moving import Busy, CanReceive, CanSend, Clash, Receiver, Seal, Sender, refusal
 from trellis.engines.port import Engine
+from trellis.engines.transfer import (
+    Busy,
+    CanReceive,
+    CanSend,
+    Clash,
+    Receiver,
+    Seal,
+    Sender,
+    refusal,
+)
 from trellis.engines.values import JobFilter
 from trellis.errors import CapabilityMissing, MoveRefused
 

@@ -13,12 +13,11 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from trellis import control
-from trellis.contract import given
-from trellis.contract.settings import DEFAULT_URL
-from trellis.contract.settings_file import environment
+from trellis.config import DEFAULT_URL, environment
+from trellis.core.durations import SECOND, Span, in_words, micros
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import SECOND, Span, in_words, micros
 from trellis.core.states import ENDED
+from trellis.declaration import checks
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 from trellis.engines.values import GroupBy, Health
@@ -187,7 +186,7 @@ class Operator:
         if record.head.state in ENDED:  # however little time is left
             return job_view(record)
         limit = asyncio.timeout(
-            None if timeout is None else given.span("timeout", timeout) / SECOND
+            None if timeout is None else checks.span("timeout", timeout) / SECOND
         )
         try:
             async with limit:

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Final, Literal
 
 from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry
-from trellis.core.rules import RULES
-from trellis.core.spans import to_datetime
+from trellis.core.durations import to_datetime
+from trellis.core.lifecycle import RULES
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
 from trellis.insight.views import JobView, job_view

@@ -15,28 +15,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trellis.testing.builders import a_context, a_job, a_worker, complete
     from trellis.testing.clock import ManualClock
-    from trellis.testing.sandbox_errors import (
+    from trellis.testing.sandboxes.errors import (
         HandlerFailed,
         HandlerMissing,
         JobsLeft,
         SandboxError,
         SandboxStuck,
     )
-    from trellis.testing.sandbox_jobs import CreatedJob
-    from trellis.testing.sandboxing import Sandbox, sandbox
+    from trellis.testing.sandboxes.jobs import CreatedJob
+    from trellis.testing.sandboxes.sandbox import Sandbox, sandbox
 
 _HOMES = {
     "trellis.testing.builders": ("a_context", "a_job", "a_worker", "complete"),
     "trellis.testing.clock": ("ManualClock",),
-    "trellis.testing.sandbox_errors": (
+    "trellis.testing.sandboxes.errors": (
         "HandlerFailed",
         "HandlerMissing",
         "JobsLeft",
         "SandboxError",
         "SandboxStuck",
     ),
-    "trellis.testing.sandbox_jobs": ("CreatedJob",),
-    "trellis.testing.sandboxing": ("Sandbox", "sandbox"),
+    "trellis.testing.sandboxes.jobs": ("CreatedJob",),
+    "trellis.testing.sandboxes.sandbox": ("Sandbox", "sandbox"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

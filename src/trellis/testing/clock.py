@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trellis.core.spans import SECOND, Instant, Micros, Span, micros
+from trellis.core.durations import SECOND, Instant, Micros, Span, micros
 
 #: 2030-01-01T00:00:00Z.
 START: Final[Instant] = 1_893_456_000 * SECOND

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from trellis.testing.sandboxing import Sandbox
+    from trellis.testing.sandboxes.sandbox import Sandbox
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def trellis_sandbox() -> Iterator[Sandbox]:
     Run what was created with `run_all` (or `run_all_sync` in a plain test), look at it with
     `created`, make attempts fail with `fail_next`, let time pass with `advance`.
     """
-    from trellis.testing.sandboxing import sandbox  # noqa: PLC0415 - loaded when asked for
+    from trellis.testing.sandboxes.sandbox import sandbox  # noqa: PLC0415 - loaded when asked for
 
     with sandbox() as box:
         yield box

@@ -2,6 +2,12 @@
 
 An attempt is stopped at most once per reason, and only while its handler runs; whoever stops it
 says why, because the reason decides what is recorded.
+
+Every attempt this process holds, from claim to stored settlement: what a renewal must name.
+
+An attempt leaves only when its settlement is stored (or refused), so a claim that is still ours is
+never called unknown by our own renewals. Only the worker's loop changes the roster; the lease
+thread takes copies, which the interpreter makes in one step.
 """
 
 from __future__ import annotations
@@ -11,8 +17,8 @@ from collections.abc import Callable
 from enum import Enum
 from math import inf
 
-from trellis.core.job import Fence, JobRecord
-from trellis.core.spans import SECOND, Instant
+from trellis.core.durations import SECOND, Instant
+from trellis.core.job import Fence, JobRecord, SessionId
 from trellis.worker.local_type import LocalType
 
 
@@ -134,3 +140,26 @@ class Attempt:
         """
         if self.stop_reason is None:
             self.stop_reason = Stop.OVER
+
+
+class Roster:
+    """The attempts of one worker process."""
+
+    def __init__(self) -> None:
+        #: Claimed and not settled.
+        self.held: dict[Fence, Attempt] = {}
+        #: Handler called and not ended.
+        self.running: dict[Fence, Attempt] = {}
+        #: Ended from outside, and their handlers have stopped since: what they held is free.
+        self.stopped: list[Fence] = []
+
+    def has_stopped(self, attempt: Attempt) -> None:
+        """Have the engine told that an ended attempt's handler does not run (any more).
+
+        It may have held a key, and any handler may have held locks.
+        """
+        self.stopped.append(attempt.fence)
+
+    def fences(self, session: SessionId) -> tuple[Fence, ...]:
+        """Return what is held under this session; safe from any thread."""
+        return tuple(fence for fence in tuple(self.held) if fence.session == session)

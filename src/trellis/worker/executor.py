@@ -17,19 +17,17 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from trellis.contract.home import Home
 from trellis.core.commands import FENCED, FencedCommand, Release
+from trellis.declaration.worker_location import Home
 from trellis.errors import PayloadInvalid
-from trellis.worker import copies, verdict
-from trellis.worker.active import Surroundings
-from trellis.worker.attempt import Attempt, Stop
-from trellis.worker.board import Board
-from trellis.worker.calling import HandlerThreads, arguments, bind, enter, first_step, go_on
-from trellis.worker.engine_time import EngineTime
-from trellis.worker.isolation.running import Isolation
-from trellis.worker.isolation.solitude import Solitude
+from trellis.worker import copies, outcomes
+from trellis.worker.active_job import Surroundings
+from trellis.worker.attempt import Attempt, Roster, Stop
+from trellis.worker.clock import EngineTime
+from trellis.worker.handler_call import HandlerThreads, arguments, bind, enter, first_step, go_on
+from trellis.worker.isolation.runner import Isolation, Solitude
 from trellis.worker.log import JobLog
-from trellis.worker.roster import Roster
+from trellis.worker.shared_status import Board
 
 #: Handlers that never wait give the loop its turn after this long.
 _TURN: Final = 0.005
@@ -301,8 +299,8 @@ class Executor:
         if self._is_copy:
             copies.end(error)
         if attempt.stop_reason is not None and isinstance(error, asyncio.CancelledError):
-            return verdict.stopped(attempt, attempt.stop_reason, ended=True)
-        return verdict.raised(attempt, error)
+            return outcomes.stopped(attempt, attempt.stop_reason, ended=True)
+        return outcomes.raised(attempt, error)
 
     def _call(self, attempt: Attempt) -> FencedCommand | Work:
         """Call the handler; one that never waits has ended when this returns, without a task."""
@@ -311,7 +309,7 @@ class Executor:
         try:
             payload = kind.decode(definition.payload)
         except PayloadInvalid as error:
-            return verdict.failed_for_good(attempt, error.code, str(error))
+            return outcomes.failed_for_good(attempt, error.code, str(error))
         context = self._context.copy()
         log = JobLog(attempt, self._surroundings.notes)
         if not kind.is_async:
@@ -322,7 +320,7 @@ class Executor:
         try:
             waits_for = context.run(first_step, work, log)
         except StopIteration as end:
-            return verdict.returned(attempt, end.value)
+            return outcomes.returned(attempt, end.value)
         return _returned(attempt, go_on(work, context, waits_for))
 
     async def _call_apart(self, attempt: Attempt, number: int) -> FencedCommand | None:
@@ -359,7 +357,7 @@ class Executor:
                     continue  # a leftover of another handler; this one runs on
                 if self.guarded and attempt.stop_reason is Stop.SHUTDOWN:
                     continue  # the guardian hands it back once it has really stopped
-                command = verdict.stopped(attempt, attempt.stop_reason, ended=future.done())
+                command = outcomes.stopped(attempt, attempt.stop_reason, ended=future.done())
                 if command is not None and not attempt.closed:
                     attempt.closed = True
                     self._settle(attempt, command)
@@ -367,4 +365,4 @@ class Executor:
 
 
 async def _returned(attempt: Attempt, result: Awaitable[Any]) -> FencedCommand:
-    return verdict.returned(attempt, await result)
+    return outcomes.returned(attempt, await result)

@@ -15,18 +15,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from trellis.core.durations import SECOND, Micros
 from trellis.core.job import JobRecord
-from trellis.core.spans import SECOND, Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand
 from trellis.errors import EngineUnavailable
-from trellis.worker.attempt import Attempt
-from trellis.worker.engine_time import EngineTime
+from trellis.worker.attempt import Attempt, Roster
+from trellis.worker.clock import EngineTime, uptime
+from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
-from trellis.worker.planner import Planner
-from trellis.worker.roster import Roster
-from trellis.worker.sessions import SessionHolder
-from trellis.worker.uptime import uptime
+from trellis.worker.session import SessionHolder
 
 _PATIENCE: Final = (0.1, 0.3, 1.0, 2.0)
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography

@@ -15,17 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from trellis.core.durations import SECOND, Micros
 from trellis.core.job import SessionId
-from trellis.core.spans import SECOND, Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
-from trellis.worker.board import Board
-from trellis.worker.leader import LEADER
-from trellis.worker.pulse import Pulse
-from trellis.worker.roster import Roster
-from trellis.worker.sessions import SessionHolder
-from trellis.worker.uptime import uptime
+from trellis.worker.attempt import Roster
+from trellis.worker.clock import uptime
+from trellis.worker.maintenance import LEADER
+from trellis.worker.session import Pulse, SessionHolder
+from trellis.worker.shared_status import Board
 
 _RETRY: Final = 1.0
 _FAREWELL: Final = 0.5

@@ -6,6 +6,8 @@ that think they lead do a thing once.
 
 A process judges others, be it a session or a silent attempt, only after its own renewals have
 succeeded for one full lease without a gap, so that an outage of the engine costs nobody a job.
+
+The lock that the worker holds which does the upkeep for all.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from trellis import control
-from trellis.core.agenda import overdue
 from trellis.core.commands import Command, Fail, LoseLease
+from trellis.core.durations import SECOND, Instant, Micros
 from trellis.core.job import Fence, JobRecord
-from trellis.core.spans import SECOND, Instant, Micros
+from trellis.core.timers import overdue
 from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineUnavailable
-from trellis.worker.leader import LEADER
-from trellis.worker.pulse import Pulse
-from trellis.worker.sessions import SessionHolder
+from trellis.worker.session import Pulse, SessionHolder
+
+LEADER: Final = "trellis/leader"
+
 
 _LIMIT: Final = 500
 _PRUNE_EVERY: Final = 60.0

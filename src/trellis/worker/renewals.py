@@ -2,6 +2,11 @@
 
 A handler is stopped only by the engine's word, never by a silence. A claim the engine knows and we
 do not is a lost reply: it is handed back once no claim of ours can still bring it.
+
+Reading the heads of running attempts: which were cancelled, which were ended otherwise.
+
+Once a second this passes cancels on sooner than the next renewal does. And it tells apart, for a
+renewal that only reports an attempt as lost, a forced cancel from every other end.
 """
 
 from __future__ import annotations
@@ -9,23 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
 
 from trellis.core.commands import Release
+from trellis.core.durations import Micros
 from trellis.core.job import Fence, JobRecord, SessionId
-from trellis.core.spans import Micros
+from trellis.core.states import State
+from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
-from trellis.errors import EngineError
-from trellis.worker.attempt import Attempt, Stop
-from trellis.worker.cancels import CancelWatch
-from trellis.worker.engine_time import EngineTime
+from trellis.errors import EngineError, EngineUnavailable
+from trellis.worker.attempt import Attempt, Roster, Stop
+from trellis.worker.clock import EngineTime, uptime
+from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher
-from trellis.worker.planner import Planner
-from trellis.worker.roster import Roster
-from trellis.worker.sessions import SessionHolder
+from trellis.worker.session import SessionHolder
 from trellis.worker.settler import Settler
-from trellis.worker.uptime import uptime
 
 _logger = logging.getLogger(__name__)
 
@@ -146,3 +152,51 @@ class Renewals:
                 self._time.learn(session.now, sent)
                 self._fetcher.nudge()
                 return
+
+
+_EVERY: Final = 1.0
+_PAGE: Final = 500
+#: A lost attempt is stopped at the latest after this long, whether its head could be read or not.
+_PATIENCE: Final = 1.0
+
+
+class CancelWatch:
+    """Looks once a second at the heads of attempts that have been running for a second."""
+
+    def __init__(self, engine: Engine, roster: Roster) -> None:
+        self._engine = engine
+        self._roster = roster
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            begun_before = time.monotonic() - _EVERY
+            running = [
+                attempt
+                for attempt in self._roster.running.values()
+                if attempt.began < begun_before and attempt.stop_reason is None
+            ]
+            with suppress(EngineUnavailable):
+                await self._look(running)
+
+    async def stop_lost(self, attempts: Sequence[Attempt]) -> None:
+        """Stop attempts that are over in the engine; let those know that a cancel ended."""
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._look(attempts)
+        for attempt in attempts:
+            attempt.stop(Stop.LOST)
+
+    async def _look(self, attempts: Sequence[Attempt]) -> None:
+        for start in range(0, len(attempts), _PAGE):
+            page = attempts[start : start + _PAGE]
+            loaded = await self._engine.load([each.record.definition.id for each in page])
+            for attempt, record in zip(page, loaded.records, strict=True):
+                head = None if record is None else record.head
+                if head is not None and (
+                    head.asked_at is not None or head.state is State.CANCELLED
+                ):
+                    attempt.asked = True
+                if head is None or head.fence != attempt.fence:
+                    attempt.stop(Stop.LOST)

@@ -18,17 +18,16 @@ from typing import Final, TypeAlias
 from trellis import control
 from trellis.control import Applied, Contended, Result
 from trellis.core.commands import Complete, FencedCommand
+from trellis.core.durations import SECOND
 from trellis.core.lifecycle import Stale
-from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.errors import EngineError, PayloadInvalid, Unstorable
-from trellis.worker import verdict
-from trellis.worker.attempt import Attempt
-from trellis.worker.engine_time import EngineTime
+from trellis.worker import outcomes
+from trellis.worker.attempt import Attempt, Roster
+from trellis.worker.clock import EngineTime
+from trellis.worker.log import report
 from trellis.worker.notes import NoteWriter
-from trellis.worker.reports import report
-from trellis.worker.roster import Roster
 
 _MOST: Final = 500
 _PATIENCE: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
@@ -149,7 +148,7 @@ class Settler:
         ((attempt, command),) = batch
         if isinstance(error, _ABOUT_THE_VALUES) and not _is_unstorable(command):
             message = f"The outcome could not be stored: {type(error).__name__}: {error}"
-            failed = verdict.failed_for_good(attempt, "unstorable", message)
+            failed = outcomes.failed_for_good(attempt, "unstorable", message)
             await self._settle([(attempt, failed)], tries)
         else:
             await self._hand_back(attempt, command, error)
@@ -159,7 +158,7 @@ class Settler:
             "The outcome of job %s cannot be stored, so its attempt is handed back: %s: %s",
             attempt.record.definition.id, type(error).__name__, error,
         )  # fmt: skip
-        returned = verdict.not_stored(attempt, _LATER, ended=command.stopped)
+        returned = outcomes.not_stored(attempt, _LATER, ended=command.stopped)
         try:
             await self._commit([(attempt, returned)])
         except Exception as failure:  # noqa: BLE001 - it stays in the roster until this succeeds

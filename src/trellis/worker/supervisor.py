@@ -15,35 +15,31 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from trellis.contract.declaration import JobType
-from trellis.contract.home import Home
-from trellis.contract.settings import WorkerSettings
-from trellis.core.spans import SECOND
+from trellis.config import WorkerSettings
+from trellis.core.durations import SECOND
 from trellis.core.states import State
+from trellis.declaration.job_type import JobType
+from trellis.declaration.worker_location import Home
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
-from trellis.worker.active import Surroundings
-from trellis.worker.attempt import Stop
-from trellis.worker.board import Board
-from trellis.worker.cancels import CancelWatch
-from trellis.worker.engine_time import EngineTime
+from trellis.worker.active_job import Surroundings
+from trellis.worker.attempt import Roster, Stop
+from trellis.worker.clock import EngineTime, uptime
+from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher
-from trellis.worker.isolation.running import check_isolation
+from trellis.worker.isolation.runner import check_isolation
 from trellis.worker.lease import LeaseKeeper
-from trellis.worker.lock_desk import EngineLocks
+from trellis.worker.local_type import choose
+from trellis.worker.locks import EngineLocks
 from trellis.worker.log import log_capture
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
-from trellis.worker.planner import Planner
-from trellis.worker.pulse import Pulse
-from trellis.worker.renewals import Renewals
-from trellis.worker.roster import Roster
-from trellis.worker.selection import choose
-from trellis.worker.sessions import SessionHolder, describe_worker
+from trellis.worker.renewals import CancelWatch, Renewals
+from trellis.worker.session import Pulse, SessionHolder, describe_worker
 from trellis.worker.settler import Settler
+from trellis.worker.shared_status import Board
 from trellis.worker.sweeper import Sweeper
-from trellis.worker.uptime import uptime
 
 #: How long stopped handlers and the last settlements may take after the grace.
 _LAST_MOMENT: Final = 2.0

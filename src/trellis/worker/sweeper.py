@@ -11,13 +11,12 @@ import time
 from typing import Final
 
 from trellis.engines.values import Begun
-from trellis.worker.attempt import Attempt, Stop
-from trellis.worker.board import Board
+from trellis.worker.attempt import Attempt, Roster, Stop
 from trellis.worker.executor import Executor
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.notes import NoteWriter
-from trellis.worker.pulse import Pulse
-from trellis.worker.roster import Roster
+from trellis.worker.session import Pulse
+from trellis.worker.shared_status import Board
 
 _TICK: Final = 0.1
 _BEGUN_AFTER: Final = 0.25

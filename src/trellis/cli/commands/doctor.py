@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from trellis.cli.options import debug_option, engine_at, json_option, resolve_url, url_option
-from trellis.engines.urls import shown
+from trellis.engines.redaction import shown
 
 if TYPE_CHECKING:
     from trellis.insight.doctor import Diagnosis
@@ -45,8 +45,7 @@ def command(*, url: str | None, as_json: bool, quick: bool) -> None:
 
 async def _examine(url: str, *, journals: bool) -> Diagnosis:
     from trellis.cli.terminal import progress_bar  # noqa: PLC0415 - loaded when asked for
-    from trellis.contract.settings import worker_settings  # noqa: PLC0415 - as above
-    from trellis.contract.settings_file import environment  # noqa: PLC0415 - as above
+    from trellis.config import environment, worker_settings  # noqa: PLC0415 - as above
     from trellis.insight.doctor import diagnose  # noqa: PLC0415 - as above
 
     engine = engine_at(url, create=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from trellis.cli.options import debug_option, engine_at, resolve_url, url_option
-from trellis.engines.urls import shown
+from trellis.engines.redaction import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

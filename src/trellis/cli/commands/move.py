@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from trellis.cli.options import debug_option, engine_at, json_option
-from trellis.engines.urls import shown
+from trellis.engines.redaction import shown
 
 if TYPE_CHECKING:
     from trellis.operations.moving import Moved

@@ -21,9 +21,9 @@ from trellis.cli.demo.jobs import (
 from trellis.cli.demo.stage import GRACE, LEASE, Runner, Stage
 from trellis.cli.demo.telling import Seen
 from trellis.client.ref import JobRef
+from trellis.core.durations import SECOND
 from trellis.core.events import Event, EventKind
 from trellis.core.job import JobId
-from trellis.core.spans import SECOND
 from trellis.errors import JobDead
 
 _FRAMES: Final = 12

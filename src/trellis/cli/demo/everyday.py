@@ -23,8 +23,8 @@ from trellis.cli.demo.jobs import (
 from trellis.cli.demo.stage import Stage
 from trellis.cli.demo.telling import Seen
 from trellis.client.ref import JobRef
+from trellis.core.durations import SECOND, micros
 from trellis.core.events import Event, EventKind
-from trellis.core.spans import SECOND, micros
 from trellis.engines.values import JobFilter
 from trellis.errors import JobDead
 

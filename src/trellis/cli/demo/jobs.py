@@ -15,10 +15,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from trellis.contract.per_key import PerKey
 from trellis.core.retry import Retry
+from trellis.declaration.per_key import PerKey
 from trellis.service import Service
-from trellis.worker.active import ActiveJob
+from trellis.worker.active_job import ActiveJob
 
 app: Final = Service("demo")
 

@@ -11,7 +11,7 @@ from typing import Any
 from trellis.cli.demo.programme import BURST, JOURNALS, SCENES, Scene
 from trellis.cli.demo.stage import Stage, StageFright
 from trellis.cli.demo.telling import Finding, Seen, Teller
-from trellis.contract.settings import WorkerSettings
+from trellis.config import WorkerSettings
 from trellis.errors import ConfigurationError, TrellisError
 from trellis.insight.doctor import diagnose
 

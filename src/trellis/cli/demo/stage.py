@@ -26,7 +26,7 @@ from trellis.core.events import Event, EventKind
 from trellis.core.job import JobId, JobRecord, SessionId
 from trellis.engines.port import Engine
 from trellis.errors import TrellisError
-from trellis.worker.guardian.process import is_stopped
+from trellis.worker.guardian.proc_info import is_stopped
 
 LEASE: Final = 3
 GRACE: Final = 1

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Container, Sequence
 
 from trellis.core.admission import check_new_job
 from trellis.core.commands import Claim
-from trellis.core.holding import may_run_on
+from trellis.core.durations import Instant, Micros
 from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
-from trellis.core.spans import Instant, Micros
+from trellis.core.slots import may_run_on
 from trellis.core.states import ENDED, WAITING, State
 from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.hints import Hints

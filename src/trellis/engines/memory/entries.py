@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trellis.core.agenda import keep_until, look_at
+from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event
 from trellis.core.job import Definition, Head, JobId, JobRecord, SessionId
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant, Micros
 from trellis.core.states import ENDED, State
+from trellis.core.timers import keep_until, look_at
 from trellis.engines.values import Activity, LogEntry, Outcome, WorkerInfo
 
 #: Where a live job stands: claimable, before its time, waiting for its key, or leased.

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
+from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId, SessionId
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant
 from trellis.engines.clock import Clock
-from trellis.engines.locking import check_lock_name
 from trellis.engines.memory.entries import SessionState, Tables
-from trellis.engines.values import LockHolder, LockRecord
+from trellis.engines.values import LockHolder, LockRecord, check_lock_name
 
 
 class Lock(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from trellis.core.durations import Instant
 from trellis.core.events import late_result
-from trellis.core.spans import Instant
 from trellis.engines.clock import Clock
 from trellis.engines.memory.entries import Entry, Tables
 from trellis.engines.values import (

@@ -6,12 +6,11 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import JobId
-from trellis.core.spans import Instant
 from trellis.core.states import WAITING
 from trellis.engines.clock import Clock
-from trellis.engines.matching import error_code, mentions
 from trellis.engines.memory.entries import Entry, Tables
 from trellis.engines.memory.slots import Slots
 from trellis.engines.values import (
@@ -25,6 +24,8 @@ from trellis.engines.values import (
     LogEntry,
     Outcome,
     Page,
+    error_code,
+    mentions,
 )
 
 

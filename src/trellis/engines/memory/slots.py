@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trellis.core.admission import KeyFacts
-from trellis.core.holding import keeps_slot, slot_effect
 from trellis.core.job import Fence
 from trellis.core.lifecycle import Transition
+from trellis.core.slots import keeps_slot, slot_effect
 from trellis.core.states import WAITING
 from trellis.engines.memory.entries import Entry, ReadyLanes, Tables
 

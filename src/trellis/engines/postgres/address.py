@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from trellis.core.spans import SECOND, micros
-from trellis.engines.urls import shown
+from trellis.core.durations import SECOND, micros
+from trellis.engines.redaction import shown
 from trellis.errors import ConfigurationError
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")

@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from trellis.core.agenda import look_after
 from trellis.core.job import NewJob
 from trellis.core.policy import Policy, decode_policy, encode_policy
+from trellis.core.timers import look_after
 from trellis.engines.sql.rows import Row
 
 

@@ -11,8 +11,8 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
-from trellis.core.context import build_context
 from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
+from trellis.core.trace_context import build_context
 from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.lanes import Lanes, Plan

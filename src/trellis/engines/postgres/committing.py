@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from trellis.core.admission import Reject, revive_key
-from trellis.core.agenda import keep_until, look_at
 from trellis.core.commands import Complete
-from trellis.core.holding import may_run_on
+from trellis.core.durations import Instant
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant
+from trellis.core.slots import may_run_on
 from trellis.core.states import ENDED, LIVE, WAITING
+from trellis.core.timers import keep_until, look_at
 from trellis.engines.postgres.keying import gather_facts, hand_over, park_of, update_slot
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import locks

@@ -16,12 +16,11 @@ from typing import Final, TypeVar
 
 import asyncpg
 
+from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant, Micros
 from trellis.engines.hints import Hints
-from trellis.engines.locking import check_lock_name
 from trellis.engines.postgres import (
     bare,
     creating,
@@ -75,6 +74,7 @@ from trellis.engines.values import (
     Topic,
     WorkerInfo,
     accepted,
+    check_lock_name,
 )
 from trellis.errors import EngineClosed, Unstorable
 

@@ -12,7 +12,7 @@ import ssl
 import asyncpg
 
 from trellis.engines.postgres.address import Address
-from trellis.engines.urls import as_argument
+from trellis.engines.redaction import as_argument
 from trellis.errors import (
     AccessDenied,
     AddressUnusable,

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from trellis.core.admission import KeyFacts
-from trellis.core.holding import keeps_slot, slot_effect
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
+from trellis.core.slots import keeps_slot, slot_effect
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import PARK, Row, record_from
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from trellis.core.agenda import look_at
 from trellis.core.events import EventKind
+from trellis.core.timers import look_at
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import Row, encode_data, record_from
 from trellis.engines.values import (

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
-from trellis.engines.matching import mentions
 from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.statements import fragments
 from trellis.engines.sql.filters import Filters
@@ -27,6 +26,7 @@ from trellis.engines.values import (
     Page,
     Progress,
     QueueSettings,
+    mentions,
 )
 
 

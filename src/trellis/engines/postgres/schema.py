@@ -17,7 +17,7 @@ from trellis import failpoints
 from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.connection import Connection, Link
 from trellis.engines.postgres.statements import fragments, migrations
-from trellis.engines.urls import as_argument
+from trellis.engines.redaction import as_argument
 from trellis.errors import EngineBusy, NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
 Scripts = Sequence[tuple[int, str]]

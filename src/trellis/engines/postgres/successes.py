@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from trellis.core.agenda import keep_until
 from trellis.core.commands import Complete
+from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant
+from trellis.core.timers import keep_until
 
 
 def _field(kind: type[tuple[Any, ...]], name: str) -> itemgetter[Any]:

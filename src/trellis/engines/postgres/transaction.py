@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from trellis.core.spans import Instant, Micros
+from trellis.core.durations import Instant, Micros
 from trellis.engines.postgres.books import Books
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from trellis.core.context import Context
 from trellis.core.events import Data, Event, EventKind
 from trellis.core.job import (
     Failure,
@@ -24,6 +23,7 @@ from trellis.core.job import (
 )
 from trellis.core.policy import decode_policy
 from trellis.core.states import State
+from trellis.core.trace_context import Context
 
 Row: TypeAlias = Sequence[Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from trellis.core.spans import Instant, Micros
+from trellis.core.durations import Instant, Micros
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
 

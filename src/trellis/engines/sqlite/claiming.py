@@ -14,11 +14,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from trellis.core.agenda import look_at
-from trellis.core.context import build_context
+from trellis.core.durations import Instant
 from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
 from trellis.core.policy import Policy
-from trellis.core.spans import Instant
+from trellis.core.timers import look_at
+from trellis.core.trace_context import build_context
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags, encode_ids
 from trellis.engines.sqlite.books import Lane
 from trellis.engines.sqlite.transaction import Transaction

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trellis.core.admission import Reject, revive_key
-from trellis.core.agenda import keep_until, look_at
 from trellis.core.commands import Complete
-from trellis.core.holding import may_run_on
+from trellis.core.durations import Instant
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant
+from trellis.core.slots import may_run_on
 from trellis.core.states import ENDED, LIVE, WAITING
+from trellis.core.timers import keep_until, look_at
 from trellis.engines.sql import locks
 from trellis.engines.sql.rows import Row, encode_failure, record_from
 from trellis.engines.sql.transaction import run_through

@@ -11,13 +11,13 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from trellis.core.agenda import keep_until
 from trellis.core.commands import Complete
+from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import kept_by_completing
 from trellis.core.lifecycle import Transition
 from trellis.core.policy import Policy
-from trellis.core.spans import Instant
+from trellis.core.timers import keep_until
 from trellis.engines.sqlite.transaction import Transaction
 
 _WITHOUT_RESULT: Final = (False, False, False, False, False, True)

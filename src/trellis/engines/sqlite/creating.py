@@ -16,10 +16,10 @@ from trellis.core.admission import (
     admit_key,
     check_new_job,
 )
-from trellis.core.agenda import look_at
 from trellis.core.commands import Skip
 from trellis.core.job import JobId, NewJob, define
 from trellis.core.lifecycle import Transition, born, decide, first_run_at
+from trellis.core.timers import look_at
 from trellis.engines.sql.rows import record_from
 from trellis.engines.sqlite.committing import commit_one
 from trellis.engines.sqlite.journaling import journal

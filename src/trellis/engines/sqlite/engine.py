@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.core.lifecycle import Transition
-from trellis.core.spans import Instant, Micros
 from trellis.engines.clock import Clock, SystemClock
-from trellis.engines.locking import check_lock_name
 from trellis.engines.sql import locks, transaction
 from trellis.engines.sqlite import (
     claiming,
@@ -68,6 +67,7 @@ from trellis.engines.values import (
     SessionRecord,
     Topic,
     WorkerInfo,
+    check_lock_name,
 )
 from trellis.errors import EngineClosed
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Literal
 
 from trellis.core.admission import KeyFacts
-from trellis.core.holding import keeps_slot, slot_effect
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
+from trellis.core.slots import keeps_slot, slot_effect
 from trellis.engines.sql.rows import PARK, record_from
 from trellis.engines.sqlite.transaction import Transaction
 

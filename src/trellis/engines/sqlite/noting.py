@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from trellis.core.agenda import look_at
 from trellis.core.events import late_result
+from trellis.core.timers import look_at
 from trellis.engines.sql.rows import record_from
 from trellis.engines.sqlite.journaling import journal
 from trellis.engines.sqlite.transaction import Transaction

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trellis.core.admission import check_new_job
+from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import (
     NOTHING_SPECIAL,
@@ -24,7 +25,6 @@ from trellis.core.job import (
 )
 from trellis.core.lifecycle import born, first_run_at
 from trellis.core.policy import Policy
-from trellis.core.spans import Instant
 from trellis.engines.sql.rows import Row, encode_ids, encode_tags
 from trellis.engines.sqlite.books import Kind, Lane
 from trellis.engines.sqlite.journaling import journal_many, shape, shape_many

@@ -7,10 +7,9 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
+from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import Instant
-from trellis.engines.matching import mentions
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import (
     Row,
@@ -33,6 +32,7 @@ from trellis.engines.values import (
     Page,
     Progress,
     QueueSettings,
+    mentions,
 )
 
 _FILTERS: Final = Filters(FRAGMENTS, as_list=json.dumps)

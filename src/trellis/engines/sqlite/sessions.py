@@ -5,20 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from trellis.core.durations import Micros
 from trellis.core.job import Fence, SessionId
-from trellis.core.spans import Micros
 from trellis.engines.sql import locks
 from trellis.engines.sql.rows import record_from
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.keying import end_lingering
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.values import (
-    Renewed,
-    Session,
-    SessionLost,
-    SessionRecord,
-    WorkerInfo,
-)
+from trellis.engines.values import Renewed, Session, SessionLost, SessionRecord, WorkerInfo
 
 
 def open_session(tx: Transaction, info: WorkerInfo, lease: Micros) -> Session:

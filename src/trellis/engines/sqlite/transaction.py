@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from trellis import failpoints
-from trellis.core.spans import Micros
+from trellis.core.durations import Micros
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row
 from trellis.engines.sql.statements import load_sections, load_statements

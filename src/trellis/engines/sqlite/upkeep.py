@@ -11,14 +11,7 @@ from trellis.engines.sql.rows import SEEN_AT, Row, record_from
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.values import (
-    KEEP_SESSIONS,
-    Due,
-    DueJob,
-    DueKind,
-    QueueSettings,
-    Removal,
-)
+from trellis.engines.values import KEEP_SESSIONS, Due, DueJob, DueKind, QueueSettings, Removal
 
 #: Tables with rows of a job, in the order they are emptied; the job itself goes last.
 _OF_A_JOB = ("outcome", "event", "note", "item", "log", "idempotency", "job")

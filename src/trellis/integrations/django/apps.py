@@ -6,10 +6,10 @@ from django.apps import AppConfig  # type: ignore[import-untyped]
 from django.conf import settings  # type: ignore[import-untyped]
 from django.utils.module_loading import autodiscover_modules  # type: ignore[import-untyped]
 
-from trellis.contract.settings_file import tell
+from trellis.config import tell
 from trellis.integrations.django.configuration import jobs_url, service_name
 from trellis.integrations.django.connections import FreshConnections
-from trellis.worker.around import around_plain_handlers
+from trellis.worker.handler_context import around_plain_handlers
 
 
 class TrellisConfig(AppConfig):  # type: ignore[misc] # Django has no types

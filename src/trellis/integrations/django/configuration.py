@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.conf import settings  # type: ignore[import-untyped]
 
-from trellis.contract.settings_file import Setting
+from trellis.config import Setting
 from trellis.errors import ConfigurationError
 from trellis.integrations.django.database_url import database_url
 

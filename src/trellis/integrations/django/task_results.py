@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from trellis.client.engine_access import EngineAccess
+from trellis.core.durations import to_datetime
 from trellis.core.events import Event, EventKind
 from trellis.core.job import JobId, JobRecord
-from trellis.core.spans import to_datetime
 from trellis.core.states import SUCCEEDED, WAITING, State
 from trellis.engines.values import Outcome
 from trellis.integrations.django.task_call import TaskCall, as_django, task_of

@@ -16,8 +16,8 @@ from django.utils import timezone  # type: ignore[import-untyped]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped]
 
 from trellis.client.job import Job
-from trellis.contract.raised import Cancelled, Fail, RetryIn, Snooze, Stopped
 from trellis.core.retry import Retry
+from trellis.declaration.handler_exceptions import Cancelled, Fail, RetryIn, Snooze, Stopped
 from trellis.integrations.django.task_call import TaskCall, as_django, task_of
 from trellis.integrations.django.task_results import error_of
 from trellis.integrations.django.tasks_api import (
@@ -31,7 +31,7 @@ from trellis.integrations.django.tasks_api import (
     task_started,
 )
 from trellis.service import Service
-from trellis.worker.active import ActiveJob
+from trellis.worker.active_job import ActiveJob
 
 
 def declare_task_types() -> None:

@@ -36,40 +36,40 @@ from __future__ import annotations
 
 from typing import Final
 
-from trellis.testing.conformance.agenda import TestAgenda
 from trellis.testing.conformance.batches import TestBatches
-from trellis.testing.conformance.cancelling import TestCancelling
-from trellis.testing.conformance.claiming import (
+from trellis.testing.conformance.caller_transaction import TestGuests
+from trellis.testing.conformance.cancel import TestCancelling
+from trellis.testing.conformance.claim import (
     TestClaiming,
     TestClaimLimits,
     TestClaimOrder,
     TestClaimTimes,
 )
-from trellis.testing.conformance.committing import TestCommitting, TestConflicts
-from trellis.testing.conformance.creating import TestCreating
-from trellis.testing.conformance.draining import TestDraining
+from trellis.testing.conformance.commit import TestCommitting, TestConflicts
+from trellis.testing.conformance.create import TestCreating
+from trellis.testing.conformance.dedupe import TestDedupe, TestIdempotency
+from trellis.testing.conformance.drain import TestDraining
+from trellis.testing.conformance.durability import TestDurability, TestOpening, TestSharing
 from trellis.testing.conformance.failures import TestFailures
 from trellis.testing.conformance.fences import TestFences
-from trellis.testing.conformance.guests import TestGuests
 from trellis.testing.conformance.hints import TestHints
 from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestRevival
 from trellis.testing.conformance.late_results import TestLateResults, TestLostReplies
 from trellis.testing.conformance.leases import TestLeaseClock, TestReaping, TestRenewing
-from trellis.testing.conformance.lingering import TestLingering
 from trellis.testing.conformance.lock_lingering import TestLockLingering
 from trellis.testing.conformance.locks import TestLockLeases, TestLocks
+from trellis.testing.conformance.next_due import TestUpcoming
 from trellis.testing.conformance.notes import TestLogs, TestNotes
 from trellis.testing.conformance.operators import TestOperators
 from trellis.testing.conformance.outcomes import TestOutcomes
 from trellis.testing.conformance.queues import TestQueues
-from trellis.testing.conformance.reading import TestCounting, TestFinding, TestLoading
-from trellis.testing.conformance.removing import TestRemoving
-from trellis.testing.conformance.repeats import TestDedupe, TestIdempotency
+from trellis.testing.conformance.reads import TestCounting, TestFinding, TestLoading
+from trellis.testing.conformance.removal import TestRemoving
 from trellis.testing.conformance.retention import TestRetention, TestSessionRetention
-from trellis.testing.conformance.sharing import TestDurability, TestOpening, TestSharing
+from trellis.testing.conformance.slot_lingering import TestLingering
 from trellis.testing.conformance.slots import TestHeldForTheJob, TestSlots
 from trellis.testing.conformance.suite import EngineSuite, capability_of
-from trellis.testing.conformance.upcoming import TestUpcoming
+from trellis.testing.conformance.timers import TestAgenda
 
 #: The parts of the suite.
 SUITE: Final[tuple[type[EngineSuite], ...]] = (

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Final
 
 from trellis.core.commands import Cancel, Claim, Command, Complete, Fail, LoseLease, Snooze
+from trellis.core.durations import SECOND
 from trellis.core.job import Failure, JobRecord
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.policy import Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Accepted,
@@ -24,7 +24,7 @@ from trellis.engines.values import (
 )
 from trellis.testing.builders import a_demand, a_job, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
     accept,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from trellis.core.commands import Fail
 from trellis.core.commands import Retry as RetryJob
+from trellis.core.durations import SECOND, Micros
 from trellis.core.job import Failure, JobRecord, SessionId
-from trellis.core.spans import SECOND, Micros
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter
 from trellis.testing.builders import a_job, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import a_session, accept_one, claim_one, ids, settle, start
+from trellis.testing.conformance.helpers import a_session, accept_one, claim_one, ids, settle, start
 from trellis.testing.conformance.suite import EngineSuite
 
 #: Messages with everything that means something in a pattern, a query or a JSON text.

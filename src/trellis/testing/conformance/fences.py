@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from trellis.core.commands import Cancel, Command, Crash, Fail, LoseLease, Release, Snooze
 from trellis.core.commands import Retry as RetryJob
+from trellis.core.durations import SECOND
 from trellis.core.job import Failure, JobRecord
 from trellis.core.lifecycle import Stale, decide
 from trellis.core.policy import Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Begun,
@@ -25,7 +25,7 @@ from trellis.engines.values import (
 )
 from trellis.testing.builders import a_job, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     claim_one,
     decided,

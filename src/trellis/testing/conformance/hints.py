@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from trellis.engines.port import Engine
 from trellis.engines.values import QueueSettings, Topic
 from trellis.testing.builders import QUEUE, SERVICE, a_job, complete
-from trellis.testing.conformance.steps import a_session, accept_one, settle, start
+from trellis.testing.conformance.helpers import a_session, accept_one, settle, start
 from trellis.testing.conformance.suite import EngineSuite
 
 _PATIENCE = 10

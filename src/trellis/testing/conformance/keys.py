@@ -8,11 +8,11 @@ import asyncio
 from trellis.core.admission import Reason
 from trellis.core.commands import Cancel, Complete, Fail, ReleaseKey, Replay, Snooze
 from trellis.core.commands import Retry as RetryJob
+from trellis.core.durations import SECOND
 from trellis.core.job import Failure
 from trellis.core.keys import hash_key
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import (
@@ -26,7 +26,7 @@ from trellis.engines.values import (
 )
 from trellis.testing.builders import SERVICE, TYPE, a_job, a_keyed_job, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
     accept,

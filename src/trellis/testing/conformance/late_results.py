@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 from trellis.control import Applied, apply_all
 from trellis.core.commands import Cancel, Command, Complete, Fail, Release, Snooze
+from trellis.core.durations import SECOND
 from trellis.core.events import Event, EventKind
 from trellis.core.fold import fold
 from trellis.core.job import Failure, Fence
 from trellis.core.lifecycle import Stale
 from trellis.core.policy import Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import LateResult, Note, NoteResult
 from trellis.testing.builders import a_job, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     claim_one,
     decided,

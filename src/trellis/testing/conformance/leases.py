@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from trellis.core.commands import Cancel, Snooze
+from trellis.core.durations import SECOND, micros
 from trellis.core.job import SessionId
-from trellis.core.spans import SECOND, micros
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost, SessionRecord
 from trellis.testing.builders import a_fence, a_job, a_worker, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     accept,
     claim,

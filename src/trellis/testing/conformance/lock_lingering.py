@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from trellis.core.commands import Cancel, Complete, Fail, Release
+from trellis.core.durations import SECOND
 from trellis.core.job import Fence
-from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.engines.values import Committed, LockHolder
 from trellis.testing.builders import a_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.lingering import FROM_OUTSIDE, LATE
-from trellis.testing.conformance.locks import names, take
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     claim_one,
     decided,
@@ -22,6 +20,8 @@ from trellis.testing.conformance.steps import (
     settle,
     start,
 )
+from trellis.testing.conformance.locks import names, take
+from trellis.testing.conformance.slot_lingering import FROM_OUTSIDE, LATE
 from trellis.testing.conformance.suite import EngineSuite, needs
 
 

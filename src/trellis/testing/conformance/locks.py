@@ -8,16 +8,16 @@ import asyncio
 import pytest
 
 from trellis.core.commands import Cancel, Fail, Release
+from trellis.core.durations import SECOND
 from trellis.core.job import Failure, JobRecord, SessionId
 from trellis.core.policy import KeyPolicy, Policy
-from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import LockHolder
 from trellis.errors import ConfigurationError
 from trellis.testing.builders import a_job, a_keyed_job, a_worker, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     claim_one,
     give_up_lost,

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from trellis.core.commands import Release
+from trellis.core.durations import SECOND
 from trellis.core.job import JobRecord
-from trellis.core.spans import SECOND
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Activity,
@@ -22,7 +22,7 @@ from trellis.engines.values import (
 )
 from trellis.testing.builders import a_job, a_job_id, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     accept_one,
     claim_one,

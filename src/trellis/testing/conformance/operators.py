@@ -16,7 +16,7 @@ from trellis.engines.port import Engine
 from trellis.errors import AdmissionError, CommandRejected, JobNotFound, KeyBusy
 from trellis.testing.builders import a_job, a_job_id, a_keyed_job, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
     accept_one,

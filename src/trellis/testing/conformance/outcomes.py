@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from trellis.core.commands import Cancel, Complete, Dismiss, Expire, Fail, Replay
 from trellis.core.commands import Retry as RetryJob
+from trellis.core.durations import SECOND
 from trellis.core.job import Failure
 from trellis.core.policy import Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Conflict, Outcome
 from trellis.testing.builders import a_job, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     accept_one,
     attempt,

@@ -18,7 +18,7 @@ from trellis.testing.builders import (
     complete,
     fence_of,
 )
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
     accept,

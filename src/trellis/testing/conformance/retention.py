@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from trellis.core.commands import Cancel, Complete, Dismiss, Fail, Replay
 from trellis.core.commands import Retry as RetryJob
+from trellis.core.durations import SECOND
 from trellis.core.job import Failure, JobId
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import (
@@ -22,7 +22,7 @@ from trellis.engines.values import (
 )
 from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     a_session,
     accept,
     accept_one,

@@ -17,15 +17,15 @@ from trellis.core.commands import (
     Release,
     Snooze,
 )
+from trellis.core.durations import SECOND, micros
 from trellis.core.job import Failure, JobRecord
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
-from trellis.core.spans import SECOND, micros
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.testing.builders import a_keyed_job, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.steps import (
+from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
     accept,

@@ -10,7 +10,7 @@ import pytest
 
 from trellis.engines.port import Engine
 from trellis.errors import EngineClosed
-from trellis.testing.conformance.steps import check_journals
+from trellis.testing.conformance.helpers import check_journals
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 #: The fixture `another`: opens one more engine object on the same store.

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from trellis.core.spans import SECOND
+from trellis.core.durations import SECOND
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.port import Engine
 from trellis.testing.clock import ManualClock

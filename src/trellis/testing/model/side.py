@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from trellis.control import apply_all
-from trellis.core.agenda import overdue
 from trellis.core.commands import Command, LoseLease
+from trellis.core.durations import SECOND, Micros
 from trellis.core.events import Event
 from trellis.core.fold import fold
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
-from trellis.core.spans import SECOND, Micros
+from trellis.core.timers import overdue
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand, DueJob, JobFilter, LockHolder, Note, NoteBody
 from trellis.testing.builders import a_worker, fence_of

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from trellis.core.spans import SECOND
+from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.engines.values import Demand, GroupBy, JobFilter, QueueSettings
 from trellis.testing.model.menu import (

@@ -15,19 +15,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from trellis.contract.settings import WorkerSettings
-from trellis.core.spans import SECOND, in_words
+from trellis.config import WorkerSettings
+from trellis.core.durations import SECOND, in_words
 from trellis.core.states import State
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
-from trellis.engines.urls import shown
+from trellis.engines.redaction import shown
 from trellis.errors import ConflictPersists, EngineError
-from trellis.worker.evidence import MEGABYTE, UNKNOWN, Ended
-from trellis.worker.guardian import aftermath
-from trellis.worker.guardian.aftermath import Aftermath, Judge
-from trellis.worker.guardian.relay import Relay
-from trellis.worker.guardian.ward import Recipe, Ward
-from trellis.worker.guardian.watch import Watch
+from trellis.worker.child_process import MEGABYTE, UNKNOWN, Ended
+from trellis.worker.guardian import settle_dead
+from trellis.worker.guardian.health_watch import Watch
+from trellis.worker.guardian.settle_dead import Aftermath, Judge
+from trellis.worker.guardian.stderr_relay import Relay
+from trellis.worker.guardian.worker_process import Recipe, Ward
 
 OK: Final = 0
 FAILED: Final = 1
@@ -280,10 +280,10 @@ def _failure(ward: Ward) -> int:
 def _judge(ward: Ward, ended: Ended, watch: Watch, *, asked: bool) -> Judge:
     """Say how the attempts that ran in a process that is gone are to be judged."""
     if watch.ended_for:
-        return aftermath.timed_out(watch.ended_for)
+        return settle_dead.timed_out(watch.ended_for)
     # Also a process that was asked to end may die of something else before it does.
     by_us = asked and (ward.was_killed or ended.code == 0)
     if watch.ended_why or not (by_us or ward.bye):
         evidence = ended.evidence(more=watch.ended_why)
-        return aftermath.crashed(evidence)
-    return aftermath.stopped
+        return settle_dead.crashed(evidence)
+    return settle_dead.stopped

@@ -18,14 +18,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from trellis.worker import calling
+from trellis.worker import handler_call
 
 #: Asks a worker process for its stacks.
 ASK: Final = signal.SIGUSR2
 _THREAD: Final = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME: Final = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
-_PACKAGE: Final = str(Path(calling.__file__).parents[1]) + os.sep
-_CALLING: Final = calling.__file__
+_PACKAGE: Final = str(Path(handler_call.__file__).parents[1]) + os.sep
+_CALLING: Final = handler_call.__file__
 _LOOP: Final = str(Path(asyncio.__file__).parent) + os.sep
 _WAITS: Final = frozenset({selectors.__file__, threading.__file__})
 

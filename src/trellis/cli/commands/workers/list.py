@@ -25,7 +25,7 @@ def command(*, ended: bool, form: Form, url: str | None) -> None:
     from trellis.cli.exits import complain  # noqa: PLC0415 - loaded when asked for
     from trellis.cli.place import operate  # noqa: PLC0415 - as above
     from trellis.cli.writing import write_each  # noqa: PLC0415 - as above
-    from trellis.core.spans import to_datetime  # noqa: PLC0415 - as above
+    from trellis.core.durations import to_datetime  # noqa: PLC0415 - as above
     from trellis.insight.views import as_json  # noqa: PLC0415 - as above
 
     async def look(jobs: Operator) -> tuple[list[WorkerView], datetime]:

@@ -1,0 +1,438 @@
+"""Amounts of memory as people write them: '512MB', '2GiB'.
+
+The settings of a worker: tuned defaults, then `TRELLIS_*` variables, then what the program says.
+
+The heartbeat must come at least three times per lease, so that one lost renewal costs nothing.
+What nobody has set follows the lease. Where the variables come from: `settings_file.environment`.
+
+Settings of a project: `trellis.toml`, or `[tool.trellis]` in `pyproject.toml`.
+
+The nearest file upwards from the current folder speaks; a `TRELLIS_*` variable overrules it, and
+what a framework tells (`tell`) holds where neither says anything. Every part of Trellis that reads
+a variable reads `environment()`, so that the order (flag, variable, file, framework, default) is
+the same everywhere. A key that nobody knows is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from trellis.core.durations import SECOND, Micros, Span, in_words
+from trellis.declaration import checks
+from trellis.errors import ConfigurationError
+
+_UNITS: Final[dict[str, int]] = {
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
+}
+_SHOWN: Final = ("TB", "TiB", "GB", "GiB", "MB", "MiB", "kB", "KiB")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?i?b)?", re.IGNORECASE)
+
+
+def to_bytes(name: str, given: str | int) -> int:
+    """Return an amount of memory in bytes; a bare number counts bytes."""
+    found = _SIZE.fullmatch(str(given).strip())
+    if found is None or (found[2] or "b").lower() not in _UNITS:
+        raise ConfigurationError(
+            f"{name}={given!r} is not an amount of memory. Write it like '512MB' or '2GiB'."
+        )
+    return round(float(found[1]) * _UNITS[(found[2] or "b").lower()])
+
+
+def size_in_words(value: int) -> str:
+    """Write bytes in the largest unit that needs no fraction: 512000000 is '512MB'."""
+    for unit in _SHOWN:
+        if value and value % _UNITS[unit.lower()] == 0:
+            return f"{value // _UNITS[unit.lower()]}{unit}"
+    return f"{value}B"
+
+
+DEFAULT_URL: Final = "sqlite:///trellis.db"
+_STALLED_LEASES: Final = 10
+#: Three renewals, each with a commit to disk, must fit into it.
+_SHORTEST_LEASE: Final = SECOND // 10
+#: Less than any Python process has when it has just started.
+_LEAST_MEMORY: Final = 16_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a worker process behaves."""
+
+    #: Jobs that run at the same time, in each process.
+    concurrency: int = 10
+    #: How long a worker that has gone silent keeps its jobs.
+    lease: Micros = 30 * SECOND
+    #: How often the lease is renewed.
+    heartbeat: Micros = 10 * SECOND
+    #: How often maintenance looks for lapsed workers, deadlines and old jobs.
+    sweep: Micros = 5 * SECOND
+    #: How long handlers may go on after the worker was told to stop.
+    grace: Micros = 25 * SECOND
+    #: How often the engine is asked for jobs when no hint comes.
+    poll: Micros = SECOND
+    #: Worker processes under one guardian.
+    processes: int = 1
+    #: How long a worker process may answer nothing before its guardian ends it.
+    stall_limit: Micros = _STALLED_LEASES * 30 * SECOND
+    #: A worker process is replaced after this many jobs.
+    max_jobs: int | None = None
+    #: A worker process is replaced once it has used this much memory, in bytes.
+    max_memory: int | None = None
+    #: Only jobs of these types are run; empty: of all.
+    types: tuple[str, ...] = ()
+    #: Only jobs of these queues are run; empty: of all.
+    queues: tuple[str, ...] = ()
+    #: What the worker is called in lists; None: after its host and process.
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        for one in ("concurrency", "processes", "max_jobs"):
+            _check_count(one, getattr(self, one))
+        _check_memory(self.max_memory)
+        if self.lease < _SHORTEST_LEASE:
+            raise ConfigurationError(
+                f"A lease of {in_words(self.lease)} would lapse while the worker is busy, and its "
+                f"jobs would run twice. Write at least {in_words(_SHORTEST_LEASE)}."
+            )
+        if not 0 < self.heartbeat * 3 <= self.lease:
+            raise ConfigurationError(
+                f"A heartbeat every {in_words(self.heartbeat)} is too rare for a lease of "
+                f"{in_words(self.lease)}. Renew at least three times per lease."
+            )
+        if self.poll <= 0 or self.sweep <= 0:
+            raise ConfigurationError(
+                "poll and sweep must be longer than nothing: write a span such as '1s'."
+            )
+        if self.stall_limit < self.lease:
+            raise ConfigurationError(
+                f"A stall_limit of {in_words(self.stall_limit)} is shorter than the lease of "
+                f"{in_words(self.lease)}. Leave it out: it is {_STALLED_LEASES} leases then."
+            )
+
+    def with_options(
+        self,
+        *,
+        concurrency: int | None = None,
+        lease: Span | None = None,
+        grace: Span | None = None,
+        poll: Span | None = None,
+        processes: int | None = None,
+        stall_limit: Span | None = None,
+        max_jobs: int | None = None,
+        max_memory: str | int | None = None,
+        types: Sequence[str] = (),
+        queues: Sequence[str] = (),
+        name: str | None = None,
+    ) -> WorkerSettings:
+        """Return these settings with what the program or the command line asks for."""
+        changes: dict[str, Any] = {
+            "concurrency": concurrency,
+            "grace": None if grace is None else checks.span("grace", grace),
+            "poll": None if poll is None else checks.positive_span("poll", poll),
+            "processes": processes,
+            "max_jobs": max_jobs,
+            "max_memory": None if max_memory is None else to_bytes("max_memory", max_memory),
+            "types": tuple(types) or None,
+            "queues": tuple(queues) or None,
+            "name": name,
+        }
+        if lease is not None:
+            changes |= self._around_lease(checks.positive_span("lease", lease))
+        if stall_limit is not None:
+            changes["stall_limit"] = checks.positive_span("stall_limit", stall_limit)
+        return replace(self, **{name: one for name, one in changes.items() if one is not None})
+
+    def in_words(self) -> dict[str, str]:
+        """Return every setting the way people write it."""
+        return {field.name: _words(field.name, getattr(self, field.name)) for field in _FIELDS}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return every setting for a program: numbers, spans as people write them, or None."""
+        return {field.name: _plain(field.name, getattr(self, field.name)) for field in _FIELDS}
+
+    def _around_lease(self, lease: Micros) -> dict[str, Micros]:
+        """Return a lease with what goes with it, as far as nobody has set that otherwise."""
+        before, after = _follow(self.lease), _follow(lease)
+        return {
+            "lease": lease,
+            **{name: after[name] for name in after if getattr(self, name) == before[name]},
+        }
+
+
+_FIELDS: Final = fields(WorkerSettings)
+
+
+def _follow(lease: Micros) -> dict[str, Micros]:
+    """Return the spans that follow a lease unless they are set."""
+    return {
+        "heartbeat": min(10 * SECOND, lease // 3),
+        "sweep": max(min(5 * SECOND, lease // 3), SECOND // 10),
+        "stall_limit": _STALLED_LEASES * lease,
+    }
+
+
+def worker_settings(environ: Mapping[str, str]) -> WorkerSettings:
+    """Return the defaults with what `TRELLIS_CONCURRENCY`, `TRELLIS_LEASE`, ... say."""
+    return read_settings(environ, str)
+
+
+def read_settings(environ: Mapping[str, str], called: Callable[[str], str] = str) -> WorkerSettings:
+    """Return the settings of these variables; `called` says how a refusal names a variable."""
+    changes: dict[str, Any] = {}
+    told: list[str] = []
+    lease = environ.get("TRELLIS_LEASE")
+    if lease:
+        changes |= _follow(checks.positive_span(called("TRELLIS_LEASE"), lease))
+    for field in _FIELDS:
+        variable = variable_of(field.name)
+        text = environ.get(variable)
+        if text:
+            changes[field.name] = _READ[field.name](called(variable), text)
+            told.append(f"{called(variable)}={text}")
+    try:
+        return replace(WorkerSettings(), **changes)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{', '.join(told)} cannot work: {error}") from error
+
+
+def variable_of(name: str) -> str:
+    """Return the variable that sets this setting."""
+    return f"TRELLIS_{name.upper()}"
+
+
+def _check_count(name: str, count: int | None) -> None:
+    if count is not None and checks.whole_number(name, count) < 1:
+        why = {
+            "concurrency": "a worker without slots runs nothing",
+            "processes": "somebody must do the work",
+            "max_jobs": "a process that may run none is of no use",
+        }
+        raise ConfigurationError(f"{name} must be at least 1, not {count}: {why[name]}.")
+
+
+def _check_memory(limit: int | None) -> None:
+    if limit is not None and checks.whole_number("max_memory", limit) < _LEAST_MEMORY:
+        raise ConfigurationError(
+            f"max_memory={size_in_words(limit)} is less than a process needs to start, so it would "
+            f"be replaced for ever. Write at least {size_in_words(_LEAST_MEMORY)}, with the unit: "
+            "'512MB'."
+        )
+
+
+def _count(variable: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigurationError(f"{variable} must be a whole number, not {text!r}.")
+    return int(text)
+
+
+def _names(_variable: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _name(_variable: str, text: str) -> str:
+    return text
+
+
+_READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    **dict.fromkeys(("lease", "heartbeat", "sweep", "grace", "poll", "stall_limit"), checks.span),
+    **dict.fromkeys(("concurrency", "processes", "max_jobs"), _count),
+    **dict.fromkeys(("types", "queues"), _names),
+    "max_memory": to_bytes,
+    "name": _name,
+}
+_UNSET: Final = {
+    "max_jobs": "no limit",
+    "max_memory": "no limit",
+    "types": "all",
+    "queues": "all",
+    "name": "host and process",
+}
+
+
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field's value
+    if not value and name in _UNSET:
+        return None
+    return in_words(value) if _READ[name] is checks.span else value
+
+
+def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
+    if not value and name in _UNSET:
+        return _UNSET[name]
+    if name == "max_memory":
+        return size_in_words(value)
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return in_words(value) if _READ[name] is checks.span else str(value)
+
+
+_PREFIX: Final = "TRELLIS_"
+#: Every key a file may have; each has a `TRELLIS_*` variable of the same name.
+KEYS: Final = (
+    "url",
+    "app",
+    "log_format",
+    "log_level",
+    *(field.name for field in fields(WorkerSettings)),
+)
+
+
+#: Variables that are no settings of a project.
+_OTHERS: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT")
+
+
+class Setting(NamedTuple):
+    """What somebody has set, and where."""
+
+    text: str
+    #: The variable, the absolute path of the file, or what a framework calls its settings.
+    origin: str
+
+
+#: What the framework of this program says; asked each time, because it may change under tests.
+_told: Final[dict[str, Callable[[], Setting]]] = {}
+
+
+def tell(variable: str, ask: Callable[[], Setting]) -> None:
+    """Let a framework say what holds where no variable and no file says anything."""
+    _told[variable] = ask
+
+
+def environment(
+    environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Mapping[str, str]:
+    """Return every `TRELLIS_*` value in force: those of the file, overruled by the variables."""
+    return {name: found.text for name, found in sources(environ, cwd).items()}
+
+
+def sources(
+    environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Mapping[str, Setting]:
+    """Return every `TRELLIS_*` value in force and where it comes from."""
+    environ = os.environ if environ is None else environ
+    path = settings_file(cwd)
+    found = {} if path is None else _settings_of(path)
+    said = {
+        name: Setting(text, name)
+        for name, text in environ.items()
+        if name.startswith(_PREFIX) and text
+    }
+    told = {name: ask() for name, ask in _told.items() if name not in {*found, *said}}
+    return {**told, **found, **said}
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Return the variables that look like ours and say nothing to us, each with what was meant.
+
+    They are no error: other programs may have variables that begin so.
+    """
+    known = [variable_of(key) for key in KEYS]
+    strange = [
+        name
+        for name in sorted(os.environ if environ is None else environ)
+        if name.startswith(_PREFIX) and name not in {*known, *_OTHERS}
+        if not name.startswith(f"{_PREFIX}TEST_")
+    ]
+    return {name: next(iter(get_close_matches(name, known, 1)), None) for name in strange}
+
+
+def settings_file(cwd: Path | None = None) -> Path | None:
+    """Return the file that speaks for this folder, if there is one."""
+    return next((path for path in _candidates(cwd) if _table_of(path) is not None), None)
+
+
+def _candidates(cwd: Path | None) -> Iterator[Path]:
+    try:
+        folder = (cwd or Path.cwd()).absolute()
+    except OSError:  # the current folder was removed
+        return
+    for each in (folder, *folder.parents):
+        yield each / "trellis.toml"
+        yield each / "pyproject.toml"
+
+
+def _settings_of(path: Path) -> dict[str, Setting]:
+    return {
+        variable_of(key): Setting(text, str(path)) for key, text in (_table_of(path) or {}).items()
+    }
+
+
+def _table_of(path: Path) -> Mapping[str, str] | None:
+    """Return the settings of a file; None if it has none to give."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return _read(path, seen.st_mtime_ns, seen.st_size)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _changed: int, _size: int) -> Mapping[str, str] | None:
+    """Read a file once per change of it."""
+    own = path.name == "trellis.toml"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        if own:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from error
+        return None
+    if not own and b"trellis" not in content:
+        return None  # somebody else's file: whether it can be parsed is none of our business
+    parsed = _parse(path, content)
+    table: Any = parsed if own else parsed.get("tool", {}).get("trellis")
+    return None if table is None else _check(path, table)
+
+
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - most programs have no such file
+
+    try:
+        return tomllib.loads(content.decode())
+    except ValueError as error:  # wrong TOML or wrong UTF-8
+        raise ConfigurationError(f"{path} is not TOML: {error}.") from error
+
+
+def _check(path: Path, table: object) -> Mapping[str, str]:
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(f"{path}: trellis is no table. Write a [tool.trellis] section.")
+    for key in table:
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, 1, 0.5)
+            meant = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(KEYS)}."
+            raise ConfigurationError(f"{path}: there is no setting {key!r}. {meant}")
+    texts = {key: _text(path, key, value) for key, value in table.items()}
+    try:
+        read_settings(
+            {variable_of(key): text for key, text in texts.items()},
+            lambda variable: variable.removeprefix(_PREFIX).lower(),
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    return texts
+
+
+def _text(path: Path, key: str, value: object) -> str:
+    """Write a value the way its variable would be written."""
+    listed = value if isinstance(value, list) and key in {"app", "types", "queues"} else [value]
+    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in listed):
+        raise ConfigurationError(
+            f"{path}: {key} = {value!r} cannot be. Write a text in quotes, or a whole number."
+        )
+    text = ",".join(str(each) for each in listed)
+    return _beside(path, text) if key == "url" else text
+
+
+def _beside(path: Path, url: str) -> str:
+    """Anchor a SQLite file at the folder of the settings, so that any subfolder finds the same."""
+    rest = url.removeprefix("sqlite:///")
+    if rest == url or not rest or rest.startswith((":", "/")):
+        return url
+    return f"sqlite:///{path.parent / rest}"

@@ -1,0 +1,302 @@
+"""What each rule does to a head, and what its event must carry.
+
+Every function takes the case and returns the next head with the event's data. Leaving `active`
+always drops the fence, so the attempt that held it can never write again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from trellis.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Crash,
+    Dismiss,
+    Fail,
+    LoseLease,
+    ReleaseKey,
+    Replay,
+    Retry,
+    Skip,
+    Snooze,
+)
+from trellis.core.durations import Instant
+from trellis.core.events import Data, JsonValue
+from trellis.core.job import Definition, Failure, Head, ended_head
+from trellis.core.policy import OnLost
+from trellis.core.states import State
+
+# Nearly every job ends so, and asking an enum for a member takes as long as making a tuple.
+_COMPLETED: Final = State.COMPLETED
+#: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
+_make: Final = tuple.__new__
+C = TypeVar("C", bound=Command)
+Change: TypeAlias = tuple[Head, Data | None]
+
+
+class Case(NamedTuple, Generic[C]):
+    """One job, one command, one moment."""
+
+    definition: Definition
+    head: Head
+    command: C
+    now: Instant
+
+
+def build_case(definition: Definition, head: Head, command: C, now: Instant) -> Case[C]:
+    """Return a case, at half the cost of calling the class."""
+    return _make(Case, (definition, head, command, now))
+
+
+AnyCase: TypeAlias = Case[Any]
+
+
+def on_lost(case: AnyCase) -> OnLost:
+    """Return what to do with a lost attempt: the type's policy, or what the operator chose."""
+    if isinstance(case.command, ReleaseKey):
+        return case.command.then
+    return case.definition.policy.on_lost
+
+
+def started(case: Case[Claim]) -> Change:
+    """Lease the job: a new fence, one more attempt."""
+    head = case.head
+    after = Head(
+        state=State.ACTIVE,
+        version=head.version + 1,
+        generation=head.generation,
+        attempt=head.attempt + 1,
+        claims=head.claims + 1,
+        crashes=head.crashes,
+        run_at=head.run_at,
+        fence=case.command.fence,
+        claimed_at=case.now,
+        suspect=head.suspect,
+        error=head.error,
+    )
+    return after, None
+
+
+def _end(case: AnyCase, state: State, error: Failure | None, crashes: int | None = None) -> Head:
+    head = case.head
+    return ended_head(head, state, case.now, error, head.crashes if crashes is None else crashes)
+
+
+def _wait(
+    case: AnyCase,
+    run_at: Instant,
+    error: Failure | None,
+    *,
+    give_back: bool = False,
+    crashes: int | None = None,
+    suspect: bool = False,
+) -> Change:
+    head = case.head
+    attempt = head.attempt - 1 if give_back else head.attempt
+    data: dict[str, JsonValue] = {"run_at": run_at}
+    if error is not None:
+        data["error"] = list(error)
+    if give_back:
+        data["attempt"] = attempt
+    if crashes is not None:
+        data["crashes"] = crashes
+    if suspect:
+        data["suspect"] = True
+    after = Head(
+        state=State.RETRY,
+        version=head.version + 1,
+        generation=head.generation,
+        attempt=attempt,
+        claims=head.claims,
+        crashes=head.crashes if crashes is None else crashes,
+        run_at=run_at,
+        suspect=suspect,
+        error=error or head.error,
+    )
+    return after, data
+
+
+def completed(case: Case[Complete]) -> Change:
+    """End with a result."""
+    head = case.head
+    return ended_head(head, _COMPLETED, case.now, None, head.crashes), None
+
+
+def completed_with_errors(case: Case[Complete]) -> Change:
+    """End with a result, though some items failed."""
+    head = _end(case, State.COMPLETED_WITH_ERRORS, None)
+    return head, {"item_errors": case.command.item_errors}
+
+
+def failed_retry(case: Case[Fail]) -> Change:
+    """Wait for the next attempt, as long as the handler or the policy says."""
+    command = case.command
+    delay = command.delay
+    if delay is None:
+        delay = case.definition.policy.retry.delay(case.head.attempt, command.roll)
+    return _wait(case, case.now + delay, command.error)
+
+
+def failed(case: Case[Fail]) -> Change:
+    """End as failed."""
+    return _failure(case, State.FAILED, case.command.error)
+
+
+def failed_dead(case: Case[Fail]) -> Change:
+    """Put the job among the dead letters."""
+    return _failure(case, State.DEAD, case.command.error)
+
+
+def _failure(case: AnyCase, state: State, error: Failure, crashes: int | None = None) -> Change:
+    data: dict[str, JsonValue] = {"error": list(error)}
+    if crashes is not None:
+        data["crashes"] = crashes
+    if isinstance(case.command, ReleaseKey):
+        data["actor"] = case.command.actor
+    return _end(case, state, error, crashes), data
+
+
+def snoozed(case: Case[Snooze]) -> Change:
+    """Wait as long as the handler asked, uncounted; the job stays as suspect as it was."""
+    run_at = case.now + case.command.delay
+    return _wait(case, run_at, None, give_back=True, suspect=case.head.suspect)
+
+
+def released(case: AnyCase) -> Change:
+    """Hand the attempt back, uncounted; the job is due at once, and as suspect as it was."""
+    return _wait(case, case.now, None, give_back=True, suspect=case.head.suspect)
+
+
+def suspected(case: Case[Crash]) -> Change:
+    """Hand the attempt back, uncounted, but run the job alone next time."""
+    error = Failure("crash", case.command.evidence)
+    return _wait(case, case.now, error, give_back=True, suspect=True)
+
+
+def shut_down(case: AnyCase) -> Change:
+    """Fail because the worker was told to stop and the type asks for it."""
+    return _failure(case, State.FAILED, Failure("shutdown", "Worker received SIGTERM"))
+
+
+def _loss(case: AnyCase) -> tuple[Failure, int | None]:
+    command = case.command
+    match command:
+        case Crash():
+            return Failure("crash", command.evidence), case.head.crashes + 1
+        case LoseLease():
+            return Failure("lease_lost", command.message), None
+        case _:
+            return Failure("lease_lost", "An operator released the key."), None
+
+
+def lost_retry(case: AnyCase) -> Change:
+    """Wait for the next attempt after a lost one."""
+    error, crashes = _loss(case)
+    delay = case.definition.policy.retry.delay(case.head.attempt, case.command.roll)
+    after, data = _wait(case, case.now + delay, error, crashes=crashes)
+    return after, data if not isinstance(case.command, ReleaseKey) else _by(case.command, data)
+
+
+def _by(command: ReleaseKey, data: Data | None) -> Data:
+    return {**(data or {}), "actor": command.actor}
+
+
+def lost_dead(case: AnyCase) -> Change:
+    """Put a job whose last attempt was lost among the dead letters."""
+    error, crashes = _loss(case)
+    return _failure(case, State.DEAD, error, crashes)
+
+
+def lost_failed(case: AnyCase) -> Change:
+    """Fail a job because its attempt was lost."""
+    error, crashes = _loss(case)
+    return _failure(case, State.FAILED, error, crashes)
+
+
+def lost_stale(case: AnyCase) -> Change:
+    """Close a lost attempt's job as stale, so that its key can go on."""
+    error, crashes = _loss(case)
+    return _failure(case, State.STALE, error, crashes)
+
+
+def blocked(case: AnyCase) -> Change:
+    """Keep the fence and the slot: only the worker itself or an operator moves on."""
+    error, crashes = _loss(case)
+    head = case.head
+    data: dict[str, JsonValue] = {"error": list(error)}
+    if crashes is not None:
+        data["crashes"] = crashes
+    after = head._replace(
+        version=head.version + 1,
+        blocked=True,
+        error=error,
+        crashes=head.crashes if crashes is None else crashes,
+    )
+    return after, data
+
+
+def crash_loop_dead(case: Case[Crash]) -> Change:
+    """Give up on a job that keeps taking its process down."""
+    return _failure(case, State.DEAD, _crash_loop(case), case.head.crashes + 1)
+
+
+def crash_loop_failed(case: Case[Crash]) -> Change:
+    """Fail a job that keeps taking its process down."""
+    return _failure(case, State.FAILED, _crash_loop(case), case.head.crashes + 1)
+
+
+def _crash_loop(case: Case[Crash]) -> Failure:
+    count = case.head.crashes + 1
+    times = "once" if count == 1 else f"{count} times"
+    return Failure("crash_loop", f"Took its process down {times}: {case.command.evidence}")
+
+
+def cancelled(case: AnyCase) -> Change:
+    """End as cancelled."""
+    command = case.command
+    data: Data | None = None
+    if isinstance(command, Cancel):
+        data = {"actor": command.actor, "reason": command.reason}
+    elif isinstance(command, ReleaseKey):
+        data = _by(command, None)
+    return _end(case, State.CANCELLED, case.head.error), data
+
+
+def asked(case: Case[Cancel]) -> Change:
+    """Ask the running attempt to stop."""
+    head = case.head
+    data: Data = {"actor": case.command.actor, "reason": case.command.reason}
+    return head._replace(version=head.version + 1, asked_at=case.now), data
+
+
+def expired(case: AnyCase) -> Change:
+    """End because the deadline passed."""
+    return _end(case, State.EXPIRED, case.head.error), None
+
+
+def skipped(case: Case[Skip]) -> Change:
+    """End because a newer job took this one's place."""
+    return _end(case, State.SKIPPED, None), {"replaced_by": case.command.replaced_by}
+
+
+def revived(case: Case[Retry] | Case[Replay]) -> Change:
+    """Start over with a fresh budget, as the same job."""
+    head = case.head
+    after = Head(
+        state=State.PENDING,
+        version=head.version + 1,
+        generation=head.generation + 1,
+        attempt=0,
+        claims=head.claims,
+        crashes=0,
+        run_at=case.now,
+    )
+    return after, {"actor": case.command.actor}
+
+
+def dismissed(case: Case[Dismiss]) -> Change:
+    """Close a dead letter; what killed it stays on record."""
+    return _end(case, State.DISMISSED, case.head.error), {"actor": case.command.actor}

@@ -1,0 +1,261 @@
+"""Creating inside the caller's own transaction: admitted as always, stored by the caller's commit.
+
+The fixture `guest` is a connection of the application to the engine's store, as its driver makes
+one, with `commit()` and `rollback()`, plain or to be awaited.
+"""
+# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+
+from __future__ import annotations
+
+import asyncio
+from inspect import isawaitable
+from typing import Protocol
+
+import pytest
+
+from trellis.core.admission import Reason
+from trellis.core.durations import SECOND
+from trellis.core.job import NewJob
+from trellis.core.policy import KeyPolicy
+from trellis.core.states import State
+from trellis.engines.port import Engine
+from trellis.engines.values import (
+    Accepted,
+    Coalesced,
+    CreateResult,
+    JobFilter,
+    QueueSettings,
+    Rejected,
+    Replaced,
+)
+from trellis.errors import ConfigurationError
+from trellis.testing.builders import QUEUE, SERVICE, a_demand, a_job, a_job_id, a_keyed_job
+from trellis.testing.conformance.helpers import (
+    IN_TURN,
+    a_session,
+    accept,
+    accept_one,
+    claim,
+    holders,
+    ids,
+    kinds,
+    the,
+)
+from trellis.testing.conformance.suite import EngineSuite, needs
+
+KEY = "user/7"
+_PATIENCE = 10
+
+
+class Guest(Protocol):
+    """A connection of the application."""
+
+    def commit(self) -> object:
+        """Keep everything."""
+
+    def rollback(self) -> object:
+        """Forget everything."""
+
+
+async def within(engine: Engine, guest: Guest, *jobs: NewJob) -> list[CreateResult]:
+    """Create jobs in the guest's transaction."""
+    answer = engine.create_within(guest, jobs)
+    return await answer if isawaitable(answer) else answer
+
+
+async def commit(guest: Guest) -> None:
+    """Let the guest commit."""
+    done = guest.commit()
+    if isawaitable(done):
+        await done
+
+
+async def roll_back(guest: Guest) -> None:
+    """Let the guest roll back."""
+    done = guest.rollback()
+    if isawaitable(done):
+        await done
+
+
+async def _count(engine: Engine) -> int:
+    await engine.catch_up()
+    return sum((await engine.count(JobFilter(), "state")).groups.values())
+
+
+class TestGuests(EngineSuite):
+    """What `create` promises holds in a transaction of the caller's too."""
+
+    async def test_what_a_guest_creates_is_stored_as_create_stores_it(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        jobs = [
+            a_job(),
+            a_job(type="refund", queue="refunds", priority=-4),
+            a_job(delay=5 * SECOND, deadline_in=9 * SECOND, tags=(("a", "b"),)),
+            a_keyed_job(KEY, IN_TURN, dedupe="d", idempotency_key="i", config="{}", expect="x"),
+        ]
+        assert await within(engine, guest, *jobs) == [Accepted(new.id) for new in jobs]
+        await commit(guest)
+        twins = await accept(
+            engine,
+            *(new._replace(id=a_job_id(), dedupe=None, idempotency_key=None) for new in jobs),
+        )
+        for new, twin in zip(jobs, twins, strict=True):
+            record = await the(engine, new.id)
+            assert record.head == twin.head
+            known = twin.definition
+            assert record.definition._replace(row=known.row, id=known.id) == known
+            assert await engine.journal(new.id) == await engine.journal(twin.definition.id)
+        await engine.promote(
+            10
+        )  # where others must not wait for a guest, his keyed job comes later
+        assert await holders(engine, KEY) == [jobs[3].id]
+
+    async def test_jobs_of_guests_and_others_are_claimed_in_one_order(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        first = await accept_one(engine, a_job())
+        jobs = [a_job(priority=priority) for priority in (0, 2, -1)]
+        await within(engine, guest, *jobs)
+        await commit(guest)
+        last = await accept_one(engine, a_job(priority=2))
+        taken = await claim(engine, await a_session(engine))
+        order = [jobs[1].id, last.definition.id, first.definition.id, jobs[0].id, jobs[2].id]
+        assert ids(taken) == order
+
+    async def test_a_guest_s_job_is_admitted_by_every_rule_of_create(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        await engine.set_queue(QueueSettings(SERVICE, "closed", draining=True))
+        marked = a_job(dedupe="d", idempotency_key="i")
+        await accept(engine, marked)
+        asked: list[tuple[NewJob, CreateResult]] = [
+            (marked, Accepted(marked.id)),
+            (marked._replace(payload="1"), Rejected(Reason.JOB_ID_TAKEN, marked.id)),
+            (a_job(dedupe="d"), Coalesced(marked.id, Reason.SAME_DEDUPE_KEY)),
+            (a_job(idempotency_key="i"), Coalesced(marked.id, Reason.SAME_IDEMPOTENCY_KEY)),
+            (
+                a_job(idempotency_key="i", payload="1"),
+                Rejected(Reason.IDEMPOTENCY_MISMATCH, marked.id),
+            ),
+            (a_job(queue="closed"), Rejected(Reason.DRAINING, None)),
+            (accepted := a_job(), Accepted(accepted.id)),
+        ]
+        jobs = [new for new, _ in asked]
+        assert await within(engine, guest, *jobs) == [answer for _, answer in asked]
+        await commit(guest)
+        assert await _count(engine) == 2  # noqa: PLR2004 - the marked one and the accepted one
+
+    async def test_a_guest_s_job_passes_the_key_s_gate(self, engine: Engine, guest: Guest) -> None:
+        reject = KeyPolicy("user/{id}", 1, 0, "reject")
+        merge = KeyPolicy("user/{id}", 1, 1, "coalesce")
+        newest = KeyPolicy("user/{id}", 1, 1, "replace-oldest")
+        busy = a_keyed_job(KEY, reject)
+        held, waiting = a_keyed_job(KEY, merge, type="a"), a_keyed_job(KEY, merge, type="a")
+        run, old = a_keyed_job(KEY, newest, type="b"), a_keyed_job(KEY, newest, type="b")
+        await accept(engine, busy, held, waiting, run, old)
+        await claim(engine, await a_session(engine), a_demand("b"), limit=1)
+        new = a_keyed_job(KEY, newest, type="b")
+        jobs = (a_keyed_job(KEY, reject), a_keyed_job(KEY, merge, type="a"), new)
+        assert await within(engine, guest, *jobs) == [
+            Rejected(Reason.KEY_BUSY, busy.id),
+            Coalesced(waiting.id, Reason.KEY_BUSY),
+            Replaced(new.id, old.id),
+        ]
+        await commit(guest)
+        skipped = await the(engine, old.id)
+        assert skipped.head.state is State.SKIPPED
+        assert await kinds(engine, skipped) == ["created", "skipped"]
+
+    async def test_calls_of_one_transaction_know_of_each_other(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        one, two = a_job(dedupe="d"), a_keyed_job(KEY, KeyPolicy("user/{id}"))
+        await within(engine, guest, one, two)
+        again = (one, a_job(dedupe="d"), a_keyed_job(KEY, KeyPolicy("user/{id}")))
+        assert await within(engine, guest, *again) == [
+            Accepted(one.id),
+            Coalesced(one.id, Reason.SAME_DEDUPE_KEY),
+            Rejected(Reason.KEY_BUSY, two.id),
+        ]
+        assert await within(engine, guest) == []
+        await commit(guest)
+        assert await _count(engine) == 2  # noqa: PLR2004 - one and two
+
+    async def test_a_guest_needs_no_open_engine(self, engine: Engine, guest: Guest) -> None:
+        await engine.close()
+        new = a_job()
+        assert await within(engine, guest, new) == [Accepted(new.id)]
+        await commit(guest)
+        await engine.open()
+        assert (await the(engine, new.id)).head.state is State.PENDING
+
+    async def test_a_guest_s_commit_is_noticed_by_those_who_wait_for_work(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        hints = engine.watch(["ready"])
+        heard = asyncio.ensure_future(anext(hints))
+        async with asyncio.timeout(_PATIENCE):
+            while not heard.done():  # again and again: no one knows when a watch has begun
+                await within(engine, guest, a_job())
+                await commit(guest)
+                await asyncio.wait({heard}, timeout=0.3)
+        assert heard.result() == "ready"
+
+    @needs("transactions")
+    async def test_nobody_sees_a_guest_s_job_before_the_commit(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        await within(engine, guest, new := a_job())
+        assert (await engine.load([new.id])).records == (None,)
+        assert await _count(engine) == 0
+        await commit(guest)
+        assert await _count(engine) == 1
+
+    @needs("transactions")
+    async def test_a_rollback_forgets_everything(self, engine: Engine, guest: Guest) -> None:
+        kept = await accept_one(engine, a_keyed_job(KEY, IN_TURN))
+        jobs = (
+            a_job(dedupe="d", idempotency_key="i"),
+            a_keyed_job(KEY, IN_TURN),
+            a_job(type="unheard-of", priority=3),
+        )
+        await within(engine, guest, *jobs)
+        await roll_back(guest)
+        assert await _count(engine) == 1
+        assert await holders(engine, KEY) == ids([kept])
+        # The same requests again: nothing of them may be left anywhere, in the store or in memory.
+        assert await engine.create(jobs) == [Accepted(new.id) for new in jobs]
+        taken = await claim(engine, await a_session(engine), a_demand("invoice", "unheard-of"))
+        assert ids(taken) == [jobs[2].id, kept.definition.id, jobs[0].id]
+
+    @needs("transactions")
+    async def test_what_a_rolled_back_guest_added_is_given_to_the_next_one_anew(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        """Numbers of types and policies, too: the next ones must not be taken for these."""
+        await within(engine, guest, a_keyed_job(KEY, IN_TURN, type="ghost", priority=4))
+        await roll_back(guest)
+        real = await accept_one(engine, a_job(type="real"))
+        new = a_job(type="ghost")
+        assert await within(engine, guest, new) == [Accepted(new.id)]
+        await commit(guest)
+        stored = await the(engine, new.id)
+        assert (stored.definition.type, stored.definition.policy) == ("ghost", new.policy)
+        session = await a_session(engine)
+        assert ids(await claim(engine, session, a_demand("real"))) == ids([real])
+        assert ids(await claim(engine, session, a_demand("ghost"))) == [new.id]
+
+    @needs("transactions")
+    async def test_a_call_that_fails_leaves_the_transaction_as_it_was(
+        self, engine: Engine, guest: Guest
+    ) -> None:
+        await within(engine, guest, before := a_job())
+        for wrong in (a_job(priority=9), a_job(queue="a b")):
+            with pytest.raises(ConfigurationError):
+                await within(engine, guest, a_job(dedupe="x"), a_job(queue=QUEUE), wrong)
+        await within(engine, guest, after := a_job(dedupe="x"))
+        await commit(guest)
+        await engine.catch_up()
+        found = (await engine.find(JobFilter())).jobs
+        assert ids(list(found)) == [after.id, before.id]

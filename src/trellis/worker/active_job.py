@@ -1,0 +1,343 @@
+"""Items of a job: the many small things inside one job that can succeed or fail each on its own.
+
+Iteration over many items: each step reports progress and ends a handler that must stop.
+
+An `async for` over a plain iterable gives the loop its turn now and then, so that a long one cannot
+starve the other jobs of the process.
+
+What a handler sees of its job.
+
+Everything a handler says (`progress`, `phase`, `items`, `log`, `heartbeat`) is a plain call that
+queues a fenced note: it never waits, works from threads, and is refused once the attempt is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
+from datetime import datetime
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from trellis.core.durations import SECOND, Span, to_datetime
+from trellis.core.trace_context import Context
+from trellis.declaration import checks
+from trellis.declaration.handler_exceptions import Cancelled, Stopped
+from trellis.declaration.signature import JobArgument
+from trellis.engines.values import Heartbeat, Item, ItemStatus, Phase, Progress, check_lock_name
+from trellis.errors import CapabilityMissing, ConfigurationError
+from trellis.worker.attempt import Attempt
+from trellis.worker.locks import RESERVED, JobLock, LockDesk
+from trellis.worker.log import JobLog, storable
+from trellis.worker.notes import NoteWriter
+
+
+class JobItems:
+    """`job.items.complete("page-7")`: plain calls, from any thread.
+
+    A job whose handler returns although items failed ends as `completed_with_errors`.
+    """
+
+    __slots__ = ("_attempt", "_notes", "phase")
+
+    def __init__(self, attempt: Attempt, notes: NoteWriter) -> None:
+        self._attempt = attempt
+        self._notes = notes
+        #: The phase these items belong to.
+        self.phase = ""
+
+    def start(self, name: str) -> None:
+        """Say that work on this item begins."""
+        self._move(name, "in_progress", None)
+
+    def complete(self, name: str, detail: str | None = None) -> None:
+        """Say that this item is done."""
+        self._move(name, "completed", detail)
+
+    def skip(self, name: str, detail: str | None = None) -> None:
+        """Say that this item needs nothing."""
+        self._move(name, "skipped", detail)
+
+    def fail(self, name: str, detail: str | None = None) -> None:
+        """Say that this item could not be done."""
+        self._move(name, "failed", detail)
+
+    def _move(self, name: str, status: ItemStatus, detail: str | None) -> None:
+        errors = self._attempt.item_errors
+        if errors is None:
+            errors = self._attempt.item_errors = set()
+        place = f"{self.phase}/{name}"
+        if status == "failed":
+            errors.add(place)
+        else:
+            errors.discard(place)
+        text = None if detail is None else storable(detail)
+        self._notes.add(self._attempt, Item(storable(name, 512), status, text))
+
+
+T = TypeVar("T")
+_TURN: Final = 0.01
+
+
+class Tracked(Protocol):
+    """What a track needs of its job."""
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the job was cancelled or the attempt must stop."""
+
+    def progress(
+        self,
+        current: float | None = None,
+        total: float | None = None,
+        *,
+        step: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Report how far the work is."""
+
+
+class Track(Generic[T]):
+    """Items on their way through a handler."""
+
+    def __init__(
+        self, job: Tracked, items: Iterable[T] | AsyncIterable[T], step: str | None
+    ) -> None:
+        self._job = job
+        self._items = items
+        self._step = step
+        self._total = len(items) if isinstance(items, Sized) else None
+
+    def __iter__(self) -> Iterator[T]:
+        if not isinstance(self._items, Iterable):
+            raise ConfigurationError("These items come asynchronously. Write `async for`.")
+        for done, item in enumerate(self._items, 1):
+            self._job.raise_if_cancelled()
+            yield item
+            self._report(done)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        turn_ends = time.monotonic() + _TURN
+        done = 0
+        async for item in _asynchronously(self._items):
+            self._job.raise_if_cancelled()
+            yield item
+            done += 1
+            self._report(done)
+            if time.monotonic() > turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.monotonic() + _TURN
+
+    def _report(self, done: int) -> None:
+        self._job.progress(done, self._total, step=self._step)
+
+
+async def _asynchronously(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
+
+
+P_co = TypeVar("P_co", covariant=True)
+
+
+class Surroundings:
+    """What the attempts of one process share, and all that they can reach beyond themselves.
+
+    An `ActiveJob` knows no engine and no loop: whatever it says goes to `notes`, its locks come
+    from `locks`. So it is the same in a worker and in a handler process, which brings its own two
+    ways to the worker.
+    """
+
+    __slots__ = ("locks", "notes", "state", "stopping")
+
+    def __init__(
+        self,
+        notes: NoteWriter,
+        state: Any = None,  # noqa: ANN401 - the program's
+        locks: LockDesk | None = None,
+    ) -> None:
+        #: Takes what attempts say about themselves, from any thread.
+        self.notes = notes
+        #: Takes and frees locks for attempts, from any thread; None where there are none.
+        self.locks = locks
+        #: Per service, what its lifespan set up.
+        self.state = state
+        #: The worker was told to stop.
+        self.stopping = False
+
+
+class ActiveJob(JobArgument[P_co], Generic[P_co]):
+    """The job a handler is working on."""
+
+    __slots__ = ("_attempt", "_locks", "_payload", "_surroundings", "items", "log")
+
+    def __init__(
+        self,
+        payload: P_co,
+        attempt: Attempt,
+        surroundings: Surroundings,
+        log: JobLog,
+    ) -> None:
+        self._payload = payload
+        self._attempt = attempt
+        self._surroundings = surroundings
+        self._locks: dict[str, object] = {}
+        #: The job's own log.
+        self.log = log
+        #: The job's items.
+        self.items = JobItems(attempt, surroundings.notes)
+
+    def __repr__(self) -> str:
+        definition = self._attempt.record.definition
+        return f"<{definition.service}/{definition.type} {self.id}, attempt {self.attempt}>"
+
+    @property
+    def payload(self) -> P_co:
+        """What was asked for, validated."""
+        return self._payload
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._attempt.record.definition.id
+
+    @property
+    def attempt_id(self) -> str:
+        """The fence of this attempt: what a receiver of effects can tell attempts apart by."""
+        return self._attempt.fence.attempt_id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is; 1 is the first."""
+        return self._attempt.record.head.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts there may be."""
+        return self._attempt.record.definition.policy.retry.attempts
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was created."""
+        return to_datetime(self._attempt.record.definition.created_at)
+
+    @property
+    def context(self) -> Context:
+        """The request and trace this job belongs to."""
+        return self._attempt.record.definition.context
+
+    @property
+    def key(self) -> str | None:
+        """The key this job holds a slot of."""
+        return self._attempt.record.definition.key
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the job expires."""
+        deadline = self._attempt.record.definition.deadline_at
+        return None if deadline is None else to_datetime(deadline)
+
+    @property
+    def config(self) -> Any:  # noqa: ANN401 - plain data of the creator
+        """The configuration the job was created with."""
+        text = self._attempt.record.definition.config
+        return None if text is None else json.loads(text)
+
+    @property
+    def expect(self) -> str | None:
+        """The hash that the creator expects the handler's world to have."""
+        return self._attempt.record.definition.expect
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401 - what the program's lifespan yields
+        """What the service's lifespan set up for this worker process."""
+        states = self._surroundings.state
+        return states.get(self._attempt.record.definition.service) if states else None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether a cancel of this job was asked or forced: its work is not wanted any more."""
+        return self._attempt.asked
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this attempt should end although its job is not cancelled.
+
+        The worker shuts down, and the handler may finish within the grace; or this attempt is
+        stopped now, by its timeout, a lost lease or the job's deadline.
+        """
+        attempt = self._attempt
+        is_stopped = attempt.stop_reason is not None and not attempt.asked
+        return is_stopped or self._surroundings.stopping
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` after a cancel, and `Stopped` if this attempt was stopped otherwise.
+
+        Nothing is raised during the grace of a worker that shuts down.
+        """
+        attempt = self._attempt
+        if attempt.asked:
+            raise Cancelled
+        if attempt.stop_reason is not None:
+            raise Stopped
+
+    def progress(
+        self,
+        current: float | None = None,
+        total: float | None = None,
+        *,
+        step: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Say how far the work is."""
+        text = None if message is None else storable(message, 1024)
+        self._say(Progress(current, total, None if step is None else storable(step, 256), text))
+
+    def phase(self, name: str) -> None:
+        """Say that another part of the work begins; it starts with no items."""
+        self.items.phase = name
+        self._say(Phase(storable(name, 256)))
+
+    def heartbeat(self) -> None:
+        """Say that the work goes on, for types with an activity timeout."""
+        self._say(Heartbeat())
+
+    def track(self, items: Iterable[T] | AsyncIterable[T], *, step: str | None = None) -> Track[T]:
+        """Go through items with `for` or `async for`, reporting progress.
+
+        Between two items it does what `raise_if_cancelled` does.
+        """
+        return Track(self, items, step)
+
+    def lock(self, name: str, wait: Span | None = None) -> JobLock:
+        """Hold a named lock, of which there is one for all workers, with `with` or `async with`.
+
+        If another job has it, this waits: without limit, or for `wait` and then raises `LockBusy`.
+        While it waits, a cancel raises `Cancelled`; `Stopped` is raised if the attempt is stopped
+        otherwise, and as soon as the worker shuts down. The lock is free again after the block, and
+        at the latest when the attempt is over.
+        """
+        desk = self._surroundings.locks
+        if desk is None:
+            raise CapabilityMissing("There are no locks where this handler runs.")
+        if check_lock_name(name).startswith(RESERVED):
+            raise ConfigurationError(
+                f"Locks whose names begin with {RESERVED!r} belong to Trellis itself. Call "
+                f"{name!r} something else."
+            )
+        patience = None if wait is None else checks.span("wait", wait) / SECOND
+        return JobLock(
+            name,
+            patience,
+            bearer=self,
+            attempt=self._attempt,
+            desk=desk,
+            held=self._locks,
+        )
+
+    def _say(self, body: Progress | Phase | Heartbeat) -> None:
+        self._surroundings.notes.add(self._attempt, body)

@@ -1,0 +1,133 @@
+"""From what a handler did to the command that settles its attempt."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from typing import Final
+
+from trellis.core import commands
+from trellis.core.commands import FencedCommand
+from trellis.core.durations import Micros, in_words
+from trellis.core.job import Failure, Fence
+from trellis.declaration.handler_exceptions import Cancelled, Fail, RetryIn, Snooze, Stopped
+from trellis.errors import PayloadInvalid
+from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.log import storable
+
+_random = random.Random()  # noqa: S311 - jitter needs no cryptography
+_FRAMES: Final = 20
+
+
+def returned(attempt: Attempt, result: object) -> FencedCommand:
+    """Settle an attempt whose handler returned."""
+    text: str | None = None
+    if result is not None or not attempt.type.may_return_nothing:
+        try:
+            text = attempt.type.encode(result, "result")
+        except PayloadInvalid as error:
+            why = "" if result is not None else " The handler returned None: is a `return` missing?"
+            return failed_for_good(attempt, "result_invalid", f"{error}{why}")
+    errors = len(attempt.item_errors) if attempt.item_errors else 0
+    return commands.build_complete(attempt.fence, text, errors, attempt.started_at)
+
+
+def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
+    """Settle an attempt whose handler raised; None if it is no longer ours to settle."""
+    fence, started_at = attempt.fence, attempt.started_at
+    match error:
+        case Cancelled() | Stopped() if attempt.stop_reason is not None:
+            # The handler answers the stop, so the reason of the stop decides.
+            return stopped(attempt, attempt.stop_reason, ended=True)
+        case Stopped():
+            return commands.Snooze(fence, 0, started_at)
+        case Snooze():
+            return commands.Snooze(fence, error.delay, started_at)
+        case Fail():
+            message = str(error) or "The handler raised Fail."
+            return failed_for_good(attempt, error.code, message, _stack(error))
+        case Cancelled():
+            failure = Failure("cancelled", storable(str(error) or "The handler raised Cancelled."))
+            return commands.Fail(fence, failure, cancelled=True, started_at=started_at)
+        case RetryIn():
+            message = str(error) or f"The handler asked to be retried in {in_words(error.delay)}."
+            failure = Failure("retry_in", storable(message))
+            return commands.Fail(fence, failure, delay=error.delay, started_at=started_at)
+        case _:
+            failure = Failure("exception", storable(_words(error), 2048), _stack(error))
+            return commands.Fail(fence, failure, roll=_random.random(), started_at=started_at)
+
+
+def not_loaded(fence: Fence, error: BaseException) -> FencedCommand:
+    """Settle an attempt whose handler could not even be called in its process."""
+    message = (
+        "The handler could not be set up in a process of its own, where it must be found as in the "
+        f"worker: {_words(error)}"
+    )
+    failure = Failure("not_loaded", storable(message, 2048), _stack(error))
+    return commands.Fail(fence, failure, roll=_random.random())
+
+
+def not_started(attempt: Attempt, delay: Micros) -> FencedCommand:
+    """Settle an attempt for which no process could be started; the job is not to blame."""
+    return commands.Snooze(attempt.fence, delay)
+
+
+def not_stored(attempt: Attempt, delay: Micros, *, ended: bool) -> FencedCommand:
+    """Hand back an attempt whose outcome could not be stored; the job is not to blame.
+
+    `ended` is False while the handler may still run.
+    """
+    fence, started_at = attempt.fence, attempt.started_at
+    if ended:
+        return commands.Snooze(fence, delay, started_at)
+    return commands.Release(fence, begun=False, started_at=started_at, stopped=False)
+
+
+def crashed(attempt: Attempt, evidence: str) -> FencedCommand:
+    """Settle an attempt whose process died under it and held nothing else."""
+    return commands.Crash(attempt.fence, storable(evidence, 4096), roll=_random.random())
+
+
+def failed_for_good(
+    attempt: Attempt, code: str, message: str, detail: str | None = None
+) -> FencedCommand:
+    """Settle an attempt that no further attempt can mend."""
+    failure = Failure(storable(code, 64), storable(message, 2048), detail)
+    return commands.Fail(attempt.fence, failure, retryable=False, started_at=attempt.started_at)
+
+
+def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | None:
+    """Settle an attempt that was stopped from outside; None if it is no longer ours to settle.
+
+    `ended` is False while the handler may still run (in a thread, which cannot be interrupted).
+    """
+    fence, started_at, roll = attempt.fence, attempt.started_at, _random.random()
+    match reason:
+        case Stop.LOST | Stop.OVER:
+            return None
+        case Stop.SHUTDOWN:
+            begun = started_at is not None
+            return commands.Release(fence, begun, started_at, stopped=ended)
+        case Stop.UNREACHABLE:
+            message = "The engine was out of reach for a whole lease, and the job holds a key."
+            return commands.LoseLease(fence, message, roll, stopped=ended)
+        case Stop.TIMEOUT:
+            timeout = in_words(attempt.record.definition.policy.timeout or 0)
+            failure = Failure("timeout", f"The attempt took longer than {timeout}.")
+            return commands.Fail(fence, failure, roll=roll, started_at=started_at, stopped=ended)
+
+
+def _words(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _stack(error: BaseException) -> str:
+    """Return the stack below our own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(
+        "trellis.worker."
+    ):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
+    return storable("".join(lines))

@@ -1,5 +1,0 @@
-"""Databases with our tables in them, one for each test."""
-
-from __future__ import annotations
-
-from tests.servers.fixtures import *  # noqa: F403 - fixtures are found by name

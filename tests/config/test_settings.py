@@ -1,0 +1,57 @@
+"""Settings from the environment and from the program: what cannot work is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trellis import ConfigurationError
+from trellis.config import WorkerSettings, worker_settings
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("TRELLIS_CONCURRENCY", "many", "must be a whole number, not 'many'"),
+        ("TRELLIS_CONCURRENCY", "0", "concurrency must be at least 1, not 0"),
+        ("TRELLIS_LEASE", "long", "'long' is not a span of time. Write it like '30s'"),
+        ("TRELLIS_LEASE", "0s", "leaves no time at all"),
+        ("TRELLIS_LEASE", "99999w", "is longer than 100 years"),
+        ("TRELLIS_HEARTBEAT", "20s", "is too rare for a lease of 30s"),
+        ("TRELLIS_GRACE", "a while", "'a while' is not a span of time"),
+        ("TRELLIS_POLL", "0s", "must be longer than nothing"),
+        ("TRELLIS_SWEEP", "-1s", "'-1s' is not a span of time"),
+    ],
+)
+def test_a_variable_with_a_bad_value_is_named(variable: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        worker_settings({variable: value})
+    assert variable in str(refusal.value)
+    assert words in str(refusal.value)
+
+
+def test_variables_that_do_not_go_together_are_all_named() -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        worker_settings({"TRELLIS_LEASE": "6s", "TRELLIS_HEARTBEAT": "3s"})
+    assert "TRELLIS_LEASE=6s, TRELLIS_HEARTBEAT=3s cannot work" in str(refusal.value)
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    assert worker_settings({"TRELLIS_LEASE": "", "TRELLIS_CONCURRENCY": ""}) == WorkerSettings()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"concurrency": "8"}, "concurrency='8' is not a whole number"),
+        ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"lease": [1]}, r"lease=\[1\] is not a span of time"),
+        ({"lease": 0}, "lease=0 leaves no time at all"),
+        ({"grace": "soon"}, "grace: 'soon' is not a span of time"),
+        ({"poll": 0}, "poll=0 leaves no time at all"),
+    ],
+)
+def test_what_the_program_asks_for_is_checked_too(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        WorkerSettings().with_options(**options)

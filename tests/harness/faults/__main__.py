@@ -1,0 +1,91 @@
+"""`python -m tests.harness.faults`: fault campaigns of any length; `make faults` runs this.
+
+Each campaign prints its seed first; give it back with `--seed` to repeat its decisions. The folder
+of a campaign that failed is kept; `python -m tests.harness.faults.checker FOLDER` judges it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.engines.postgres.steps import migrate
+from tests.harness import warden
+from tests.harness.faults.campaign import Campaign, Size
+from tests.harness.faults.checker.report import complain
+from tests.harness.faults.checker.sometimes import LEAST, LEAST_WITH_SERVER
+from tests.harness.faults.stores.postgres import own_store
+from tests.harness.faults.stores.sqlite import SQLiteStore
+from tests.harness.faults.stores.store import Store
+
+
+def main() -> int:
+    """Run campaign after campaign; return 1 if one of them failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.faults", description=__doc__)
+    parser.add_argument(
+        "--on", choices=["sqlite", "postgres"], default="sqlite", help="the store (%(default)s)"
+    )
+    parser.add_argument("--version", type=int, default=18, help="of PostgreSQL (%(default)s)")
+    parser.add_argument("--seed", help="repeat the decisions of this seed (only one campaign)")
+    parser.add_argument("--minutes", type=float, default=10, help="start none after this (10)")
+    parser.add_argument("--jobs", type=int, default=12_000, help="jobs per campaign (12000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of faults per campaign (3)")
+    parser.add_argument("--lease", default=Size().lease, help="lease of workers (%(default)s)")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of good runs too")
+    asked = parser.parse_args()
+    warden.watch()
+    # On SIGTERM a campaign ends its processes on its way out, as on Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    latest = time.monotonic() + asked.minutes * 60
+    failed = 0
+    while True:
+        seed = asked.seed or secrets.token_hex(4)
+        failed += not _run(seed, asked)
+        if asked.seed or time.monotonic() > latest:
+            return 1 if failed else 0
+
+
+def _size(asked: argparse.Namespace) -> Size:
+    least = LEAST_WITH_SERVER if asked.on == "postgres" else LEAST
+    return Size(
+        jobs=asked.jobs, rounds=asked.rounds, seconds=240, rest=90, lease=asked.lease,
+        least=dict(least),
+    )  # fmt: skip
+
+
+@contextmanager
+def _store(asked: argparse.Namespace, folder: Path) -> Iterator[Store]:
+    if asked.on == "sqlite":
+        yield SQLiteStore(folder)
+    else:
+        with own_store(asked.version, migrate) as store:
+            yield store
+
+
+def _run(seed: str, asked: argparse.Namespace) -> bool:
+    print(f"seed {seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
+    began = time.monotonic()
+    with _store(asked, folder) as store:
+        verdict = asyncio.run(Campaign(seed, _size(asked), folder, store, print).run())
+    wrong = [*verdict.shortcomings, *filter(None, [complain(verdict.violations)])]
+    print(f"took {time.monotonic() - began:.0f} s")
+    print("\n".join(wrong) if wrong else "every promise was kept")
+    if wrong or asked.keep:
+        print(f"the histories are in {folder}", flush=True)
+    else:
+        shutil.rmtree(folder)
+    return not wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

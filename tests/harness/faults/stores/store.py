@@ -1,0 +1,58 @@
+"""Where the jobs of a campaign are: what the harness may ask of any store.
+
+It is looked into with plain SQL, read only. Waiting for what is seen there to become true is how
+the harness is synchronised, so that nothing rests on a sleep being long enough.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from tests.harness.servers.postgres import Server
+from tests.harness.servers.proxy import Proxy
+
+
+class Store(Protocol):
+    """The database under test."""
+
+    @property
+    def url(self) -> str:
+        """What workers and producers are given."""
+
+    @property
+    def server(self) -> Server | None:
+        """The server that may be stopped and killed, if the store has one."""
+
+    def sessions(self) -> dict[int, int]:
+        """Return the sessions that have not ended, with their processes."""
+
+    def is_over(self, session: int) -> bool:
+        """Tell whether a session was ended and nothing is held in its name any more."""
+
+    def refusals(self, session: int) -> int:
+        """Count the late results of a session that were refused."""
+
+    def jobs(self) -> int:
+        """Count the jobs."""
+
+    def ready(self) -> int:
+        """Count the jobs that wait for a worker."""
+
+    def unfinished(self) -> int:
+        """Count the jobs that wait or run, and the slots that are taken."""
+
+    def writer(self) -> int | None:
+        """Return the process that keeps all others from writing, if one does."""
+
+    def way(self) -> Proxy | None:
+        """Return a way to the store that can be cut without cutting others, if there is any."""
+
+    def cut(self) -> int:
+        """Cut the connections of all workers and producers; return how many there were."""
+
+    def export(self, target: Path) -> None:
+        """Write the system truth as JSON lines."""
+
+    def close(self) -> None:
+        """Look no more."""

@@ -1,0 +1,139 @@
+"""How the attempts of a dead process are judged, by what its board says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+import pytest
+
+from trellis.core.durations import SECOND
+from trellis.core.job import JobRecord
+from trellis.core.lifecycle import Transition
+from trellis.engines.memory import MemoryEngine
+from trellis.engines.values import CommitResult
+from trellis.errors import EngineUnavailable
+from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+from trellis.testing.clock import ManualClock
+from trellis.worker.guardian.settle_dead import Aftermath, crashed, stopped
+from trellis.worker.shared_status import Board
+
+SLOTS = 4
+CRASHED = crashed("The process exited with code 1.")
+
+
+class Fate(NamedTuple):
+    """What became of an attempt."""
+
+    state: str
+    #: Attempts that count.
+    attempt: int
+    crashes: int
+    suspect: bool
+
+
+SUSPECT = Fate("retry", 0, 0, suspect=True)
+CRASH = Fate("retry", 1, 1, suspect=False)
+LOST = Fate("retry", 1, 0, suspect=False)
+HANDED_BACK = Fate("retry", 0, 0, suspect=False)
+
+
+class HalfStoring(MemoryEngine):
+    """Stores the first transition of its first batch and then fails."""
+
+    failed = False
+
+    async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
+        if self.failed:
+            return await super().commit(transitions)
+        self.failed = True
+        await super().commit(transitions[:1])
+        raise EngineUnavailable("The engine went away after the first transition.")
+
+
+class Scene:
+    """A process with claims, its board, and the engine that has its jobs."""
+
+    def __init__(self, engine: MemoryEngine | None = None) -> None:
+        self.engine = engine or MemoryEngine(ManualClock())
+        self.board = Board(SLOTS)
+        self._records: tuple[JobRecord, ...] = ()
+
+    async def begin(self, jobs: int, *, isolated: int | None = None) -> None:
+        """Claim jobs and begin each in the slot of its number."""
+        await self.engine.create([a_job() for _ in range(jobs)])
+        session = await self.engine.open_session(a_worker(), 60 * SECOND)
+        claimed = await self.engine.claim(session.id, [a_demand(limit=jobs)], jobs)
+        self._records = claimed.jobs
+        self.board.opened(session.id)
+        for slot, record in enumerate(self._records):
+            self.board.begin(
+                slot, fence_of(record), record.definition.id,
+                began=0.0, timeout_at=inf, started_at=claimed.now,
+            )  # fmt: skip
+        if isolated is not None:
+            self.board.isolate(isolated)
+
+    async def fates(self) -> list[Fate]:
+        """Return what became of the jobs, in the order of their slots."""
+        loaded = await self.engine.load([each.definition.id for each in self._records])
+        heads = [record.head for record in loaded.records if record is not None]
+        return [Fate(head.state, head.attempt, head.crashes, head.suspect) for head in heads]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def test_whoever_ran_or_had_ended_when_the_loop_ended_is_a_suspect(scene: Scene) -> None:
+    await scene.begin(3)
+    scene.board.end(0)
+    scene.board.unwinds()
+    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    assert await scene.fates() == [SUSPECT, SUSPECT, SUSPECT]
+
+
+async def test_the_only_attempt_of_a_process_whose_loop_ended_counts_a_crash(scene: Scene) -> None:
+    await scene.begin(1)
+    scene.board.end(0)
+    scene.board.unwinds()
+    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    assert await scene.fates() == [CRASH]
+
+
+async def test_an_attempt_in_another_process_did_not_end_the_loop(scene: Scene) -> None:
+    await scene.begin(2, isolated=1)
+    scene.board.end(0)
+    scene.board.unwinds()
+    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    assert await scene.fates() == [CRASH, SUSPECT]
+
+
+async def test_an_attempt_that_had_ended_before_a_kill_has_lost_its_lease(scene: Scene) -> None:
+    await scene.begin(2)
+    scene.board.end(0)
+    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    assert await scene.fates() == [LOST, CRASH]
+
+
+async def test_a_process_that_was_stopped_hands_everything_back(scene: Scene) -> None:
+    await scene.begin(2)
+    scene.board.end(0)
+    scene.board.unwinds()
+    await Aftermath(scene.board, stopped).settle(scene.engine)
+    assert await scene.fates() == [HANDED_BACK, HANDED_BACK]
+
+
+async def test_suspects_stay_suspects_when_only_some_could_be_settled_at_first() -> None:
+    scene = Scene(HalfStoring(ManualClock()))
+    await scene.begin(2)
+    for slot in range(2):
+        scene.board.end(slot)
+    scene.board.unwinds()
+    aftermath = Aftermath(scene.board, CRASHED)
+    with pytest.raises(EngineUnavailable):
+        await aftermath.settle(scene.engine)
+    await aftermath.settle(scene.engine)
+    assert await scene.fates() == [SUSPECT, SUSPECT]

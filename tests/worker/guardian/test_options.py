@@ -1,0 +1,141 @@
+"""What `trellis worker` can be told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from tests.worker.guardian.conftest import Shop, children, wait_until
+from trellis import Retry, Service
+from trellis.engines.values import SessionRecord
+
+
+def drain(shop: Shop, session: SessionRecord) -> None:
+    async def ask() -> bool:
+        async with Service("shop", shop.url) as service:
+            return await (await service.connection.engine()).ask_drain(session.id)
+
+    assert asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("job_type", "code"), [("greet", 0), ("fail", 1), ("kill_itself", 1)])
+def test_once_runs_one_job_and_exits_by_its_outcome(shop: Shop, job_type: str, code: int) -> None:
+    payload = None if job_type == "kill_itself" else "you"
+    first, second = (shop.create(job_type, payload, retry=Retry.after("1h")) for _ in range(2))
+    assert shop.worker("program:app", "--once").ends() == code
+    assert shop.kinds(first)[:2] == ["created", "started"]
+    assert shop.kinds(second) == ["created"]
+
+
+@pytest.mark.parametrize(("has_job", "code"), [(True, 1), (False, 0)])
+def test_once_that_is_stopped_says_whether_it_left_its_job_undone(
+    shop: Shop, *, has_job: bool, code: int
+) -> None:
+    job_id = shop.create("wait_for", "never") if has_job else None
+    worker = shop.working("--once")
+    if job_id is not None:
+        shop.begun(job_id)
+    worker.signal()
+    assert worker.ends() == code
+
+
+def test_a_process_is_replaced_after_max_jobs(shop: Shop) -> None:
+    jobs = [shop.create("greet", "you") for _ in range(5)]
+    shop.working("--max-jobs=2")
+    pids = [shop.begun(job_id).pid for job_id in jobs]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2, 1]
+
+
+def test_a_process_above_max_memory_is_replaced(shop: Shop) -> None:
+    worker = shop.working("--max-memory=150MB")
+    (first,) = children(worker.process.pid)
+    shop.state(shop.create("eat_memory"), "completed")
+    worker.says("more than the 150 MB it may")
+    wait_until(lambda: children(worker.process.pid) not in ([first], []))
+
+
+def test_worker_rows_say_who_and_how_busy_and_a_drained_worker_ends(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "go")
+    worker = shop.working("--lease=900ms", "--name=left", "--concurrency=3")
+    begun = shop.begun(job_id)
+    session = wait_until(lambda: next((x for x in shop.sessions() if x.busy == 1), None))
+    assert (session.info.name, session.info.pid) == ("left", begun.pid)
+    assert session.info.version
+    assert json.loads(session.info.details)["slots"] == 3
+    assert "shop/greet" in json.loads(session.info.details)["types"]
+    drain(shop, session)
+    worker.says("Draining")
+    later = shop.create("greet", "you")
+    (shop.folder / "go").touch()
+    assert worker.ends() == 0
+    assert shop.kinds(job_id)[-1] == "completed"
+    assert shop.kinds(later) == ["created"]
+
+
+def test_two_workers_of_one_name_both_work(shop: Shop) -> None:
+    jobs = [shop.create("wait_for", "go") for _ in range(2)]
+    for _ in range(2):
+        shop.working("--name=twin", "--concurrency=1")
+    assert len({shop.begun(job_id).pid for job_id in jobs}) == 2
+    (shop.folder / "go").touch()
+    for job_id in jobs:
+        shop.state(job_id, "completed")
+    assert [x.info.name for x in shop.sessions()] == ["twin", "twin"]
+
+
+def test_several_processes_share_the_work(shop: Shop) -> None:
+    jobs = [shop.create("wait_for", "go") for _ in range(2)]
+    worker = shop.working("--processes=2", "--concurrency=1")
+    assert {shop.begun(job_id).pid for job_id in jobs} == set(children(worker.process.pid))
+    worker.signal()
+    assert worker.ends() == 0
+    assert [shop.kinds(job_id)[-1] for job_id in jobs] == ["retry", "retry"]
+
+
+@pytest.mark.long
+def test_the_end_of_the_last_of_many_processes_is_seen_while_the_others_live(shop: Shop) -> None:
+    """A pool of threads that wait would all be taken by the older ones (six, on two cores)."""
+    jobs = [shop.create("wait_for", "go", retry=Retry.after("100ms")) for _ in range(8)]
+    worker = shop.working("--processes=8", "--concurrency=1", "--lease=600s")
+    youngest = max((shop.begun(job_id) for job_id in jobs), key=lambda begun: begun.pid)
+    os.kill(youngest.pid, signal.SIGKILL)
+    worker.says(f"Worker process {youngest.pid} was killed by SIGKILL")
+    shop.begun(youngest.job_id, 2)
+
+
+def test_types_and_queues_choose_and_a_wrong_name_is_refused(shop: Shop) -> None:
+    chosen, other = shop.create("greet", "you"), shop.create("wait_for", "never")
+    shop.working("--types=greet")
+    shop.state(chosen, "completed")
+    assert shop.kinds(other) == ["created"]
+    for arguments, words in (
+        ("--types=gret", "has no handler for the type 'gret'. Did you mean greet?"),
+        ("--queues=elsewhere", "has no handler for the queue 'elsewhere'. It has block_loop,"),
+    ):
+        refused = shop.worker("program:app", arguments)
+        assert refused.ends() == 2
+        assert words in refused.log
+
+
+def test_json_logs_carry_job_attempt_and_trace(shop: Shop) -> None:
+    greeted, failed = (
+        shop.create("greet", "you"),
+        shop.create("fail", "no\n{}", retry=Retry.never()),
+    )
+    worker = shop.working("--log-format=json")
+    shop.state(greeted, "completed")
+    shop.state(failed, "dead")
+    worker.signal()
+    assert worker.ends() == 0
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    (own,) = [line for line in lines if line["logger"] == "shop.greeting"]
+    assert (own["job"], own["attempt"], own["message"]) == (greeted, 1, "about to greet")
+    assert own["trace"] == shop.record(greeted).definition.context.trace_id
+    (about,) = [line for line in lines if line["logger"] == "trellis.jobs"]
+    assert (about["job"], about["level"], about["type"]) == (failed, "error", "shop/fail")
+    assert "ValueError: no" in about["message"]
+    assert {"time", "level", "logger", "message", "pid"} <= lines[0].keys()

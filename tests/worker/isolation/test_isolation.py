@@ -1,0 +1,255 @@
+"""Handlers in a process of their own: everything is as in the worker, only elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.faulty import eventually
+from tests.worker.isolation import isolated
+from tests.worker.isolation.isolated import attic, lives, ruin, shop
+from trellis import ConfigurationError, JobDead, JobRef, Service, State
+from trellis.core.job import JobId
+from trellis.engines.values import LogEntry
+from trellis.worker.isolation.pool import HandlerProcesses
+from trellis.worker.local_type import LocalType
+
+
+@pytest.fixture(autouse=True)
+def url(tmp_path: Path) -> str:
+    place = f"sqlite:///{tmp_path / 'jobs.db'}"
+    shop.connection.point_at(place)
+    return place
+
+
+async def logs(ref: JobRef[Any]) -> list[LogEntry]:
+    engine = await shop.connection.engine()
+    return await engine.logs(JobId(ref.id))
+
+
+async def test_handlers_of_both_kinds_run_one_after_another_in_the_same_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    monkeypatch.setattr("trellis.worker.isolation.pool._LAST_MOMENT", 30.0)
+    async with shop, shop.worker(concurrency=1):
+        monkeypatch.setenv("SHOP_CLOSED", str(closed))
+        plain_ref = await isolated.where_plain.create("a")
+        plain = await plain_ref.wait("30s")
+        ref = await isolated.where_async.create("b")
+        other = await ref.wait("30s")
+        monkeypatch.delenv("SHOP_CLOSED")  # this process's own lifespan has nothing to say
+        assert lives(plain["process"])
+    assert plain["process"] == plain["state"] == other["process"] == other["state"]
+    assert plain["process"] != os.getpid()
+    assert (plain["main"], plain["inner"]) == (True, "a loop of its own")
+    for one, said, payload in ((plain_ref, plain, "a"), (ref, other, "b")):
+        engine = await shop.connection.engine()
+        record = (await engine.load([JobId(one.id)])).records[0]
+        assert record is not None
+        assert said["job"] == [one.id, 1, payload, record.definition.context.request_id]
+    assert not lives(plain["process"])
+    assert closed.read_text() == str(plain["process"])
+
+
+async def test_a_process_that_will_not_leave_is_gone_when_its_worker_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shop, shop.worker():
+        monkeypatch.setenv("SHOP_STAYS_OPEN", "1")
+        process = (await (await isolated.where_async.create("x")).wait("30s"))["process"]
+        monkeypatch.delenv("SHOP_STAYS_OPEN")
+    assert not lives(process)
+
+
+async def test_what_a_handler_says_arrives_in_order_and_before_its_end() -> None:
+    async with shop, shop.worker():
+        ref = await isolated.talk.create()
+        assert await ref.wait("30s") == "said"
+        engine = await shop.connection.engine()
+        activity = await engine.activity(JobId(ref.id))
+        lines = await logs(ref)
+    assert (await ref.status()).state is State.COMPLETED_WITH_ERRORS
+    assert [line.message for line in lines] == [
+        text for number in range(3) for text in ("line", f"record {number}")
+    ]
+    assert lines[0].fields == '{"number": 0}'
+    assert lines[1].fields == '{"logger": "user"}'
+    assert activity is not None
+    assert activity.progress is not None
+    assert (activity.progress.current, activity.phase) == (1999, "second")
+    assert {item.name: item.status for item in activity.items} == {
+        "good": "completed",
+        "bad": "failed",
+    }
+
+
+async def test_every_ending_is_the_same_as_in_the_worker() -> None:
+    names = [function.__name__ for function in isolated.ENDINGS]
+    async with shop, shop.worker(concurrency=2) as worker:
+        pairs = [
+            [await shop.find(f"{name}-{place}").create() for place in ("here", "apart")]
+            for name in names
+            if name != "exhaust"
+        ]
+        memory = await shop.find("exhaust-apart").create()
+        await eventually(lambda: worker.settled == 2 * len(pairs) + 1)
+        engine = await shop.connection.engine()
+        for here, apart in pairs:
+            expected = await ending(here)
+            assert await ending(apart) == expected
+        record = (await engine.load([JobId(memory.id)])).records[0]
+    assert record is not None
+    assert record.head.error is not None
+    assert record.head.error.message == "MemoryError"
+    assert "trellis/worker" not in (record.head.error.detail or "")
+
+
+async def test_a_process_whose_handler_tried_to_leave_it_runs_no_other() -> None:
+    async with shop, shop.worker(concurrency=1) as worker:
+        before = await (await isolated.where_plain.create("a")).wait("30s")
+        await shop.find("leave-apart").create()
+        await eventually(lambda: worker.settled == 2)
+        after = await (await isolated.where_plain.create("b")).wait("30s")
+    assert before["process"] != after["process"]
+
+
+async def ending(ref: JobRef[Any]) -> tuple[str, dict[str, Any]]:
+    """Return how the first attempt ended, without its stack, whose frames lie elsewhere."""
+    engine = await shop.connection.engine()
+    *_, last = await engine.journal(JobId(ref.id))
+    data: dict[str, Any] = dict(last.data or {})
+    if "error" in data:
+        data["error"] = data["error"][:2]
+    if "run_at" in data:
+        data["run_at"] -= last.at
+    return last.kind, data
+
+
+async def test_a_job_created_there_is_kept_where_the_worker_keeps_its_own() -> None:
+    async with shop, shop.worker():
+        created = await (await isolated.make_another.create(1)).wait("30s")
+        assert await isolated.where_here.ref(created).wait("30s") == os.getpid()
+
+
+async def test_a_lock_held_there_is_held_against_all_until_it_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "held"
+    async with shop, shop.worker(concurrency=2):
+        holder = await isolated.lock_plain.create(str(path))
+        await eventually(path.exists)
+        with pytest.raises(JobDead, match=re.escape(f"is not free: job {holder.id} on worker")):
+            await (await isolated.lock_async.create("0s")).wait("30s")
+        (tmp_path / "held.free").touch()
+        assert await (await isolated.lock_async.create("30s")).wait("30s") == "got it"
+        (tmp_path / "held.end").touch()
+        assert await holder.wait("30s") == "freed before the end"
+
+
+async def test_isolation_works_with_jobs_in_memory_but_none_can_be_created_there() -> None:
+    async with attic, attic.worker():
+        number, process = await (await isolated.count.create(1)).wait("30s")
+        with pytest.raises(JobDead, match="live in the memory of its worker"):
+            await (await isolated.make_in_memory.create()).wait("30s")
+    assert number == 2
+    assert process != os.getpid()
+
+
+async def test_a_lifespan_that_fails_there_fails_the_attempt_and_says_so() -> None:
+    async with ruin, ruin.worker():
+        with pytest.raises(
+            JobDead, match=r"could not be set up in a process of its own.*no databa"
+        ):
+            await (await isolated.never_called.create()).wait("30s")
+
+
+async def test_a_process_that_a_handler_forks_says_nothing_and_settles_nothing() -> None:
+    async with shop, shop.worker() as worker:
+        ref = await isolated.fork.create()
+        assert await ref.wait("30s") == "parent"
+        assert worker.settled == 1
+        assert [line.message for line in await logs(ref)] == ["parent"]
+
+
+async def test_a_type_in_processes_is_never_claimed_ahead() -> None:
+    for job, may in ((isolated.where_plain, False), (isolated.where_here, True)):
+        kind = LocalType(job.job_type)
+        for _ in range(10):
+            kind.took(0.001)
+        assert kind.is_quick is may
+
+
+async def test_what_no_other_process_finds_is_refused_before_work_begins() -> None:
+    own = Service("own", "memory://")
+
+    @own.job(isolation="process")
+    def inner() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="Define it at the top of a module"):
+        async with own, own.worker():
+            pass
+
+
+async def test_a_lifespan_that_no_other_process_finds_is_refused_before_work_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def inner() -> AsyncIterator[None]:
+        yield
+
+    monkeypatch.setattr(attic, "_lifespan", inner)
+    with pytest.raises(ConfigurationError, match="cannot find the service's lifespan"):
+        async with attic, attic.worker():
+            pass
+
+
+async def test_a_process_without_work_ends_after_a_while() -> None:
+    name = LocalType(isolated.where_plain.job_type).found_as
+    assert name is not None
+    processes = HandlerProcesses(2, kept=0.01)
+    process = await processes.take(name, fresh=False)
+    processes.give_back(process)
+    await process.ended
+    await processes.close()
+
+
+async def test_the_end_of_the_line_ends_a_process() -> None:
+    name = LocalType(isolated.where_plain.job_type).found_as
+    assert name is not None
+    processes = HandlerProcesses(1)
+    process = await processes.take(name, fresh=True)
+    assert process._writer is not None
+    process._writer.close()
+    assert (await process.ended).code == -signal.SIGKILL
+
+
+async def test_no_more_processes_are_kept_than_there_are_slots() -> None:
+    name = LocalType(isolated.where_plain.job_type).found_as
+    assert name is not None
+    processes = HandlerProcesses(1)
+    first = await processes.take(name, fresh=True)
+    processes.give_back(first)
+    second = await processes.take(name, fresh=True)
+    await first.ended
+    await processes.close()
+    await second.ended
+
+
+async def test_a_job_waits_uncounted_while_no_process_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    async with shop, shop.worker() as worker:
+        ref = await isolated.where_plain.create("x")
+        await eventually(lambda: worker.settled == 1)
+        engine = await shop.connection.engine()
+        record = (await engine.load([JobId(ref.id)])).records[0]
+    assert record is not None
+    assert (record.head.state, record.head.attempt) == (State.RETRY, 0)
+    assert "No process can be started for a handler" in caplog.text

@@ -1,0 +1,91 @@
+"""Blocks that a program puts around plain handlers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from trellis import JobDead, Retry, Service
+from trellis.worker import handler_context
+
+seen: list[tuple[str, int]] = []
+
+
+def note(what: str) -> None:
+    seen.append((what, threading.get_ident()))
+
+
+@contextmanager
+def outer() -> Iterator[None]:
+    note("outer in")
+    try:
+        yield
+    finally:
+        note("outer out")
+
+
+@contextmanager
+def inner() -> Iterator[None]:
+    note("inner in")
+    try:
+        yield
+    finally:
+        note("inner out")
+
+
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler_context, "_blocks", [])
+    handler_context.around_plain_handlers(outer)
+    handler_context.around_plain_handlers(inner)
+    handler_context.around_plain_handlers(outer)  # it is there already
+    seen.clear()
+
+
+async def test_a_plain_handler_runs_inside_all_blocks_in_one_thread() -> None:
+    app = Service("shop", "memory://")
+
+    @app.job
+    def plain(number: int) -> int:
+        note("handler")
+        return number + 1
+
+    async with app.worker():
+        assert await (await plain.create(1)).wait("30s") == 2
+    said = [what for what, _ in seen]
+    assert said == ["outer in", "inner in", "handler", "inner out", "outer out"]
+    assert len({thread for _, thread in seen}) == 1
+    assert seen[0][1] != threading.get_ident()
+
+
+async def test_blocks_are_left_when_the_handler_raises() -> None:
+    app = Service("shop", "memory://")
+
+    @app.job(retry=Retry.never())
+    def plain(number: int) -> int:
+        raise ValueError(str(number))
+
+    async with app.worker():
+        with pytest.raises(JobDead, match="ValueError: 7"):
+            await (await plain.create(7)).wait("30s")
+    assert [what for what, _ in seen][-2:] == ["inner out", "outer out"]
+
+
+async def test_coroutines_are_left_alone() -> None:
+    app = Service("shop", "memory://")
+
+    @app.job
+    async def awaited(number: int) -> int:
+        return number
+
+    async with app.worker():
+        assert await (await awaited.create(1)).wait("30s") == 1
+    assert seen == []
+
+
+def test_without_blocks_a_handler_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler_context, "_blocks", [])
+    assert handler_context.surrounded(note) is note

@@ -1,0 +1,155 @@
+"""Who may judge others, and when: nobody pays for an outage of the engine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from trellis.core.durations import SECOND, Micros
+from trellis.core.events import EventKind
+from trellis.core.job import JobId, JobRecord, NewJob
+from trellis.core.policy import Policy
+from trellis.core.states import State
+from trellis.engines.memory import MemoryEngine
+from trellis.engines.values import Heartbeat, JobFilter, Note
+from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+from trellis.testing.clock import ManualClock
+from trellis.worker.maintenance import Maintenance
+from trellis.worker.session import Pulse, SessionHolder
+from trellis.worker.shared_status import Board
+
+LEASE: Final = 30 * SECOND
+HEARTBEAT: Final = 10 * SECOND
+
+
+class Scene:
+    """An engine, and a process that looks after it, in the hands of a test."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.engine = MemoryEngine(self.clock)
+        self.pulse = Pulse(LEASE, HEARTBEAT, self.clock.lease_now)
+        session = SessionHolder(self.engine, a_worker(), LEASE, Board(1))
+        self.maintenance = Maintenance(
+            self.engine, session, self.pulse, lambda: None, sweep=SECOND, poll=SECOND
+        )
+
+    def beat_for(self, span: Micros, every: Micros = HEARTBEAT) -> None:
+        """Let time pass with a renewal now and then."""
+        for _ in range(span // every):
+            self.clock.advance_micros(every)
+            self.pulse.beat(self.clock.lease_now())
+
+    async def claim(self, *jobs: NewJob) -> tuple[JobRecord, ...]:
+        """Create jobs and claim them for another worker."""
+        await self.engine.create(jobs)
+        other = await self.engine.open_session(a_worker(), 3600 * SECOND)
+        return (await self.engine.claim(other.id, [a_demand(limit=5000)], 5000)).jobs
+
+    async def state(self, job_id: JobId) -> State:
+        (record,) = (await self.engine.load([job_id])).records
+        assert record is not None
+        return record.head.state
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_a_process_is_steady_after_one_lease_of_renewals(scene: Scene) -> None:
+    scene.beat_for(LEASE - HEARTBEAT)
+    assert not scene.pulse.is_steady
+    scene.beat_for(HEARTBEAT)
+    assert scene.pulse.is_steady
+
+
+def test_a_failed_renewal_starts_the_wait_anew(scene: Scene) -> None:
+    scene.beat_for(LEASE)
+    scene.pulse.miss()
+    scene.beat_for(LEASE - HEARTBEAT)
+    assert not scene.pulse.is_steady
+    scene.beat_for(HEARTBEAT)
+    assert scene.pulse.is_steady
+
+
+def test_a_gap_shorter_than_a_lease_starts_the_wait_anew(scene: Scene) -> None:
+    scene.beat_for(LEASE)
+    scene.beat_for(2 * HEARTBEAT, every=2 * HEARTBEAT)
+    assert not scene.pulse.is_steady
+    scene.beat_for(LEASE)
+    assert scene.pulse.is_steady
+
+
+def test_a_renewal_that_takes_long_is_a_gap_too(scene: Scene) -> None:
+    scene.beat_for(LEASE)
+    scene.clock.advance_micros(HEARTBEAT)
+    sent = scene.clock.lease_now()
+    scene.clock.advance_micros(HEARTBEAT)
+    assert not scene.pulse.is_steady
+    scene.pulse.beat(sent)
+    assert not scene.pulse.is_steady
+
+
+def test_a_process_that_slept_is_neither_steady_nor_in_reach(scene: Scene) -> None:
+    scene.beat_for(LEASE)
+    scene.clock.advance("1h")
+    assert not scene.pulse.is_steady
+    assert scene.pulse.is_out_of_reach
+
+
+async def test_silence_counts_when_the_next_look_finds_it_too(scene: Scene) -> None:
+    (record,) = await scene.claim(a_job(policy=Policy(activity_timeout=SECOND)))
+    job_id = record.definition.id
+    scene.beat_for(LEASE)
+    await scene.maintenance.sweep()
+    # What an outage had held up arrives.
+    note = Note(record.definition.row, record.head.claims, fence_of(record), Heartbeat())
+    await scene.engine.note([note])
+    await scene.maintenance.sweep()
+    scene.clock.advance("2s")
+    await scene.maintenance.sweep()
+    assert await scene.state(job_id) is State.ACTIVE
+    await scene.maintenance.sweep()
+    assert await scene.state(job_id) is State.RETRY
+
+
+async def test_a_process_that_is_not_steady_calls_nobody_silent(scene: Scene) -> None:
+    (record,) = await scene.claim(a_job(policy=Policy(activity_timeout=SECOND)))
+    scene.beat_for(LEASE)
+    await scene.maintenance.sweep()
+    scene.pulse.miss()
+    await scene.maintenance.sweep()
+    assert await scene.state(record.definition.id) is State.ACTIVE
+
+
+async def test_a_process_that_is_not_steady_times_nobody_out(scene: Scene) -> None:
+    (record,) = await scene.claim(a_job(policy=Policy(timeout=SECOND)))
+    job_id = record.definition.id
+    scene.beat_for(LEASE)
+    scene.pulse.miss()
+    await scene.maintenance.sweep()
+    assert await scene.state(job_id) is State.ACTIVE
+    scene.beat_for(LEASE)
+    await scene.maintenance.sweep()
+    assert await scene.state(job_id) is State.RETRY
+
+
+async def test_one_sweep_takes_back_more_than_a_page(scene: Scene) -> None:
+    records = await scene.claim(*(a_job() for _ in range(1100)))
+    await scene.engine.close_session(fence_of(records[0]).session)
+    await scene.maintenance.sweep()
+    counts = await scene.engine.count(JobFilter(), "state")
+    assert dict(counts.groups) == {State.RETRY: 1100}
+
+
+async def test_one_sweep_ends_more_than_a_page_of_overdue_jobs(scene: Scene) -> None:
+    jobs = [a_job(deadline_in=SECOND) for _ in range(1100)]
+    await scene.engine.create(jobs)
+    scene.clock.advance("2s")
+    await scene.maintenance.sweep()
+    counts = await scene.engine.count(JobFilter(), "state")
+    assert dict(counts.groups) == {State.EXPIRED: 1100}
+    kinds = [event.kind for event in await scene.engine.journal(jobs[-1].id)]
+    assert kinds == [EventKind.CREATED, EventKind.EXPIRED]
