@@ -25,7 +25,17 @@ def new_jobs(count: int) -> list[NewJob]:
     for number in range(count):
         job_id = new_job_id()
         context = fresh_context(job_id, number + 1, number + 1)
-        jobs.append(NewJob(job_id, "bench", "noop", "noop", PAYLOAD, DEFAULT_POLICY, context))
+        jobs.append(
+            NewJob(
+                id=job_id,
+                service="bench",
+                type="noop",
+                queue="noop",
+                payload=PAYLOAD,
+                policy=DEFAULT_POLICY,
+                context=context,
+            )
+        )
     return jobs
 
 
