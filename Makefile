@@ -46,7 +46,7 @@ faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is l
 age: $(DEV) ## See that claims stay flat on a large, old PostgreSQL, 30 minutes (ARGS="--hold 60")
 	@$(BIN)/python -m tests.harness.age $(ARGS)
 
-check: $(DEV) ## Check layout, lint, types, layers, generated docs and sizes
+check: $(DEV) ## Check layout, lint, types, layers, generated docs, sizes and words
 	@echo "layout: ruff format"
 	@$(BIN)/ruff format --check .
 	@echo "lint: ruff check"
