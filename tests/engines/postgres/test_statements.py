@@ -131,6 +131,7 @@ _PLANS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.on_postgres(16, 18)
 def test_no_plan_reads_a_large_table_through_with_a_million_jobs(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
