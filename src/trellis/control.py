@@ -1,6 +1,6 @@
 """Change jobs: each operator's verb once, and the one loop around a conflict.
 
-A verb loads the job, lets `decide` say what follows, commits that, and decides again when the job
+A verb loads the job, decides what follows (`core`), commits that, and decides again when the job
 changed in between. `JobRef`, `Operator`, bulk actions, the command line, the worker's settler,
 maintenance and the server all come through here. May import `contract` (ids), `engines` (the port)
 and `core`.

@@ -61,7 +61,7 @@ def test_moments_may_be_spans_or_datetimes(since: Moment, moment: int) -> None:
         (["state:"], "is no filter"),
         (["state:faild"], "'faild' is no state of a job. Did you mean failed?"),
         (["state:x"], "States are pending, active"),
-        (["key:a", "key:b"], "key: is said twice"),
+        (["key:a", "key:b"], "key: is given twice"),
         (["tag:tenant"], "Write tag:name=value"),
         (["since:soon"], "'soon' names no moment"),
         (["type:a/x,b/y"], "are of several services"),

@@ -8,7 +8,7 @@ import pytest
 
 from trellis import ConfigurationError
 from trellis.core.durations import SECOND
-from trellis.insight.moments import parse_moment, roughly
+from trellis.insight.time_expressions import parse_moment, roughly
 
 NOW = datetime(2030, 1, 31, 22, 30, tzinfo=UTC)
 TWO_EAST = timezone(timedelta(hours=2))

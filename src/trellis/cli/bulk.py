@@ -24,9 +24,8 @@ from trellis.cli.writing import Form, write_each, write_json, write_line
 from trellis.core.durations import to_datetime
 from trellis.insight.filters import Filters
 from trellis.insight.views import JobView, as_json
-from trellis.operations.bulk import Progress, Tally
 from trellis.operations.operator import Operator
-from trellis.operations.selection import Selection, Verb
+from trellis.operations.selection import Progress, Selection, Tally, Verb
 
 _SHOWN: Final = 20
 _REFUSALS: Final = 5

@@ -25,7 +25,7 @@ from trellis.core.states import SUCCEEDED
 from trellis.declaration.imports import prepare_project
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, PayloadInvalid
-from trellis.insight.moments import parse_moment
+from trellis.insight.time_expressions import parse_moment
 from trellis.operations.creation import Creation, KnownType, create, declared_type, stored_type
 
 

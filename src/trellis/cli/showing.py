@@ -17,7 +17,7 @@ from trellis.cli.terminal import output
 from trellis.cli.writing import write_json
 from trellis.core.durations import Instant, to_datetime, to_instant
 from trellis.core.states import ENDED
-from trellis.insight.moments import roughly
+from trellis.insight.time_expressions import roughly
 from trellis.insight.views import JobEvent, JobView, OutcomeView, ProgressView, as_json
 from trellis.insight.why import Why
 from trellis.operations.operator import Operator

@@ -18,7 +18,7 @@ from trellis.cli.writing import write_json
 from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.declaration import checks
-from trellis.insight.overview import TOLD, Overview, RunningJob, overview
+from trellis.insight.overview import COUNTED_STATES, Overview, RunningJob, overview
 from trellis.insight.views import as_json
 from trellis.operations.operator import Operator
 
@@ -103,9 +103,9 @@ def _summary(seen: Overview, pace: float | None) -> Text:
 
 def _types(seen: Overview, width: int) -> RenderableType:
     columns = [Column("TYPE", gives_way=True)]
-    columns += [Column(state.upper(), is_number=True) for state in TOLD]
+    columns += [Column(state.upper(), is_number=True) for state in COUNTED_STATES]
     rows = [
-        (name, *(f"{counts[state]:,}" if counts.get(state) else "-" for state in TOLD))
+        (name, *(f"{counts[state]:,}" if counts.get(state) else "-" for state in COUNTED_STATES))
         for name, counts in seen.types.items()
     ]
     return make_table(columns, rows, width)

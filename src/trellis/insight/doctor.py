@@ -1,6 +1,6 @@
-"""The check-up: every journal must fold to its head, and the engine must be what we think it is.
+"""The check-up: every journal must fold to its head, and the engine reports its own health.
 
-A job that changes while it is looked at is looked at again, so only what stays wrong is reported.
+A job that changes while it is read is read again, so only a lasting mismatch is reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 class Mismatch(NamedTuple):
-    """A job whose journal tells another story than its head."""
+    """A job whose journal does not fold to its head."""
 
     job_id: str
     problem: str
@@ -53,7 +53,7 @@ async def diagnose(
     *,
     journals: bool = True,
 ) -> Diagnosis:
-    """Examine an open engine, calling `progress(done, total)` on the way; perhaps no journals."""
+    """Examine an open engine, calling `progress(done, total)`; journals only if asked for."""
     health = await engine.health()
     states = dict((await engine.count(_EVERYTHING, "state")).groups)
     if not journals:
@@ -76,13 +76,13 @@ async def diagnose(
 
 
 async def _examine(engine: Engine, record: JobRecord) -> str | None:
-    """Return what is wrong with this job, if it stays wrong."""
+    """Return what is wrong with this job, if it is still wrong after a few reads."""
     job_id = record.definition.id
     current: JobRecord | None = record
     problem: str | None = None
     for _ in range(_LOOKS):
         if current is None:
-            return None  # retention has removed it meanwhile
+            return None  # retention has removed it
         problem = await _compare(engine, job_id, current)
         if problem is None:
             return None

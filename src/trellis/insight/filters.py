@@ -1,8 +1,8 @@
-"""The words by which jobs are chosen: the same in Python, on the command line and in addresses.
+"""The words of filters: the same in Python, on the command line and in URLs.
 
 `state:failed,dead type:shop/sync key:eu tag:tenant=acme since:1h error:timeout` means that every
-part must fit; where a part lists several, one of them must. A word nobody knows is an error: a
-filter that silently matched more than was meant would be dangerous in front of a bulk action.
+part must match; where a part lists several values, one of them must. An unknown word is an error: a
+filter that silently matched more than was meant would be dangerous for a bulk action.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from trellis.core.states import State
 from trellis.declaration import checks
 from trellis.engines.values import JobFilter
 from trellis.errors import ConfigurationError
-from trellis.insight.moments import parse_moment
+from trellis.insight.time_expressions import parse_moment
 
 Several = str | Iterable[str]
 Moment = Span | datetime
 
 
 class Filters(TypedDict, total=False):
-    """Which jobs: every given part must fit."""
+    """Which jobs: every given part must match."""
 
     #: One state or several: "failed", ["failed", "dead"].
     state: Several
@@ -62,7 +62,7 @@ def parse_filters(words: Iterable[str]) -> Filters:
 
 
 def add_word(found: dict[str, Any], name: str, value: str) -> None:
-    """Add one word; a list or a tag may be said again, anything else only once."""
+    """Add one word; a list or a tag may be given several times, anything else only once."""
     if name in _LISTS:
         found[name] = [*found.get(name, ()), *_parts(value)]
     elif name == "tag":
@@ -71,7 +71,7 @@ def add_word(found: dict[str, Any], name: str, value: str) -> None:
             raise ConfigurationError(f"tag:{value} names no value. Write tag:name=value.")
         found["tag"] = {**found.get("tag", {}), label: text}
     elif name in found:
-        raise ConfigurationError(f"{name}: is said twice. A job cannot fit both; say it once.")
+        raise ConfigurationError(f"{name}: is given twice. A job cannot match both; give it once.")
     else:
         found[name] = value
 
@@ -89,7 +89,7 @@ def _unknown_word(word: str, name: str) -> ConfigurationError:
 
 
 def make_filter(now: Instant, **filters: Unpack[Filters]) -> JobFilter:
-    """Return what an engine understands; `now` is the engine's time, for spans."""
+    """Return the engine's filter; `now` is the engine's time, for spans."""
     unknown = sorted(set(filters) - set(WORDS))
     if unknown:
         raise _unknown_word(f"{unknown[0]}=", unknown[0])

@@ -1,4 +1,4 @@
-"""Everything at a glance: counts, types, workers and what runs, at one moment."""
+"""An overview of everything at one moment: counts, types, workers and running jobs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trellis.insight.views import (
 
 _RUNNING: Final = 20
 #: The states that are counted per type: those an operator may have to do something about.
-TOLD: Final = (State.PENDING, State.ACTIVE, State.RETRY, State.FAILED, State.DEAD)
+COUNTED_STATES: Final = (State.PENDING, State.ACTIVE, State.RETRY, State.FAILED, State.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that runs, and how far it is."""
+    """A running job and its progress."""
 
     job: JobView
     progress: ProgressView | None
@@ -35,12 +35,12 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is going on."""
+    """Counts, workers and running jobs at one moment."""
 
     as_of: datetime
     #: How many jobs are in each state.
     states: Mapping[str, int]
-    #: For each service/type that has any, how many are in each of the states in `TOLD`.
+    #: For each service/type that has any, how many are in each of the states in `COUNTED_STATES`.
     types: Mapping[str, Mapping[str, int]]
     workers: tuple[WorkerView, ...]
     #: Some of the running jobs, the newest first.
@@ -53,14 +53,15 @@ class Overview:
 
 
 async def overview(engine: Engine) -> Overview:
-    """Look at everything once."""
+    """Read everything once."""
     counts = await engine.count_by(JobFilter(), ("service", "type", "state"))
     sessions = [worker_view(each) for each in await engine.sessions()]
     active = await engine.find(JobFilter(states=(State.ACTIVE,)), limit=_RUNNING)
     running = []
     for record in active.jobs:
-        said = await engine.activity(record.definition.id)
-        running.append(RunningJob(job_view(record), None if said is None else progress_view(said)))
+        activity = await engine.activity(record.definition.id)
+        progress = None if activity is None else progress_view(activity)
+        running.append(RunningJob(job_view(record), progress))
     return Overview(
         to_datetime(counts.as_of),
         _states(counts),
@@ -80,6 +81,6 @@ def _states(counts: CrossCounts) -> dict[str, int]:
 def _types(counts: CrossCounts) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for (service, name, state), number in counts.groups.items():
-        if state in TOLD:
+        if state in COUNTED_STATES:
             found.setdefault(f"{service}/{name}", {})[state] = number
     return dict(sorted(found.items()))

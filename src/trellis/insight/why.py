@@ -1,8 +1,8 @@
 """Why a job does not run (or what it does instead): values with a sentence and the next command.
 
-The facts are gathered from the engine once; what follows from them is decided by pure functions in
-the order in which an operator would act: a paused queue before a busy worker. Several causes may
-hold at once, and all are told.
+The facts are gathered from the engine once; pure functions derive the causes, in the order in which
+an operator would act: a paused queue before a busy worker. Several causes may hold at once, and all
+are reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trellis.core.job import JobRecord
 from trellis.core.states import SUCCEEDED, WAITING, State
 from trellis.engines.port import Engine
 from trellis.engines.values import Activity, JobFilter, KeyStatus, QueueSettings
-from trellis.insight.moments import roughly
+from trellis.insight.time_expressions import roughly
 from trellis.insight.views import JobView, WorkerView, job_view, worker_view
 
 Code = Literal[
@@ -52,7 +52,7 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a job stands where it stands, the most important cause first."""
+    """Why a job is in its present state, the most important cause first."""
 
     job: JobView
     causes: tuple[Cause, ...]
@@ -78,7 +78,7 @@ class _Facts(NamedTuple):
 
 
 async def explain(engine: Engine, record: JobRecord, start_worker: str = START_WORKER) -> Why:
-    """Say why this job stands where it stands."""
+    """Return why this job is in its present state."""
     facts = await _gather(engine, record)
     match record.head.state:
         case State.PENDING | State.RETRY:
@@ -210,7 +210,7 @@ def _workers(facts: _Facts, start_worker: str) -> Iterator[Cause]:
     if not able:
         yield Cause("no_worker", f"No live worker runs {name}.", start_worker)
     elif not live:
-        text = f"All workers that run {name} are draining: they finish and go."
+        text = f"All workers that run {name} are draining: they finish their jobs and exit."
         yield Cause("workers_draining", text, start_worker)
     elif all(max(each.busy, each.held) >= each.slots for each in live):
         yield Cause("slots_busy", _busy(name, live, facts.ahead), "trellis workers")
@@ -218,11 +218,11 @@ def _workers(facts: _Facts, start_worker: str) -> Iterator[Cause]:
 
 def _busy(name: str, live: Sequence[WorkerView], ahead: int) -> str:
     slots = sum(each.slots for each in live)
-    who = "the worker that runs" if len(live) == 1 else f"the {len(live)} workers that run"
+    workers = "the worker that runs" if len(live) == 1 else f"the {len(live)} workers that run"
     which = (
-        f"The one slot of {who} {name} is"
+        f"The one slot of {workers} {name} is"
         if slots == 1
-        else f"All {slots} slots of {who} {name} are"
+        else f"All {slots} slots of {workers} {name} are"
     )
     return f"{which} busy{f'; {_wait(ahead)} before it' if ahead else ''}."
 
@@ -251,7 +251,10 @@ def _running(facts: _Facts) -> Cause:
     since = roughly(facts.now - (head.claimed_at or facts.now))
     if worker is not None and worker.state == "silent":
         silence = roughly(facts.now - to_instant(worker.renewed_at))
-        text = f"It runs{where}, which has not been heard of for {silence}; others will take over."
+        text = (
+            f"It runs{where}, which has not been heard of for {silence}; another worker will take "
+            "over."
+        )
         return Cause("worker_silent", text, f"trellis jobs logs {definition.id}")
     activity = facts.activity
     if activity is None or activity.claim != head.claims or activity.began_at is None:

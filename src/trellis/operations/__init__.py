@@ -1,6 +1,7 @@
-"""The operator's view of a place where jobs are kept: find, explain, steer.
+"""Operating a store of jobs: find, explain, change, create by name, move.
 
-`trellis.connect(url)` gives an `Operator`; the command line is written on it, and so can be your
-own tools. Every change goes through `control`, so an operator can do nothing that the lifecycle
-does not allow. May import control, insight, contract, engines and core. Start at `operator.py`.
+`trellis.connect(url)` returns an `Operator`; the command line is written on it, and your own tools
+can be too. Every change goes through `control`, so an operator can do nothing that the lifecycle
+does not allow. May import client, control, insight, contract, engines and core. Start reading at
+`operator.py`.
 """

@@ -1,7 +1,7 @@
-"""`trellis.connect()`: everything an operator can see and do, in Python.
+"""`trellis.connect()`: everything an operator can read and change, in Python.
 
-Nothing is created by looking: a database that is not there is an error that names its path. Every
-change is a command that the lifecycle decides on; what it refuses raises a typed error.
+Reading creates nothing: a missing database is an error that names its path. Every change is a
+command that the lifecycle decides on; a refusal raises a typed error.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ from trellis.insight.views import (
     worker_view,
 )
 from trellis.insight.why import START_WORKER, Why, explain
-from trellis.operations.choosing import Matching, Named
 from trellis.operations.keys import blocking_job, find_key, list_keys
+from trellis.operations.lookup import ID_LENGTH, resolve_job, resolve_worker
 from trellis.operations.queues import change_queue, list_queues
-from trellis.operations.resolving import ID_LENGTH, resolve_job, resolve_worker
-from trellis.operations.selection import Found, Selection
+from trellis.operations.selection import Found, ListedJobs, MatchingJobs, Selection
 from trellis.portal import call, iterated, synced
 
 
@@ -54,7 +53,7 @@ def connect(url: str | None = None, *, actor: str = "operator") -> Operator:
     """Return the operator's view of the jobs at a URL, else at `TRELLIS_URL`, else in this folder.
 
     Use it with `async with`; code without an event loop uses `with`, and of each method the twin
-    whose name ends in `_sync`. `actor` is who journals name for what is done through it.
+    whose name ends in `_sync`. Journals record `actor` for what is done through it.
 
     >>> async def failed_syncs() -> int:
     ...     async with connect() as jobs:
@@ -64,17 +63,17 @@ def connect(url: str | None = None, *, actor: str = "operator") -> Operator:
     engine = make_engine(url, create=False)
     if not engine.capabilities.processes:
         raise ConfigurationError(
-            f"Jobs at {url} live in the process that made them; nobody else can look at them. "
+            f"Jobs at {url} live in the process that made them and can only be read there. "
             "There, use Operator(engine) with the engine itself."
         )
     return Operator(engine, actor=actor, opens=True)
 
 
 class Operator:
-    """Looks at jobs and steers them.
+    """Reads jobs and changes them.
 
-    Wherever an id is asked, its beginning or its end will do while it is unique. An engine that is
-    given is used as it is, open; one that `connect` found is opened and closed by `async with`.
+    Every method takes a short id: the beginning or end of an id, while it is unique. A given engine
+    must be open and stays open; the engine of `connect` is opened and closed by `async with`.
     """
 
     def __init__(self, engine: Engine, *, actor: str = "operator", opens: bool = False) -> None:
@@ -120,28 +119,28 @@ class Operator:
             raise EngineClosed("Open it first: async with trellis.connect(...) as jobs: ...")
         return self._engine
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     def find(self, **filters: Unpack[Filters]) -> Found:
-        """Choose jobs: iterate over them, page through them, or do something to all of them.
+        """Select jobs: iterate over them, page through them, or apply a verb to all of them.
 
         >>> async def show(jobs: Operator) -> None:
         ...     async for job in jobs.find(state=["failed", "dead"], since="1h"):
         ...         print(job.id, job.error)
         """
-        make_filter(0, **filters)  # a wrong word is told here, not at the first page
-        matching = Matching(lambda now: make_filter(now, **filters))
+        make_filter(0, **filters)  # a wrong word is reported here, not at the first page
+        matching = MatchingJobs(lambda now: make_filter(now, **filters))
         return Found(lambda: self.engine, matching, self._actor)
 
     async def pick(self, ids: Iterable[str]) -> Selection:
-        """Choose jobs by their ids, in this order."""
+        """Select jobs by their ids, in this order."""
         whole = [
             JobId(each.upper())
             if len(each) >= ID_LENGTH
             else (await self._record(each)).definition.id
             for each in ids
         ]
-        return Selection(lambda: self.engine, Named(whole), self._actor)
+        return Selection(lambda: self.engine, ListedJobs(whole), self._actor)
 
     async def count(self, by: GroupBy = "state", **filters: Unpack[Filters]) -> dict[str, int]:
         """Count jobs per group: by state, type, queue, service or error."""
@@ -153,7 +152,7 @@ class Operator:
         return job_view(await self._record(job_id))
 
     async def why(self, job_id: str) -> Why:
-        """Say why a job does not run, or what it does instead."""
+        """Return why a job does not run, or what it does instead."""
         command = "trellis worker" if environment().get("TRELLIS_APP") else START_WORKER
         return await explain(self.engine, await self._record(job_id), command)
 
@@ -169,7 +168,7 @@ class Operator:
         return [outcome_view(each, record) for each in found]
 
     async def progress(self, job_id: str) -> ProgressView | None:
-        """Return what the latest attempt said about itself."""
+        """Return what the latest attempt has reported."""
         activity = await self.engine.activity((await self._record(job_id)).definition.id)
         return None if activity is None else progress_view(activity)
 
@@ -181,9 +180,12 @@ class Operator:
                 yield line
 
     async def wait(self, job_id: str, timeout: Span | None = None) -> JobView:  # noqa: ASYNC109
-        """Return a job once it has ended, however it ended; raise `WaitTimeout` if it is late."""
+        """Return a job once it has ended, in any way; raise `WaitTimeout` if it is late.
+
+        While the engine is away the wait goes on; it resumes when the engine is back.
+        """
         record = await self._record(job_id)
-        if record.head.state in ENDED:  # however little time is left
+        if record.head.state in ENDED:  # even if no time is left
             return job_view(record)
         limit = asyncio.timeout(
             None if timeout is None else checks.span("timeout", timeout) / SECOND
@@ -201,7 +203,7 @@ class Operator:
             job_id=why.job.id,
         )
 
-    # -- steering one job ----------------------------------------------------------------------
+    # -- changing one job ----------------------------------------------------------------------
 
     async def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> JobView:
         """Stop a job: at once while it waits; while it runs, its handler is asked to stop.
@@ -220,7 +222,7 @@ class Operator:
         return job_view(await control.retry(self.engine, whole, actor=self._actor))
 
     async def replay(self, job_id: str) -> JobView:
-        """Bring a dead letter back, with a fresh budget of attempts."""
+        """Run a dead letter again, with a fresh budget of attempts."""
         whole = (await self._record(job_id)).definition.id
         return job_view(await control.replay(self.engine, whole, actor=self._actor))
 
@@ -264,27 +266,27 @@ class Operator:
         return await list_queues(self.engine)
 
     async def pause(self, queue: str) -> QueueView:
-        """Let no more jobs of this queue start; write it as service/queue.
+        """Start no more jobs of this queue; write it as service/queue.
 
-        The queue alone will do while only one service has it.
+        The queue alone is enough while only one service has it.
         """
         return await change_queue(self.engine, queue, paused=True)
 
     async def resume(self, queue: str) -> QueueView:
-        """Let jobs of this queue start and be created again."""
+        """Start and accept jobs of this queue again."""
         return await change_queue(self.engine, queue, paused=False, draining=False)
 
     async def drain_queue(self, queue: str) -> QueueView:
-        """Accept no new jobs in this queue; what is there is still done."""
+        """Accept no new jobs in this queue; those that are there still run."""
         return await change_queue(self.engine, queue, draining=True)
 
     async def workers(self, *, ended: bool = False) -> list[WorkerView]:
-        """Return the worker processes, the newest first; those that are gone only when asked."""
+        """Return the worker processes, the newest first; ended ones only with `ended`."""
         found = [worker_view(each) for each in await self.engine.sessions()]
         return [each for each in found if ended or each.state != "ended"]
 
     async def drain(self, worker: str) -> WorkerView:
-        """Ask a worker process to finish what it has and go; name it, or the start of its id."""
+        """Ask a worker process to finish its jobs and exit; name it, or the start of its id."""
         session = await resolve_worker(self.engine, worker)
         await self.engine.ask_drain(session.id)
         return worker_view(session._replace(draining=True))
@@ -294,7 +296,7 @@ class Operator:
         return [lock_view(each) for each in await self.engine.locks()]
 
     async def health(self) -> Health:
-        """Say what the engine is, how durable, and what is wrong with it."""
+        """Return what the engine is, how durable it is, and what is wrong with it."""
         return await self.engine.health()
 
     async def _record(self, job_id: str) -> JobRecord:

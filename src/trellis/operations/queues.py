@@ -1,4 +1,4 @@
-"""Queues: what is in them, and whether they are open."""
+"""Queues: how many jobs are in them, and whether they are paused or draining."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ async def list_queues(engine: Engine) -> list[QueueView]:
 
 
 async def _whole_name(engine: Engine, written: str) -> str:
-    """Return service/queue; a queue alone will do while only one service has it."""
+    """Return service/queue; the queue alone is enough while only one service has it."""
     if "/" in written:
         return written
     known = [each for each in await list_queues(engine) if each.queue == written]
-    fitting = [f"{each.service}/{each.queue}" for each in known]
-    if not fitting:
+    matching = [f"{each.service}/{each.queue}" for each in known]
+    if not matching:
         raise ConfigurationError(
             f"There is no queue {written!r} here. Write service/queue; see them with: "
             "trellis queues"
         )
-    if len(fitting) > 1:
+    if len(matching) > 1:
         raise AmbiguousId(
-            f"Several services have a queue {written!r}: {', '.join(fitting)}. Say which.",
-            candidates=tuple(fitting),
+            f"Several services have a queue {written!r}: {', '.join(matching)}. Say which.",
+            candidates=tuple(matching),
         )
-    return fitting[0]
+    return matching[0]
 
 
 async def change_queue(

@@ -1,97 +1,295 @@
-"""A choice of jobs: look at them, count them, or do one thing to all of them.
+"""A selection of jobs: read them, count them, or apply one verb to all of them.
 
-A bulk verb goes through everything that fits, not just a page. Each job is decided on its own, as a
-single command would be, and what became of it is counted; one that is refused stops nothing. A
-filter that names no state means, for a verb, the states in which the lifecycle allows it.
+A bulk verb goes through everything that matches, batch by batch, not just one page. Each job is
+decided on its own, as a single command would be, and the effect is counted; a refusal stops
+nothing. For a verb, a filter that names no state means the states in which the lifecycle allows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, Protocol
 
+from trellis import control
 from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry
-from trellis.core.durations import to_datetime
-from trellis.core.lifecycle import RULES
+from trellis.core.durations import Instant, to_datetime
+from trellis.core.job import JobId, JobRecord
+from trellis.core.lifecycle import RULES, Refused, Stale
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
+from trellis.engines.values import JobFilter, KeyRefused, Page, Removal
+from trellis.errors import AdmissionError, JobNotFound
 from trellis.insight.views import JobView, job_view
-from trellis.operations.bulk import Progress, Tally, apply_to, clone_each, remove_each, silent
-from trellis.operations.choosing import Matching, Source
 from trellis.portal import iterated, synced
 
+_BATCH: Final = 200
+_KEPT_REFUSALS: Final = 20
+
 Verb = Literal["cancel", "retry", "replay", "dismiss", "clone", "delete"]
+#: Called with the number of jobs processed so far.
+Progress = Callable[[int], None]
+_Effect = Literal["done", "refused", "missing"]
 
 
-def _sources(command: type[Command]) -> frozenset[State]:
+def no_progress(_done: int) -> None:
+    """Report nothing."""
+
+
+# -- which jobs --------------------------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """Some jobs as they were at this moment; None for an id without a job."""
+
+    now: Instant
+    jobs: tuple[tuple[JobId, JobRecord | None], ...]
+
+
+class JobSet(Protocol):
+    """The jobs of a selection: those that match a filter, or a list of ids."""
+
+    def batches(self, engine: Engine) -> AsyncIterator[Batch]:
+        """Yield all of them."""
+
+    async def count(self, engine: Engine) -> int:
+        """Return how many there are."""
+
+    def among(self, states: frozenset[State]) -> JobSet:
+        """Return those in one of these states, unless the filter names states itself."""
+
+
+class MatchingJobs:
+    """Everything that matches a filter, newest first; jobs created later are not included."""
+
+    def __init__(self, filter_at: Callable[[Instant], JobFilter]) -> None:
+        self._filter_at = filter_at
+        self._where: JobFilter | None = None
+
+    async def where(self, engine: Engine) -> JobFilter:
+        """Return the filter; moments such as "an hour ago" are computed once."""
+        if self._where is None:
+            self._where = self._filter_at(await engine.now())
+        return self._where
+
+    async def page(self, engine: Engine, after: int | None, limit: int) -> Page:
+        """Return a page."""
+        return await engine.find(await self.where(engine), after=after, limit=limit)
+
+    async def batches(self, engine: Engine) -> AsyncIterator[Batch]:
+        """Yield all of them."""
+        after: int | None = None
+        while True:
+            page = await self.page(engine, after, _BATCH)
+            yield Batch(page.as_of, tuple((job.definition.id, job) for job in page.jobs))
+            after = page.next_after
+            if after is None:
+                return
+
+    async def count(self, engine: Engine) -> int:
+        """Return how many match."""
+        return sum((await engine.count(await self.where(engine), "state")).groups.values())
+
+    def among(self, states: frozenset[State]) -> MatchingJobs:
+        """Return those in one of these states, unless the filter names states itself."""
+
+        def narrowed(now: Instant) -> JobFilter:
+            where = self._where or self._filter_at(now)
+            return where if where.states else where._replace(states=tuple(sorted(states)))
+
+        return MatchingJobs(narrowed)
+
+
+class ListedJobs:
+    """Jobs by their ids, in the order given."""
+
+    def __init__(self, ids: Sequence[JobId]) -> None:
+        self._ids = tuple(dict.fromkeys(ids))
+
+    async def batches(self, engine: Engine) -> AsyncIterator[Batch]:
+        """Yield all of them."""
+        for start in range(0, len(self._ids), _BATCH):
+            ids = self._ids[start : start + _BATCH]
+            loaded = await engine.load(ids)
+            yield Batch(loaded.now, tuple(zip(ids, loaded.records, strict=True)))
+
+    async def count(self, engine: Engine) -> int:  # noqa: ARG002 - as in every set
+        """Return how many ids were given."""
+        return len(self._ids)
+
+    def among(self, states: frozenset[State]) -> ListedJobs:  # noqa: ARG002 - as in every set
+        """Return all: for a job that is named, a refusal is reported."""
+        return self
+
+
+# -- one verb for many jobs --------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a bulk action did, counted by job."""
+
+    done: int = 0
+    #: Their state or policy does not allow it.
+    refused: int = 0
+    #: Never created, or removed in between.
+    missing: int = 0
+    #: The first refusals: id and reason.
+    refusals: list[tuple[str, str]] = field(default_factory=list)
+    #: The ids of the jobs it was done to; for a clone, of the new jobs.
+    ids: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """How many jobs were processed."""
+        return self.done + self.refused + self.missing
+
+    def add(self, job_id: str, effect: _Effect, reason: str = "") -> None:
+        """Count one job."""
+        match effect:
+            case "done":
+                self.done += 1
+                self.ids.append(job_id)
+            case "missing":
+                self.missing += 1
+            case "refused":
+                self.refused += 1
+                if len(self.refusals) < _KEPT_REFUSALS:
+                    self.refusals.append((job_id, reason))
+
+
+async def _apply_to(engine: Engine, jobs: JobSet, command: Command, progress: Progress) -> Tally:
+    tally = Tally()
+    async for now, batch in jobs.batches(engine):
+        asked = [(record, command) for _, record in batch if record is not None]
+        results = iter(await control.apply_all(engine, asked, now))
+        for job_id, record in batch:
+            result = control.Missing() if record is None else next(results)
+            tally.add(job_id, *_effect(command, job_id, result))
+        progress(tally.total)
+    return tally
+
+
+def _effect(command: Command, job_id: JobId, result: control.Result) -> tuple[_Effect, str]:
+    match result:
+        case control.Applied():
+            return "done", ""
+        case control.Missing():
+            return "missing", ""
+        case Refused(head, reason):
+            if control.is_in_effect(command, head):
+                return "done", ""
+            advice = control.advice(command, head.state, job_id)
+            return "refused", f"{reason} {advice}".rstrip()
+        case KeyRefused(reason, existing):
+            return "refused", f"Its key is taken ({reason}): job {existing} has it."
+        case control.Contended():
+            return "refused", "It kept changing; try again."
+        case Stale(head):
+            return "refused", f"It is {head.state}."
+
+
+async def _clone_each(engine: Engine, jobs: JobSet, progress: Progress) -> Tally:
+    tally = Tally()
+    async for _, batch in jobs.batches(engine):
+        for job_id, _ in batch:
+            try:
+                tally.add(await control.clone(engine, job_id), "done")
+            except JobNotFound:
+                tally.add(job_id, "missing")
+            except AdmissionError as error:
+                tally.add(job_id, "refused", str(error))
+        progress(tally.total)
+    return tally
+
+
+_REMOVED: Final[dict[Removal, tuple[_Effect, str]]] = {
+    "removed": ("done", ""),
+    "live": ("refused", "It has not ended; cancel it first."),
+    "missing": ("missing", ""),
+}
+
+
+async def _remove_each(engine: Engine, jobs: JobSet, progress: Progress) -> Tally:
+    tally = Tally()
+    async for _, batch in jobs.batches(engine):
+        ids = [job_id for job_id, _ in batch]
+        for job_id, removal in zip(ids, await engine.remove(ids), strict=True):
+            tally.add(job_id, *_REMOVED[removal])
+        progress(tally.total)
+    return tally
+
+
+# -- selections --------------------------------------------------------------------------------
+
+
+def _states_of(command: type[Command]) -> frozenset[State]:
     return frozenset(state for rule in RULES if rule.command is command for state in rule.sources)
 
 
 #: In which states the lifecycle allows a verb.
 ALLOWED: Final[dict[Verb, frozenset[State]]] = {
-    "cancel": _sources(Cancel),
-    "retry": _sources(Retry),
-    "replay": _sources(Replay),
-    "dismiss": _sources(Dismiss),
+    "cancel": _states_of(Cancel),
+    "retry": _states_of(Retry),
+    "replay": _states_of(Replay),
+    "dismiss": _states_of(Dismiss),
     "clone": frozenset(State),
     "delete": ENDED,
 }
 
 
 class Selection:
-    """Jobs to look at with `async for`, or to do something to."""
+    """Jobs to read with `async for`, or to apply a verb to."""
 
-    def __init__(self, engine: Callable[[], Engine], source: Source, actor: str) -> None:
+    def __init__(self, engine: Callable[[], Engine], jobs: JobSet, actor: str) -> None:
         self._engine = engine
-        self._source = source
+        self._jobs = jobs
         self._actor = actor
 
     async def __aiter__(self) -> AsyncIterator[JobView]:
-        async for batch in self._source.batches(self._engine()):
+        async for batch in self._jobs.batches(self._engine()):
             for _, record in batch.jobs:
                 if record is not None:
                     yield job_view(record)
 
     async def count(self) -> int:
         """Return how many there are."""
-        return await self._source.count(self._engine())
+        return await self._jobs.count(self._engine())
 
     def meant_for(self, verb: Verb) -> Selection:
-        """Return those that this verb would be tried on."""
-        return Selection(self._engine, self._source.among(ALLOWED[verb]), self._actor)
+        """Return those that this verb would be applied to."""
+        return Selection(self._engine, self._jobs.among(ALLOWED[verb]), self._actor)
 
     async def cancel(
-        self, reason: str = "", *, force: bool = False, progress: Progress = silent
+        self, reason: str = "", *, force: bool = False, progress: Progress = no_progress
     ) -> Tally:
         """Stop them: waiting ones at once, running ones by asking, or at once with `force`."""
         return await self._apply("cancel", Cancel(reason, force, self._actor), progress)
 
-    async def retry(self, *, progress: Progress = silent) -> Tally:
+    async def retry(self, *, progress: Progress = no_progress) -> Tally:
         """Run failed ones again, with a fresh budget of attempts."""
         return await self._apply("retry", Retry(self._actor), progress)
 
-    async def replay(self, *, progress: Progress = silent) -> Tally:
-        """Bring dead letters back, with a fresh budget of attempts."""
+    async def replay(self, *, progress: Progress = no_progress) -> Tally:
+        """Run dead letters again, with a fresh budget of attempts."""
         return await self._apply("replay", Replay(self._actor), progress)
 
-    async def dismiss(self, *, progress: Progress = silent) -> Tally:
+    async def dismiss(self, *, progress: Progress = no_progress) -> Tally:
         """Close dead letters for good."""
         return await self._apply("dismiss", Dismiss(self._actor), progress)
 
-    async def clone(self, *, progress: Progress = silent) -> Tally:
+    async def clone(self, *, progress: Progress = no_progress) -> Tally:
         """Create a new job from each one's definition."""
-        return await clone_each(self._engine(), self._source, progress)
+        return await _clone_each(self._engine(), self._jobs, progress)
 
-    async def delete(self, *, progress: Progress = silent) -> Tally:
+    async def delete(self, *, progress: Progress = no_progress) -> Tally:
         """Remove ended ones at once, with their journals and logs."""
-        source = self._source.among(ALLOWED["delete"])
-        return await remove_each(self._engine(), source, progress)
+        jobs = self._jobs.among(ALLOWED["delete"])
+        return await _remove_each(self._engine(), jobs, progress)
 
     async def _apply(self, verb: Verb, command: Command, progress: Progress) -> Tally:
-        source = self._source.among(ALLOWED[verb])
-        return await apply_to(self._engine(), source, command, progress)
+        return await _apply_to(self._engine(), self._jobs.among(ALLOWED[verb]), command, progress)
 
     # -- for code without an event loop --------------------------------------------------------
 
@@ -116,11 +314,11 @@ class JobPage:
 
 
 class Found(Selection):
-    """What fits a filter, newest first."""
+    """What matches a filter, newest first."""
 
-    def __init__(self, engine: Callable[[], Engine], source: Matching, actor: str) -> None:
-        super().__init__(engine, source, actor)
-        self._matching = source
+    def __init__(self, engine: Callable[[], Engine], jobs: MatchingJobs, actor: str) -> None:
+        super().__init__(engine, jobs, actor)
+        self._matching = jobs
 
     async def page(self, *, after: int | None = None, limit: int = 50) -> JobPage:
         """Return one page."""

@@ -24,10 +24,10 @@ from trellis.core.fold import fold
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import JobFilter
-from trellis.operations import moving
+from trellis.operations import transfer
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
-LOADED = (_command, moving)
+LOADED = (_command, transfer)
 #: Parcels of a few, so that few jobs make many.
 LOAD = 20
 MANY = 44
@@ -112,8 +112,8 @@ async def check(url: str, path: Path) -> int:
 
 def main(url: str, path: Path) -> int:
     """Tell the whole story."""
-    assert moving.move.__kwdefaults__ is not None
-    moving.move.__kwdefaults__["load"] = LOAD
+    assert transfer.move.__kwdefaults__ is not None
+    transfer.move.__kwdefaults__["load"] = LOAD
     assert apart(lambda: asyncio.run(prepare(path))) == 0
     for death in DEATHS:
         die(url, path, death)

@@ -22,7 +22,7 @@ from trellis.engines.postgres import PostgresEngine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
 from trellis.errors import CapabilityMissing, EngineError, MoveRefused
-from trellis.operations.moving import Moved, Place, move
+from trellis.operations.transfer import Endpoint, Moved, move
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 MOVED = {"pending": 8, "retry": 2, "dead": 2}
@@ -66,7 +66,7 @@ async def carry(
     dry_run: bool = False,
 ) -> Moved:
     """Move in parcels of a few."""
-    here, there = Place(source, "sqlite:///jobs.db"), Place(target, "postgresql://there/db")
+    here, there = Endpoint(source, "sqlite:///jobs.db"), Endpoint(target, "postgresql://there/db")
     return await move(here, there, history=history, dry_run=dry_run, load=4)
 
 

@@ -10,7 +10,7 @@ from trellis.cli.options import debug_option, engine_at, json_option
 from trellis.engines.redaction import shown
 
 if TYPE_CHECKING:
-    from trellis.operations.moving import Moved
+    from trellis.operations.transfer import Moved
 
 
 @click.command("move")
@@ -44,10 +44,10 @@ def command(*, source: str, target: str, history: bool, dry_run: bool, as_json: 
 
 async def _move(source: str, target: str, *, history: bool, dry_run: bool) -> Moved:
     from trellis.cli.terminal import progress_bar  # noqa: PLC0415 - loaded when asked for
-    from trellis.operations.moving import Place, move  # noqa: PLC0415 - as above
+    from trellis.operations.transfer import Endpoint, move  # noqa: PLC0415 - as above
 
-    here = Place(engine_at(source, create=False), shown(source))
-    there = Place(engine_at(target, create=False), shown(target))
+    here = Endpoint(engine_at(source, create=False), shown(source))
+    there = Endpoint(engine_at(target, create=False), shown(target))
     try:
         await here.engine.open()
         await there.engine.open()

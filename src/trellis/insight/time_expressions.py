@@ -1,7 +1,7 @@
 """Moments and spans the way people write them: `10m`, `tomorrow 09:00`, ISO 8601.
 
-A moment without a zone is meant where the reader is: in the local zone, unless the caller names
-another. How long ago something was is said roughly: nobody acts on the seconds of a day.
+A moment without a zone is in the local zone, unless the caller names another. Spans are written
+with their two largest units, which is precise enough to act on.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _unreadable(text: str) -> ConfigurationError:
 
 
 def roughly(span: Micros) -> str:
-    """Say how long a span is, in its two largest units at most: '3 min', '2 h 5 min'."""
+    """Return a span in its two largest units at most: '3 min', '2 h 5 min'."""
     seconds = abs(span) // SECOND
     if seconds < 1:
         return "under 1 s"
@@ -72,7 +72,7 @@ def roughly(span: Micros) -> str:
 
 
 def _smaller(number: int, rest: int, larger: int) -> str:
-    """Say the second unit, where the first alone would be too rough."""
+    """Return the second unit, where the first alone would be too rough."""
     if number == len(_UNITS) or larger >= 10:  # noqa: PLR2004 - a tenth is precise enough
         return ""
     size, unit = _UNITS[number]

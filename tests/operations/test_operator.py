@@ -1,4 +1,4 @@
-"""What an operator can see."""
+"""What an operator can read and change."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from pathlib import Path
 import pytest
 
 import trellis
-from trellis import AmbiguousId, ConfigurationError, JobNotFound, Operator, State
+from tests.operations.steps import ended
+from trellis import ConfigurationError, Operator, State
 from trellis.core.commands import Fail
-from trellis.core.durations import SECOND
-from trellis.core.job import Failure, JobId
+from trellis.core.durations import SECOND, micros
+from trellis.core.job import Failure
 from trellis.core.policy import Policy
 from trellis.engines.port import Engine
-from trellis.engines.values import Item, LogLine, Note, NoteBody, Progress
-from trellis.errors import DatabaseMissing, EngineClosed, WaitTimeout
+from trellis.engines.values import Item, LogLine, Note, NoteBody, Progress, WorkerInfo
+from trellis.errors import (
+    CommandRejected,
+    DatabaseMissing,
+    EngineClosed,
+    WaitTimeout,
+    WorkerNotFound,
+)
 from trellis.insight.views import as_json
 from trellis.testing.builders import a_job, complete, fence_of
-from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.helpers import a_session, accept, accept_one, settle, start
+from trellis.testing.conformance.helpers import a_session, accept_one, settle, start
 
 
-async def test_looking_where_nothing_is_creates_nothing(tmp_path: Path) -> None:
+async def test_reading_a_missing_database_creates_nothing(tmp_path: Path) -> None:
     missing = tmp_path / "none.db"
     with pytest.raises(DatabaseMissing, match=str(missing)):
         async with trellis.connect(f"sqlite:///{missing}"):
@@ -42,78 +48,9 @@ def test_jobs_in_the_memory_of_a_process_cannot_be_reached_from_outside() -> Non
         trellis.connect("memory://")
 
 
-async def test_a_filter_is_iterated_over_counted_and_paged(jobs: Operator, engine: Engine) -> None:
-    made = await accept(engine, *(a_job(type=name) for name in ("a", "b") * 150))
-    wanted = [each.definition.id for each in reversed(made) if each.definition.type == "a"]
-    found = jobs.find(type="a", state="pending")
-    assert [job.id async for job in found] == wanted
-    assert await found.count() == 150
-    first = await found.page(limit=100)
-    second = await found.page(after=first.next_after, limit=100)
-    assert [job.id for job in (*first.jobs, *second.jobs)] == wanted
-    assert second.next_after is None
-    assert await jobs.count() == {"pending": 300}
-    assert await jobs.count("type", type="b") == {"b": 150}
-
-
-async def test_a_span_means_the_same_moment_on_every_page(
-    jobs: Operator, engine: Engine, clock: ManualClock
-) -> None:
-    await accept_one(engine, a_job())
-    found = jobs.find(since="1m")
-    assert await found.count() == 1
-    clock.advance("2m")
-    assert await found.count() == 1
-    assert await jobs.find(since="1m").count() == 0
-
-
-def test_a_wrong_filter_is_told_at_once(jobs: Operator) -> None:
+def test_a_wrong_filter_is_reported_at_once(jobs: Operator) -> None:
     with pytest.raises(ConfigurationError, match="is no state of a job"):
         jobs.find(state="broken")
-
-
-async def test_the_beginning_of_an_id_will_do_while_it_is_unique(
-    jobs: Operator, engine: Engine
-) -> None:
-    first = JobId("01JCAAAAAAAAAAAAAAAAAAAAAA")
-    await accept(engine, a_job(id=first), a_job(id=JobId("01JCBBBBBBBBBBBBBBBBBBBBBB")))
-    assert (await jobs.get("01jca")).id == first
-    with pytest.raises(AmbiguousId, match=r"several ids: 01JCBB.*, 01JCAA.*Write more") as refusal:
-        await jobs.get("01JC")
-    assert len(refusal.value.candidates) == 2
-    with pytest.raises(JobNotFound, match="No job has an id that begins or ends with '01K'"):
-        await jobs.get("01K")
-    with pytest.raises(JobNotFound, match="never created here"):
-        await jobs.get("01JCZZZZZZZZZZZZZZZZZZZZZZ")
-    with pytest.raises(JobNotFound):
-        await jobs.get("")
-
-
-async def test_the_end_of_an_id_will_do_while_no_other_begins_or_ends_so(
-    jobs: Operator, engine: Engine
-) -> None:
-    first = JobId("01JCAAAAAAAAAAAAAAAAAAAAX7")
-    await accept(
-        engine,
-        a_job(id=first),
-        a_job(id=JobId("01JCAAAAAAAAAAAAAAAAAAAAX8")),
-        a_job(id=JobId("X8JCAAAAAAAAAAAAAAAAAAAAAA")),
-    )
-    assert (await jobs.get("x7")).id == first
-    assert (await jobs.get("01JCAAAAAAAAAAAAAAAAAAAAX7")).id == first
-    with pytest.raises(AmbiguousId, match="'X8' is the beginning or the end of several") as refusal:
-        await jobs.get("X8")
-    assert len(refusal.value.candidates) == 2
-
-
-async def test_a_removed_job_is_told_from_one_that_never_was(
-    jobs: Operator, engine: Engine
-) -> None:
-    record = await accept_one(engine, a_job())
-    await jobs.cancel(record.definition.id)
-    await jobs.delete(record.definition.id)
-    with pytest.raises(JobNotFound, match="was here and has been removed"):
-        await jobs.get(record.definition.id)
 
 
 async def test_a_job_is_shown_whole_and_its_secrets_are_not(jobs: Operator, engine: Engine) -> None:
@@ -151,7 +88,7 @@ async def test_a_result_is_masked_and_an_error_is_shown(jobs: Operator, engine: 
     assert (await jobs.why(job.id)).causes[0].code == "ended"
 
 
-async def test_what_an_attempt_says_is_shown(jobs: Operator, engine: Engine) -> None:
+async def test_what_an_attempt_reports_is_shown(jobs: Operator, engine: Engine) -> None:
     record = await start(engine, await a_session(engine), a_job())
     bodies: list[NoteBody] = [
         Progress(3, 10, "render", "page 3"),
@@ -200,9 +137,96 @@ async def test_waiting_returns_the_ended_job_or_says_why_it_is_late(
     assert (await jobs.wait(record.definition.id, "0s")).state is State.COMPLETED
 
 
-async def test_waiting_hears_of_an_end_that_comes_meanwhile(jobs: Operator, engine: Engine) -> None:
+async def test_waiting_notices_an_end_that_comes_later(jobs: Operator, engine: Engine) -> None:
     record = await start(engine, await a_session(engine), a_job())
     waiting = asyncio.create_task(jobs.wait(record.definition.id, "30s"))
     await asyncio.sleep(0)
     await settle(engine, record, complete(record))
     assert (await waiting).state is State.COMPLETED
+
+
+async def test_one_job_is_cancelled_retried_replayed_dismissed(
+    jobs: Operator, engine: Engine
+) -> None:
+    waiting = await accept_one(engine, a_job())
+    assert (await jobs.cancel(waiting.definition.id, "no need")).state is State.CANCELLED
+    (failed,) = await ended(engine, State.FAILED)
+    assert (await jobs.retry(failed)).state is State.PENDING
+    first, second = await ended(engine, State.DEAD, 2)
+    assert (await jobs.replay(first)).state is State.PENDING
+    assert (await jobs.dismiss(second)).state is State.DISMISSED
+    assert (await jobs.journal(second))[-1].data["actor"] == "ann"
+
+
+async def test_what_the_lifecycle_does_not_allow_is_refused(jobs: Operator, engine: Engine) -> None:
+    record = await accept_one(engine, a_job())
+    for verb in (jobs.retry, jobs.replay, jobs.dismiss):
+        with pytest.raises(CommandRejected, match="not possible for a job that is pending"):
+            await verb(record.definition.id)
+    with pytest.raises(CommandRejected, match=r"is pending\. Cancel it before deleting it"):
+        await jobs.delete(record.definition.id)
+
+
+async def test_a_refusal_names_the_command_that_fits(jobs: Operator, engine: Engine) -> None:
+    (dead,) = await ended(engine, State.DEAD)
+    (failed,) = await ended(engine, State.FAILED)
+    running = (await start(engine, await a_session(engine), a_job())).definition.id
+    stopped = (await accept_one(engine, a_job())).definition.id
+    await jobs.cancel(stopped)
+    done = await start(engine, await a_session(engine), a_job())
+    completed = (await settle(engine, done, complete(done))).definition.id
+    for verb, job_id, words in (
+        (jobs.retry, dead, f"trellis dlq replay {dead}"),
+        (jobs.retry, running, f"trellis jobs wait {running}, or stop it with: trellis jobs cancel"),
+        (jobs.retry, stopped, f"trellis jobs clone {stopped}"),
+        (jobs.replay, failed, f"trellis jobs retry {failed}"),
+        (jobs.cancel, dead, f"trellis dlq dismiss {dead}"),
+        (jobs.cancel, completed, "has ended already, so there is nothing to stop"),
+        (jobs.dismiss, running, f"trellis jobs cancel {running}"),
+    ):
+        with pytest.raises(CommandRejected, match=words):
+            await verb(job_id)
+
+
+async def test_asking_a_running_job_to_stop_twice_is_fine(jobs: Operator, engine: Engine) -> None:
+    record = await start(engine, await a_session(engine), a_job())
+    assert (await jobs.cancel(record.definition.id)).cancel_asked
+    assert (await jobs.cancel(record.definition.id)).cancel_asked
+    assert (await jobs.find().cancel()).done == 1
+    forced = await jobs.cancel(record.definition.id, force=True)
+    assert forced.state is State.CANCELLED
+
+
+async def test_a_clone_is_a_new_job_linked_to_the_old(jobs: Operator, engine: Engine) -> None:
+    record = await accept_one(engine, a_job(payload="[1]"))
+    clone = await jobs.clone(record.definition.id)
+    assert (clone.clone_of, clone.payload, clone.state) == (
+        record.definition.id,
+        [1],
+        State.PENDING,
+    )
+
+
+async def test_workers_are_listed_and_asked_to_exit(jobs: Operator, engine: Engine) -> None:
+    details = '{"types":["shop/invoice"],"slots":3}'
+    info = WorkerInfo("berlin", "host-1", 42, "0.1.0", details)
+    session = await engine.open_session(info, micros("30s"))
+    other = await engine.open_session(info._replace(name="paris"), micros("30s"))
+    await engine.close_session(other.id)
+    (worker,) = await jobs.workers()
+    assert (worker.name, worker.state, worker.slots) == ("berlin", "live", 3)
+    assert worker.types == ("shop/invoice",)
+    assert len(await jobs.workers(ended=True)) == 2
+    assert (await jobs.drain(f"{session.id:016x}"[:6])).state == "draining"
+    assert (await jobs.drain("berlin")).state == "draining"
+    assert [each.state for each in await jobs.workers()] == ["draining"]
+    for nobody in ("paris", "zz", ""):
+        with pytest.raises(WorkerNotFound, match="See them with: trellis workers"):
+            await jobs.drain(nobody)
+
+
+async def test_locks_are_listed(jobs: Operator, engine: Engine) -> None:
+    session = await a_session(engine)
+    assert await engine.take_lock("nightly", session) is None
+    (lock,) = await jobs.locks()
+    assert (lock.name, lock.worker, lock.job_id) == ("nightly", "worker-1", None)

@@ -1,8 +1,7 @@
-"""From what an operator types to what is meant: short ids of jobs, names of workers, keys.
+"""Find the job or worker that an operator names by a short id or a name.
 
-A short id is the beginning or the end of one: ids made in one moment begin alike. An abbreviation
-stands for one thing or for nothing: when it could mean several, the error lists them and nothing is
-done.
+A short id is the beginning or the end of an id, because ids made in the same moment begin alike. It
+must match exactly one: when it matches several, the error lists them and nothing is done.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _SHOWN: Final = 5
 
 
 async def resolve_job(engine: Engine, written: str) -> JobRecord:
-    """Return the job with this id, or the only one whose id begins or ends so."""
+    """Return the job with this id, or the only one whose id begins or ends with it."""
     text = written.strip().upper()
     if not text:
         raise JobNotFound(
-            "An empty text names no job. Write its id, or how it begins or ends; see them with: "
-            "trellis jobs list",
+            "An empty text names no job. Write its id, or the beginning or end of it; see them "
+            "with: trellis jobs list",
             job_id=written,
         )
     if len(text) >= ID_LENGTH:
@@ -35,7 +34,7 @@ async def resolve_job(engine: Engine, written: str) -> JobRecord:
             (removed,) = await engine.removed([JobId(text)])
             raise no_such_job(text, removed=removed)
         return record
-    jobs = await _fitting(engine, text)
+    jobs = await _matching(engine, text)
     if not jobs:
         raise JobNotFound(f"No job has an id that begins or ends with {written!r}.", job_id=written)
     if len(jobs) > 1:
@@ -43,8 +42,8 @@ async def resolve_job(engine: Engine, written: str) -> JobRecord:
     return jobs[0]
 
 
-async def _fitting(engine: Engine, text: str) -> Sequence[JobRecord]:
-    """Return the jobs that the text may stand for; some of them if they are many."""
+async def _matching(engine: Engine, text: str) -> Sequence[JobRecord]:
+    """Return the jobs whose id begins or ends with the text; some of them if they are many."""
     found: dict[JobId, JobRecord] = {}
     for where in (JobFilter(id_prefix=text), JobFilter(id_suffix=text)):
         page = await engine.find(where, limit=_SHOWN + 1)
@@ -62,13 +61,13 @@ def _ambiguous(written: str, jobs: Sequence[JobRecord]) -> AmbiguousId:
 
 
 async def resolve_worker(engine: Engine, written: str) -> SessionRecord:
-    """Return the worker process with this name, or the only one whose id begins so."""
+    """Return the worker process with this name, or the only one whose id begins with it."""
     sessions = [each for each in await engine.sessions() if each.ended_at is None]
     found = [each for each in sessions if each.info.name == written]
     found = found or [each for each in sessions if f"{each.id:016x}".startswith(written.lower())]
     if not found or not written:
         raise WorkerNotFound(
-            f"No live worker is called {written!r} or has an id that begins so. "
+            f"No live worker is called {written!r} or has an id that begins with it. "
             "See them with: trellis workers"
         )
     if len(found) > 1:

@@ -1,8 +1,8 @@
-"""Growing up: everything that waits in one store is carried to another, and is worked on there.
+"""Move jobs from one store to another: from SQLite to PostgreSQL.
 
-First all that could refuse is asked, with nothing changed. Then the source is sealed for good: from
-that moment no job of it can be started, changed or created there. Only then is it copied, parcel by
-parcel. So no job can ever run in both places, also if this dies half-way: run it again.
+First every reason to refuse is checked, with nothing changed. Then the source is sealed for good:
+from that moment no job can be started, changed or created there. Only then are its jobs copied,
+batch by batch. So no job can run in both stores, even if the process dies half-way: run it again.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _ALWAYS: Final = (*sorted(WAITING), State.DEAD)
 _HISTORY: Final = tuple(state for state in State if state is not State.ACTIVE)
 
 
-class Place(NamedTuple):
-    """An open engine and its address as people may see it."""
+class Endpoint(NamedTuple):
+    """An open engine and its URL without the password."""
 
     engine: Engine
     address: str
 
 
-class Road(NamedTuple):
-    """Both ends of a move, the ways out and in, and how much is carried at once."""
+class _Transfer(NamedTuple):
+    """Both ends of a move, their export and import, and how many jobs are copied at once."""
 
-    source: Place
-    target: Place
+    source: Endpoint
+    target: Endpoint
     sender: Sender
     receiver: Receiver
     load: int
@@ -56,9 +56,9 @@ class Road(NamedTuple):
 class Moved(NamedTuple):
     """What a move did, or would do."""
 
-    #: Jobs to be moved by their state, whether an earlier run has carried them or this one.
+    #: Jobs to be moved by their state, copied by this run or an earlier one.
     states: dict[str, int]
-    #: How many of them this run carried over, and how many were there before.
+    #: How many of them this run copied, and how many were there before.
     carried: int
     known: int
     #: Ended jobs that stay at the source.
@@ -68,34 +68,34 @@ class Moved(NamedTuple):
 
 
 async def move(
-    source: Place,
-    target: Place,
+    source: Endpoint,
+    target: Endpoint,
     *,
     history: bool = False,
     dry_run: bool = False,
     load: int = LOAD,
     progress: Progress = lambda _done, _total: None,
 ) -> Moved:
-    """Carry the jobs over, `load` at once; with `dry_run` only say what would be done."""
-    road = Road(source, target, _sender(source), _receiver(target), load)
+    """Move the jobs, `load` at once; with `dry_run` only return what would be done."""
+    transfer = _Transfer(source, target, _sender(source), _receiver(target), load)
     states = _HISTORY if history else _ALWAYS
-    seal = await _known_seal(road)
-    known = await _look_for_clashes(road, seal, states)
+    seal = await _known_seal(transfer)
+    known = await _look_for_clashes(transfer, seal, states)
     if dry_run:
         return await _summary(source.engine, states, known=known)
     if seal is None:
-        seal = await _seal(road)
+        seal = await _seal(transfer)
     await _copy_settings(source.engine, target.engine)
-    carried = await _carry(road, _move_of(seal, states), states, progress)
-    await road.receiver.hand_out()
+    carried = await _copy(transfer, _move_of(seal, states), states, progress)
+    await transfer.receiver.hand_out()
     failpoints.reach("move.before-finish")
-    await road.sender.finish()
+    await transfer.sender.finish()
     summary = await _summary(source.engine, states)
     known = sum(summary.states.values()) - carried
     return summary._replace(carried=carried, known=known, is_finished=True)
 
 
-def _sender(source: Place) -> Sender:
+def _sender(source: Endpoint) -> Sender:
     if not isinstance(source.engine, CanSend):
         raise CapabilityMissing(
             f"Jobs cannot be moved out of {source.address}. Move from sqlite:///path/to/jobs.db."
@@ -103,7 +103,7 @@ def _sender(source: Place) -> Sender:
     return source.engine.sender()
 
 
-def _receiver(target: Place) -> Receiver:
+def _receiver(target: Endpoint) -> Receiver:
     if not isinstance(target.engine, CanReceive):
         raise CapabilityMissing(
             f"Jobs cannot be moved into {target.address}. Move to postgresql://host/database."
@@ -112,28 +112,28 @@ def _receiver(target: Place) -> Receiver:
 
 
 def _move_of(seal: Seal, states: Sequence[State]) -> str:
-    """Name what is carried: a later run may take more states along, from the beginning."""
+    """Return the name of what is copied: a later run may include more states, from the start."""
     return f"{seal.id}/{'history' if len(states) == len(_HISTORY) else 'waiting'}"
 
 
 # -- before anything is changed ----------------------------------------------------------------
 
 
-async def _known_seal(road: Road) -> Seal | None:
-    """Return the seal of an earlier run; refuse what it rules out, or what works at the source."""
-    seal = await road.sender.seal_of()
+async def _known_seal(transfer: _Transfer) -> Seal | None:
+    """Return the seal of an earlier run; refuse another target, or a source with live workers."""
+    seal = await transfer.sender.seal_of()
     if seal is None:
-        await _refuse_if_busy(road.source)
-    elif seal.instance != await road.receiver.instance():
+        await _refuse_if_busy(transfer.source)
+    elif seal.instance != await transfer.receiver.instance():
         raise MoveRefused(
-            f"The jobs of {road.source.address} go to {seal.address} since an earlier "
-            f"`trellis move`; {road.target.address} is another database. Give its URL as --to."
+            f"The jobs of {transfer.source.address} go to {seal.address} since an earlier "
+            f"`trellis move`; {transfer.target.address} is another database. Give its URL as --to."
         )
     return seal
 
 
-async def _refuse_if_busy(source: Place) -> None:
-    """Say who works at the source, and what to do about it."""
+async def _refuse_if_busy(source: Endpoint) -> None:
+    """Raise `MoveRefused` with what still works at the source, and what to do about it."""
     live = [
         f"{each.info.name} (process {each.info.pid})"
         for each in await source.engine.sessions()
@@ -166,13 +166,13 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
-async def _look_for_clashes(road: Road, seal: Seal | None, states: Sequence[State]) -> int:
-    """Return how many of the jobs are there already; refuse if there is no room for some."""
-    after = 0 if seal is None else await road.receiver.cursor(_move_of(seal, states))
-    known = await road.sender.count_up_to(after, states)
+async def _look_for_clashes(transfer: _Transfer, seal: Seal | None, states: Sequence[State]) -> int:
+    """Return how many of the jobs the target has already; refuse if some clash with others."""
+    after = 0 if seal is None else await transfer.receiver.cursor(_move_of(seal, states))
+    known = await transfer.sender.count_up_to(after, states)
     clashes: list[Clash] = []
-    while (parcel := await road.sender.parcel(after, road.load, states, whole=False)).jobs:
-        compared = await road.receiver.compare(parcel)
+    while (parcel := await transfer.sender.parcel(after, transfer.load, states, whole=False)).jobs:
+        compared = await transfer.receiver.compare(parcel)
         known += len(compared.known)
         clashes += compared.clashes
         after = parcel.last
@@ -184,19 +184,19 @@ async def _look_for_clashes(road: Road, seal: Seal | None, states: Sequence[Stat
 # -- the move ----------------------------------------------------------------------------------
 
 
-async def _seal(road: Road) -> Seal:
-    instance = await road.receiver.instance()
-    sealed = await road.sender.seal(instance, road.target.address)
+async def _seal(transfer: _Transfer) -> Seal:
+    instance = await transfer.receiver.instance()
+    sealed = await transfer.sender.seal(instance, transfer.target.address)
     if isinstance(sealed, Busy):
-        await _refuse_if_busy(road.source)
+        await _refuse_if_busy(transfer.source)
         raise MoveRefused(
-            f"A handler at {road.source.address} that was stopped from outside may still be "
+            f"A handler at {transfer.source.address} that was stopped from outside may still be "
             "running. It is given up one lease later (30 s by default); then move again. Nothing "
             "was changed."
         )
     if sealed.instance != instance:
         raise MoveRefused(
-            f"Somebody else has just begun to move the jobs of {road.source.address} to "
+            f"Another run has just begun to move the jobs of {transfer.source.address} to "
             f"{sealed.address}. Nothing was changed by this run."
         )
     failpoints.reach("move.sealed")
@@ -204,21 +204,21 @@ async def _seal(road: Road) -> Seal:
 
 
 async def _copy_settings(source: Engine, target: Engine) -> None:
-    """Pause there what is paused here, before its jobs come; what was set there is left alone."""
-    there = {(each.service, each.queue) for each in await target.queue_settings()}
+    """Copy queue settings before the jobs, except those the target has already."""
+    existing = {(each.service, each.queue) for each in await target.queue_settings()}
     for each in await source.queue_settings():
-        if (each.service, each.queue) not in there:
+        if (each.service, each.queue) not in existing:
             await target.set_queue(each)
 
 
-async def _carry(road: Road, name: str, states: Sequence[State], progress: Progress) -> int:
-    """Copy what is not there yet; return how many jobs that were."""
-    total = sum((await _count(road.source.engine, states)).values())
-    after = await road.receiver.cursor(name)
-    done = await road.sender.count_up_to(after, states)
+async def _copy(transfer: _Transfer, name: str, states: Sequence[State], progress: Progress) -> int:
+    """Copy the jobs that the target does not have yet; return how many."""
+    total = sum((await _count(transfer.source.engine, states)).values())
+    after = await transfer.receiver.cursor(name)
+    done = await transfer.sender.count_up_to(after, states)
     carried = 0
-    while (parcel := await road.sender.parcel(after, road.load, states, whole=True)).jobs:
-        carried += await road.receiver.receive(name, parcel)
+    while (parcel := await transfer.sender.parcel(after, transfer.load, states, whole=True)).jobs:
+        carried += await transfer.receiver.receive(name, parcel)
         failpoints.reach("move.parcel")
         done += len(parcel.jobs)
         after = parcel.last
