@@ -167,7 +167,7 @@ async def test_a_worker_that_ends_leaves_the_engine_to_those_who_use_it(url: str
         await waiting
 
 
-async def test_a_worker_that_ends_closes_an_engine_that_nobody_else_has_used(
+async def test_a_worker_that_ends_closes_an_engine_that_no_other_code_has_used(
     tmp_path: Path,
 ) -> None:
     service = doubling(f"sqlite:///{tmp_path / 'jobs.db'}")

@@ -251,7 +251,7 @@ async def test_a_job_continues_the_active_span(service: Service) -> None:
     assert context.traceparent == f"00-{0xABC:032x}-{0xDEF:016x}-01"
 
 
-async def test_a_refused_payload_is_told_by_its_type_and_its_place(service: Service) -> None:
+async def test_a_refused_payload_is_named_by_its_type_and_index(service: Service) -> None:
     greet = service.declare("greet", payload=str, result=str)
     wrong: Any = greet
     misfit = "The payload does not fit its type: payload: Input should be a valid string."
@@ -263,7 +263,7 @@ async def test_a_refused_payload_is_told_by_its_type_and_its_place(service: Serv
     assert str(refusal.value).startswith(f"{service.name}/greet, item 2 of 3: {misfit}")
 
 
-async def test_a_missing_payload_is_told_as_such(service: Service) -> None:
+async def test_a_missing_payload_is_reported_as_such(service: Service) -> None:
     wrong: Any = service.declare("greet", payload=str, result=str)
     with pytest.raises(PayloadInvalid) as refusal:
         await wrong.create()

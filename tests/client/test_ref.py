@@ -184,7 +184,7 @@ class SlowToHangUp(MemoryEngine):
             await self.may_hang_up.wait()
 
 
-async def test_whoever_comes_while_the_last_look_ends_is_served_too() -> None:
+async def test_a_wait_that_begins_while_the_last_look_ends_is_served_too() -> None:
     service = Service("shop", "memory://")
     engine = service.connection._own._shared_engine = SlowToHangUp()
     job = greeting(service)
@@ -199,7 +199,7 @@ async def test_whoever_comes_while_the_last_look_ends_is_served_too() -> None:
         engine.may_hang_up.set()
 
 
-async def test_waiting_with_nobody_to_work_is_mentioned_after_a_while(
+async def test_waiting_without_a_worker_is_logged_after_a_while(
     service: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trellis.insight.following._PATIENCE", 0.01)
@@ -355,7 +355,7 @@ def test_the_command_names_the_module_and_variable_of_the_service() -> None:
     assert text.endswith("Start one: trellis worker tests.testing.shop:shop")
 
 
-def test_where_nobody_knows_the_module_the_command_has_words_to_replace() -> None:
+def test_where_the_module_is_unknown_the_command_has_words_to_replace() -> None:
     hidden = Service("hidden")
 
     @hidden.job

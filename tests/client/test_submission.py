@@ -90,7 +90,7 @@ async def test_an_engine_that_stays_away_is_not_asked_for_ever() -> None:
 
 
 async def test_a_doubt_stays_a_doubt_when_later_tries_store_nothing() -> None:
-    engine = TroubledEngine(OutcomeUnknown("who knows"), *[EngineBusy("not now")] * FOREVER)
+    engine = TroubledEngine(OutcomeUnknown("perhaps stored"), *[EngineBusy("not now")] * FOREVER)
     with pytest.raises(OutcomeUnknown) as raised:
         await job_on(engine).create(1)
     assert isinstance(raised.value.__cause__, EngineBusy)
@@ -184,7 +184,7 @@ async def test_while_one_page_is_on_its_way_the_next_one_fills(
     await engine.called.wait()
     others = [asyncio.create_task(count.create(number)) for number in (2, 3, 4)]
     for _ in range(5):
-        await asyncio.sleep(0)  # let everybody go on who can
+        await asyncio.sleep(0)  # lets every task run that is ready
     assert engine.pages == [[1]]
     engine.gate.set()
     await asyncio.gather(first, *others)
@@ -219,7 +219,7 @@ async def test_one_bad_job_among_many_fails_only_its_own_caller(
     assert len(engine.pages) < 20  # halves, not one call each
 
 
-async def test_a_cancelled_caller_takes_nobody_along(
+async def test_a_cancelled_caller_cancels_no_other(
     engine: WatchedEngine, count: Job[int, int]
 ) -> None:
     engine.gate.clear()
@@ -322,7 +322,7 @@ async def test_closing_waits_for_pages_on_their_way_and_behind_them(
     await asyncio.sleep(0)  # let them begin
     closing = asyncio.create_task((await service.connection.batcher()).close())
     for _ in range(5):
-        await asyncio.sleep(0)  # let everybody go on who can
+        await asyncio.sleep(0)  # lets every task run that is ready
     assert not closing.done()
     engine.gate.set()
     await closing
@@ -342,7 +342,7 @@ async def test_closing_sends_what_was_asked_for_first(tmp_path: Path, callers: i
         assert [(await ref.status()).state for ref in refs] == [State.PENDING] * callers
 
 
-async def test_nobody_waits_for_a_sender_that_was_cancelled(
+async def test_no_caller_waits_for_a_sender_that_was_cancelled(
     engine: WatchedEngine, count: Job[int, int]
 ) -> None:
     engine.gate.clear()

@@ -40,7 +40,7 @@ def greeting(service: Service) -> Job[str, str]:
 
 @contextmanager
 def working(service: Service) -> Iterator[None]:
-    """Run a worker on the loop of a thread of its own."""
+    """Run a worker on the loop of a separate thread."""
     started, done = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -222,7 +222,7 @@ def test_a_forked_child_goes_on_with_the_same_service_and_so_does_its_parent(
             try:
                 os.write(writing, greet.create_sync("child").id.encode())
                 before.status_sync()
-            except BaseException as error:  # noqa: BLE001 - told to the parent
+            except BaseException as error:  # noqa: BLE001 - reported to the parent
                 os.write(writing, repr(error).encode())
             finally:
                 os._exit(0)

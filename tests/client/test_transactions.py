@@ -99,14 +99,20 @@ def test_the_tables_are_made_when_a_transaction_has_yet_to_begin(
     assert ref.status_sync().state is State.PENDING
 
 
-async def test_whoever_has_the_transaction_is_told_not_to_wait_for_himself(
+async def test_the_task_of_a_transaction_is_refused_what_would_wait_for_itself(
     shop: Service, orders: sqlite3.Connection
 ) -> None:
     ship = shipping(shop)
     async with shop:
         other = await ship.create(1)
         await ship.create(7, tx=orders)
-        for stuck in (ship.create(2), ship.create_many([2]), other.wait("10s"), other.cancel()):
+        for stuck in (
+            ship.create(2),
+            ship.create_many([2]),
+            other.wait("10s"),
+            other.cancel(),
+            other.clone(),
+        ):
             with pytest.raises(TransactionOpen, match="Commit or roll back first, or create this"):
                 await stuck
         orders.commit()
@@ -114,7 +120,7 @@ async def test_whoever_has_the_transaction_is_told_not_to_wait_for_himself(
         await other.cancel()
 
 
-def test_whoever_waits_without_a_loop_is_told_as_well(
+def test_waiting_without_a_loop_is_refused_as_well(
     shop: Service, orders: sqlite3.Connection
 ) -> None:
     ship = shipping(shop)

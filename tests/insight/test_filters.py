@@ -84,7 +84,7 @@ def test_a_wrong_word_is_refused_and_never_ignored(words: list[str], text: str) 
         ({"key": 3}, "is not a text"),
     ],
 )
-def test_programs_are_told_too(filters: dict[str, Any], text: str) -> None:
+def test_programs_get_the_same_errors(filters: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         make_filter(START, **filters)
 

@@ -42,18 +42,18 @@ async def test_jobs_are_counted_by_state_and_by_type(engine: Engine) -> None:
     assert [each.job.id for each in seen.running] == [running.definition.id]
 
 
-async def test_queues_are_told_by_service_with_what_waits_and_what_runs(engine: Engine) -> None:
+async def test_queues_are_listed_by_service_with_what_waits_and_what_runs(engine: Engine) -> None:
     session = await a_session(engine)
     await start(engine, session, a_job())
     again = await start(engine, session, a_job(id=a_job_id()))
     await settle(engine, again, Fail(fence_of(again), BOOM))
     await accept(engine, a_job(), a_job(service="depot"), a_job(queue="slow"))
     await engine.set_queue(QueueSettings("shop", "quiet", paused=True))
-    told = [
+    found = [
         (each.service, each.queue, each.waiting, each.active, each.paused)
         for each in await list_queues(engine)
     ]
-    assert told == [
+    assert found == [
         ("depot", "invoices", 1, 0, False),
         ("shop", "invoices", 2, 1, False),
         ("shop", "quiet", 0, 0, True),

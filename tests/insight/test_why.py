@@ -158,7 +158,7 @@ async def test_a_cancel_that_is_not_heeded_names_force(
     assert first.command == f"trellis jobs cancel --force {record.definition.id}"
 
 
-async def test_a_passed_deadline_is_told(engine: MemoryEngine, clock: ManualClock) -> None:
+async def test_a_passed_deadline_is_reported(engine: MemoryEngine, clock: ManualClock) -> None:
     await a_worker(engine)
     record = await accept_one(engine, a_job(deadline_in=SECOND))
     clock.advance("3s")

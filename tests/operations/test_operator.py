@@ -220,9 +220,9 @@ async def test_workers_are_listed_and_asked_to_exit(jobs: Operator, engine: Engi
     assert (await jobs.drain(f"{session.id:016x}"[:6])).state == "draining"
     assert (await jobs.drain("berlin")).state == "draining"
     assert [each.state for each in await jobs.workers()] == ["draining"]
-    for nobody in ("paris", "zz", ""):
+    for unknown in ("paris", "zz", ""):
         with pytest.raises(WorkerNotFound, match="See them with: trellis workers"):
-            await jobs.drain(nobody)
+            await jobs.drain(unknown)
 
 
 async def test_locks_are_listed(jobs: Operator, engine: Engine) -> None:

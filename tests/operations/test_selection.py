@@ -45,11 +45,11 @@ async def test_a_bulk_verb_reaches_everything_that_fits_and_nothing_else(
 ) -> None:
     failed = await ended(engine, State.FAILED, 450)
     dead = await ended(engine, State.DEAD)
-    heard: list[int] = []
-    tally = await jobs.find(service="shop").retry(progress=heard.append)
+    reported: list[int] = []
+    tally = await jobs.find(service="shop").retry(progress=reported.append)
     assert (tally.done, tally.refused, tally.missing) == (450, 0, 0)
     assert sorted(tally.ids) == sorted(failed)
-    assert heard == [200, 400, 450]
+    assert reported == [200, 400, 450]
     assert await jobs.count() == {"pending": 450, "dead": 1}
     assert (await jobs.find().replay()).ids == dead
 
