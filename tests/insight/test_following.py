@@ -98,7 +98,10 @@ async def test_an_outage_is_logged_once_and_following_resumes(
     await settle(engine, record, complete(record))
     assert await asyncio.wait_for(following, 10) == "completed"
     (message,) = (record.getMessage() for record in caplog.records)
-    assert message == "Following goes on when the engine is back: The server does not answer."
+    assert (
+        message
+        == "The engine is away; following jobs resumes when it is back: The server does not answer."
+    )
 
 
 @pytest.mark.parametrize("follow", WAYS)

@@ -252,7 +252,7 @@ class Follower:
             raise error
         if not self._is_engine_away:
             self._is_engine_away = True
-            _logger.warning("Following goes on when the engine is back: %s", error)
+            _logger.warning("The engine is away; following jobs resumes when it is back: %s", error)
 
 
 class _Watch:

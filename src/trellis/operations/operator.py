@@ -135,9 +135,7 @@ class Operator:
     async def pick(self, ids: Iterable[str]) -> Selection:
         """Select jobs by their ids, in this order."""
         whole = [
-            JobId(each.upper())
-            if len(each) >= ID_LENGTH
-            else (await self._record(each)).definition.id
+            JobId(each.upper()) if len(each) >= ID_LENGTH else await self._whole_id(each)
             for each in ids
         ]
         return Selection(lambda: self.engine, ListedJobs(whole), self._actor)
@@ -158,8 +156,8 @@ class Operator:
 
     async def journal(self, job_id: str) -> list[JobEvent]:
         """Return all that happened to a job, oldest first."""
-        record = await self._record(job_id)
-        return [job_event(each) for each in await self.engine.journal(record.definition.id)]
+        journal = await self.engine.journal(await self._whole_id(job_id))
+        return [job_event(each) for each in journal]
 
     async def outcomes(self, job_id: str) -> list[OutcomeView]:
         """Return how each generation of a job ended, oldest first."""
@@ -169,12 +167,12 @@ class Operator:
 
     async def progress(self, job_id: str) -> ProgressView | None:
         """Return what the latest attempt has reported."""
-        activity = await self.engine.activity((await self._record(job_id)).definition.id)
+        activity = await self.engine.activity(await self._whole_id(job_id))
         return None if activity is None else progress_view(activity)
 
     async def logs(self, job_id: str, *, follow: bool = False) -> AsyncIterator[JobLogLine]:
         """Yield the lines of a job's log, oldest first; with `follow`, until the job has ended."""
-        whole = (await self._record(job_id)).definition.id
+        whole = await self._whole_id(job_id)
         async with aclosing(self._follower.logs(whole, follow=follow)) as lines:
             async for line in lines:
                 yield line
@@ -211,29 +209,29 @@ class Operator:
         `force` ends a running attempt at once; its handler's result is refused. Cancelling twice is
         fine. Raises `CommandRejected` if the job has ended in another way.
         """
-        whole = (await self._record(job_id)).definition.id
+        whole = await self._whole_id(job_id)
         return job_view(
             await control.cancel(self.engine, whole, reason, force=force, actor=self._actor)
         )
 
     async def retry(self, job_id: str) -> JobView:
         """Run a failed job again, with a fresh budget of attempts."""
-        whole = (await self._record(job_id)).definition.id
+        whole = await self._whole_id(job_id)
         return job_view(await control.retry(self.engine, whole, actor=self._actor))
 
     async def replay(self, job_id: str) -> JobView:
         """Run a dead letter again, with a fresh budget of attempts."""
-        whole = (await self._record(job_id)).definition.id
+        whole = await self._whole_id(job_id)
         return job_view(await control.replay(self.engine, whole, actor=self._actor))
 
     async def dismiss(self, job_id: str) -> JobView:
         """Close a dead letter for good."""
-        whole = (await self._record(job_id)).definition.id
+        whole = await self._whole_id(job_id)
         return job_view(await control.dismiss(self.engine, whole, actor=self._actor))
 
     async def clone(self, job_id: str) -> JobView:
         """Create a new job from this one's definition, linked to it."""
-        whole = (await self._record(job_id)).definition.id
+        whole = await self._whole_id(job_id)
         return await self.get(await control.clone(self.engine, whole))
 
     async def delete(self, job_id: str) -> None:
@@ -301,6 +299,9 @@ class Operator:
 
     async def _record(self, job_id: str) -> JobRecord:
         return await resolve_job(self.engine, job_id)
+
+    async def _whole_id(self, job_id: str) -> JobId:
+        return (await self._record(job_id)).definition.id
 
     # -- for code without an event loop -----------------------------------------------------------
 
