@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 
 import pytest
 
-from trellis.cli.main import run
+from trellis.cli.app import run
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -38,7 +38,7 @@ def test_help_lists_the_commands(command: Run) -> None:
 
 def test_help_loads_neither_pydantic_nor_any_engine() -> None:
     program = (
-        "import sys; from trellis.cli.main import run; code = run(['--help']); "
+        "import sys; from trellis.cli.app import run; code = run(['--help']); "
         "bad = [m for m in ('pydantic', 'sqlite3', 'asyncio') if m in sys.modules]; "
         "sys.exit(f'loaded {bad}' if bad else code)"
     )
@@ -90,7 +90,7 @@ def test_migrate_creates_a_database_and_then_has_nothing_to_do(
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     first = command("migrate", "--url", url)
     assert first.code == 0
-    assert f"{url} went from schema 0 to" in first.out
+    assert f"{url} was migrated from schema 0 to" in first.out
     second = command("migrate", "--url", url)
     assert (second.code, "is up to date" in second.out) == (0, True)
 
@@ -99,7 +99,7 @@ def test_what_migrate_would_do_is_told_and_nothing_is_done(command: Run, tmp_pat
     path = tmp_path / "jobs.db"
     url = f"sqlite:///{path}"
     behind = command("migrate", "--check", "--url", url)
-    assert (behind.code, "is behind: migrations 1" in behind.out) == (1, True)
+    assert (behind.code, "is out of date: migrations 1" in behind.out) == (1, True)
     script = command("migrate", "--sql", "--url", url)
     assert (script.code, "-- migration 1\n" in script.out) == (0, True)
     assert not list(tmp_path.iterdir())
@@ -139,7 +139,7 @@ def test_doctor_refuses_a_file_that_is_no_database(command: Run, tmp_path: Path)
 def test_doctor_finds_a_sound_database_sound(command: Run, tmp_path: Path) -> None:
     ran = command("doctor", "--url", database(tmp_path, 450))
     assert ran.code == 0
-    assert "450 folded, all agree" in ran.out
+    assert "450 folded, all match" in ran.out
     assert re.search(r"lease +30s +default", ran.out)
 
 
@@ -147,8 +147,8 @@ def test_doctor_writes_json(command: Run, tmp_path: Path) -> None:
     ran = command("doctor", "--json", "--url", database(tmp_path))
     found = json.loads(ran.out)
     assert ran.code == 0
-    assert (found["sound"], found["engine"], found["journals_checked"]) == (True, "sqlite", 3)
-    assert found["jobs"] == {"pending": 3}
+    assert (found["healthy"], found["engine"], found["journals_checked"]) == (True, "sqlite", 3)
+    assert found["states"] == {"pending": 3}
     settings = found["settings"]
     assert (settings["grace"], settings["concurrency"], settings["max_memory"]) == ("25s", 10, None)
     assert (settings["types"], settings["app"], settings["log_level"]) == (None, None, "info")
@@ -179,6 +179,6 @@ def test_doctor_finds_a_head_that_its_journal_contradicts(command: Run, tmp_path
         connection.commit()
     ran = command("doctor", "--url", url)
     assert ran.code == 1
-    assert "1 DO NOT FIT" in ran.out
+    assert "1 DO NOT MATCH" in ran.out
     assert "attempt is 4 but the journal says 0" in ran.out
-    assert json.loads(command("doctor", "--json", "--url", url).out)["sound"] is False
+    assert json.loads(command("doctor", "--json", "--url", url).out)["healthy"] is False

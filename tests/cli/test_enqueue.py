@@ -85,16 +85,20 @@ def test_the_payload_comes_from_a_file_or_stdin_too(
     [
         (("bill", '{"number": "x"}'), 2, "number: Input should be a valid integer"),
         (("bill",), 2, "shop/bill takes a payload. Give it as JSON"),
-        (("greet", "world"), 2, "A text needs quotes of its own: '\"world\"'"),
+        (("greet", "world"), 2, "A JSON string needs double quotes: '\"world\"'"),
         (("sweep", "[1]"), 2, "The payload must be None"),
-        (("bil", "1"), 2, "There is no job type 'bil', but: shop/bill"),
+        (("bil", "1"), 2, "There is no job type 'bil'. Known types: shop/bill"),
         (("bill", "@none.json"), 2, "none.json cannot be read"),
         (("greet", '"x"', "--at", "soon"), 2, "'soon' names no moment"),
         (("greet", '"x"', "--delay", "soon"), 2, "is not a span of time"),
         (("greet", '"x"', "--tag", "x"), 2, "Write --tag name=value"),
         (("greet", '"x"', "--app", "nowhere:app"), 2, "There is no module 'nowhere'"),
-        (("greet", '"x"', "--url", "memory://"), 2, "would be gone at once"),
-        (("sweep", "--app", "MODULE:app", "--app", "MODULE:other"), 2, "Say which"),
+        (("greet", '"x"', "--url", "memory://"), 2, "would be lost when the command ends"),
+        (
+            ("sweep", "--app", "MODULE:app", "--app", "MODULE:other"),
+            2,
+            "Write one of: shop/sweep, depot/sweep.",
+        ),
     ],
 )
 def test_what_cannot_be_created_is_told(
@@ -112,7 +116,7 @@ def test_a_busy_key_refuses_with_4_and_a_duplicate_gives_the_first_job(enqueue: 
     first = enqueue("greet", '"a"', "--dedupe", "one")
     second = enqueue("greet", '"b"', "--dedupe", "one")
     assert second.out == first.out
-    assert "already stands for this" in second.err
+    assert "already exists for this request" in second.err
     third = enqueue("greet", '"a"', "--idempotency-key", "call-1", "--at", "tomorrow 09:00")
     assert enqueue("greet", '"a"', "--idempotency-key", "call-1").out == third.out
     assert enqueue("greet", '"c"', "--idempotency-key", "call-1").code == 4
@@ -136,5 +140,5 @@ def test_without_the_app_the_newest_job_of_the_type_stands_for_it(
     assert (job["key"], job["queue"]) == ("order/8", "bill")
     assert enqueue("shop/bill", '{"number": 8}').code == 4
     unknown = enqueue("shop/bil", "1")
-    assert (unknown.code, "No job of shop/bil was ever created" in unknown.err) == (2, True)
+    assert (unknown.code, "There is no job of shop/bil here" in unknown.err) == (2, True)
     assert "Which service has the type" in enqueue("bill", "1").err

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from trellis import errors
-from trellis.cli.exits import CODES, code_for, report
+from trellis.cli.app import CODES, code_for, report
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "cli.md"
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run, environment
-from trellis import __version__
-from trellis.cli.main import trellis
+from trellis.cli.app import trellis
 from trellis.config import KEYS, variable_of
 
 PROGRAM = """
 import contextlib, io, json, sys
 import click
-from trellis.cli.main import run, trellis
+from trellis.cli.app import run, trellis
 
 def paths(command, path):
     yield path
@@ -93,9 +91,3 @@ def test_the_guide_has_every_setting() -> None:
     for key in KEYS:
         assert f"`{key}`" in guide
         assert f"`{variable_of(key)}`" in guide
-
-
-def test_the_version_is_that_of_the_package(command: Run) -> None:
-    ran = command("--version")
-    assert (ran.code, ran.out.split()) == (0, ["trellis,", "version", __version__])
-    assert __version__ == metadata.version("trellis-jobs")

@@ -71,7 +71,7 @@ def test_jobs_are_listed_newest_first_with_what_matters(look: Run, ids: dict[str
     ran = look("jobs", "list")
     assert ran.code == 0
     header, *rows = ran.out.splitlines()
-    assert header.split() == ["ID", "STATE", "TYPE", "TRY", "AGE", "NOTE"]
+    assert header.split() == ["ID", "STATE", "TYPE", "ATTEMPT", "AGE", "NOTE"]
     assert [row.split()[0] for row in rows] == list(reversed(ids.values()))
     assert f"{ids['active']}  active     shop/sync" in ran.out
     assert "key eu" in ran.out
@@ -108,7 +108,7 @@ def test_a_list_says_how_much_it_leaves_out(look: Run) -> None:
     assert len(ran.out.splitlines()) == 3
     assert "The newest 2 of 7 jobs; --limit 0 lists all." in ran.err
     assert len(look("jobs", "list", "-q", "--limit", "0").out.split()) == 7
-    assert look("jobs", "list", "state:skipped").err == "No job fits.\n"
+    assert look("jobs", "list", "state:skipped").err == "No job matches.\n"
 
 
 def test_json_is_one_document_and_jsonl_one_per_line(look: Run, ids: dict[str, str]) -> None:
@@ -250,7 +250,7 @@ def test_a_key_is_shown_with_who_holds_it_and_who_waits(look: Run, ids: dict[str
 def test_top_is_one_picture_where_there_is_no_terminal(look: Run, ids: dict[str, str]) -> None:
     ran = look("jobs", "top")
     assert ran.code == 0
-    assert f"{ids['active']}  shop/sync  1/5" in ran.out
+    assert f"{ids['active']}  shop/sync      1/5" in ran.out
     assert "30% render page 3" in ran.out
     assert "1 dead" in ran.out.splitlines()[0]
     assert json.loads(look("jobs", "top", "--json").out)["states"]["dead"] == 1

@@ -42,7 +42,10 @@ def test_a_dry_run_says_what_a_move_then_does_and_the_second_finds_nothing_to_do
     dry = command(*way, "--dry-run")
     assert dry.code == 0
     assert "Would move 12 jobs (" in dry.out
-    assert "3 jobs that ended stay behind; --history takes them along. Nothing was done." in dry.out
+    assert (
+        "3 jobs that ended stay in the file; --history moves them, too. Nothing was done."
+        in dry.out
+    )
     assert "Jobs        none" in command("doctor", "--url", target).out
 
     moved = command(*way)
@@ -53,12 +56,12 @@ def test_a_dry_run_says_what_a_move_then_does_and_the_second_finds_nothing_to_do
 
     again = command(*way, "--json")
     found = json.loads(again.out)
-    assert (again.code, found["moved"], found["already_there"]) == (0, 0, 12)
+    assert (again.code, found["moved"], found["already_moved"]) == (0, 0, 12)
     assert found["states"] == {"pending": 8, "retry": 2, "dead": 2}
-    assert (found["finished"], found["left_behind"]) == (True, 3)
+    assert (found["finished"], found["not_moved"]) == (True, 3)
 
     doctor = command("doctor", "--url", target)
-    assert (doctor.code, "12 folded, all agree" in doctor.out) == (0, True)
+    assert (doctor.code, "12 folded, all match" in doctor.out) == (0, True)
     password = urlsplit(target).password
     if password:
         assert password not in dry.out + moved.out + again.out

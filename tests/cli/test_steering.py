@@ -43,7 +43,7 @@ def states(steer: Run) -> dict[str, int]:
 def test_a_named_job_is_steered_without_asking(steer: Run, ids: dict[str, str]) -> None:
     ran = steer("jobs", "retry", ids["failed"])
     assert (ran.code, ran.out, ran.err) == (0, "", "1 job waiting to run again.\n")
-    assert "Came back   once\n" in steer("jobs", "show", ids["failed"]).out
+    assert "Restarts    1\n" in steer("jobs", "show", ids["failed"]).out
     again = steer("jobs", "retry", ids["failed"])
     assert again.code == 4
     assert "Retry is not possible for a job that is pending. It waits to run anyway" in again.err
@@ -76,7 +76,7 @@ def test_ids_come_through_stdin(
         assert ran.code == code
     assert len(ran.out.split()) == 2
     assert states(steer)["pending"] == 4
-    assert steer("jobs", "clone", "-", "--yes").err == "No job fits; nothing to do.\n"
+    assert steer("jobs", "clone", "-", "--yes").err == "No job matches; nothing to do.\n"
 
 
 def test_what_became_of_each_is_told(steer: Run, ids: dict[str, str]) -> None:
@@ -94,9 +94,9 @@ def test_what_became_of_each_is_told(steer: Run, ids: dict[str, str]) -> None:
 
 def test_dead_letters_are_replayed_and_dismissed(steer: Run, ids: dict[str, str]) -> None:
     assert steer("dlq", "replay", "type:sync", "-y", "-q").out.split() == [ids["dead"]]
-    assert steer("dlq", "dismiss", "--all", "-y").err == "No job fits; nothing to do.\n"
+    assert steer("dlq", "dismiss", "--all", "-y").err == "No job matches; nothing to do.\n"
     wrong = steer("dlq", "replay", "state:failed", "-y")
-    assert (wrong.code, "about dead jobs only" in wrong.err) == (2, True)
+    assert (wrong.code, "handles dead jobs only" in wrong.err) == (2, True)
     assert steer("dlq", "list", "state:failed").code == 2
 
 
@@ -109,7 +109,7 @@ def test_dead_letters_are_replayed_and_dismissed(steer: Run, ids: dict[str, str]
         (("jobs", "cancel", "01JC", "--type", "sync"), "not both"),
         (("jobs", "cancel", "sate:failed"), "Did you mean state:...?"),
         (("jobs", "list", "failed"), "'failed' is no filter"),
-        (("jobs", "list", "--json", "--quiet"), "Say only one of"),
+        (("jobs", "list", "--json", "--quiet"), "Use only one of"),
         (("jobs", "lst"), "Did you mean 'list'?"),
         (("wrokers",), "Did you mean 'workers'?"),
         (("keys", "--type", "sync"), "Write --type service/type"),
@@ -130,11 +130,11 @@ def test_queues_and_workers_are_steered(steer: Run) -> None:
     ran = steer("queues", "pause", "shop/invoices")
     assert ran.err == "Queue shop/invoices is paused; 3 jobs waiting there.\n"
     assert "paused" in steer("queues").out
-    assert "No job was ever in shop/typo" in steer("queues", "drain", "shop/typo").err
+    assert "No job of shop/typo is stored" in steer("queues", "drain", "shop/typo").err
     assert (
         json.loads(steer("queues", "resume", "shop/invoices", "--json").out)[0]["paused"] is False
     )
-    assert "was asked to finish and go" in steer("workers", "drain", "berlin").err
+    assert "was asked to finish its jobs and end" in steer("workers", "drain", "berlin").err
     assert "draining" in steer("workers").out
     assert steer("workers", "drain", "paris").code == 3
 

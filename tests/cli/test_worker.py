@@ -95,7 +95,7 @@ def test_the_example_of_the_readme_works_with_a_worker_of_its_own(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("shop", "names no service. Write the module and its variable"),
+        ("shop", "does not name a service. Write the module and its variable"),
         ("nowhere:app", "There is no module 'nowhere' here"),
         ("shop:missing", "shop has no such variable"),
         ("shop:other", "shop has a int there"),
@@ -121,6 +121,16 @@ def test_a_service_that_cannot_be_found_ends_with_2_and_a_sentence(
     assert ran.code == 2
     assert words in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_with_debug_a_worker_process_shows_its_traceback(
+    command: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    ran = command("worker", "broken:app", "--debug")
+    assert (ran.code, "ZeroDivisionError" in ran.err) == (2, True)
+    assert "Traceback" in ran.err
 
 
 def test_a_service_may_be_named_by_its_file(folder: Path) -> None:

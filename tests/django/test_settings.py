@@ -83,7 +83,7 @@ def test_every_mistake_in_the_settings_is_told_in_its_own_words() -> None:
     misspelt, no_dictionary, no_service, no_database = ran.stdout.splitlines()
     assert misspelt.endswith("has no 'SERVICES'. Did you mean 'SERVICE'?")
     assert "is str, not a dictionary" in no_dictionary
-    assert "is no service: tests.django.shop.service has no such variable" in no_service
+    assert "is not a service: tests.django.shop.service has no such variable" in no_service
     assert "DATABASES only has: default" in no_database
 
 
@@ -117,12 +117,12 @@ def test_django_that_cannot_be_set_up_is_told_in_one_sentence() -> None:
 def test_an_address_elsewhere_comes_before_the_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     ran = DUMMY.but(trellis={"URL": url}, tasks={}).manage("trellis", "migrate")
-    assert ran.stdout.startswith(f"{url} went from schema 0"), ran.stderr
+    assert ran.stdout.startswith(f"{url} was migrated from schema 0"), ran.stderr
 
 
 def test_programs_without_django_do_not_load_it() -> None:
     code = (
-        "import sys, trellis.cli.main, trellis.cli.child, trellis.testing; "
+        "import sys, trellis.cli.app, trellis.cli.worker_process, trellis.testing; "
         "import trellis.worker.handler_call; "
         "from trellis.cli.loading import load_services; "
         "load_services(['tests.django.shop.service:app']); "

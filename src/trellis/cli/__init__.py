@@ -1,5 +1,6 @@
-"""The `trellis` command: presents what `service`, `insight` and `control` do; decides nothing.
+"""The `trellis` command: presents what `service`, `operations` and `insight` do; decides nothing.
 
-Each command is a module that is imported when it is asked for, so that `trellis --help` is quick.
-Data goes to stdout, everything else to stderr. Start reading at `main.py`.
+One module per command or group of commands, imported when it is used, so that `trellis --help` is
+fast. Data goes to stdout, everything else to stderr. Start reading at `app.py`; `output.py`,
+`format.py` and `filters.py` are shared by the commands.
 """

@@ -1,5 +1,5 @@
 """`python -m trellis.cli` is the same as `trellis`."""
 
-from trellis.cli.main import main
+from trellis.cli.app import main
 
 main()

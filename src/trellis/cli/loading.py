@@ -1,8 +1,9 @@
-"""Finding services by `module:attribute`, the way people start them: from the current folder.
+"""Loading services by `module:variable`, from the current folder.
 
-Named on the command line, else by `TRELLIS_APP`, else by `app` in the settings of the project; then
-the folder of those settings is searched too. Modules that a service includes are loaded with it.
-A Django project (`DJANGO_SETTINGS_MODULE`) is set up first, and may name its service itself.
+The names come from the command line, else from `TRELLIS_APP`, else from `app` in the project's
+settings file; then the folder of that file is searched, too. Modules that a service includes are
+loaded with it. A Django project (`DJANGO_SETTINGS_MODULE`) is set up first and may name its service
+in its settings.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _APP = "TRELLIS_APP"
 
 
 def load_services(names: Sequence[str] | None = None) -> list[Service]:
-    """Return the services of these names, or those the settings name; each once."""
+    """Return the services of these names, or those of the settings, without repetitions."""
     prepare_project()
     if names:
         return _unique(load_service(one) for name in names for one in _split(name))
@@ -32,7 +33,7 @@ def load_services(names: Sequence[str] | None = None) -> list[Service]:
             'or put app = "hello:app" into trellis.toml or the [tool.trellis] section of '
             "pyproject.toml."
         )
-    _search_beside(found)
+    _search_folder_of(found)
     try:
         return _unique(load_service(name) for name in _split(found.text))
     except ConfigurationError as error:
@@ -47,8 +48,8 @@ def _unique(services: Iterator[Service]) -> list[Service]:
     return list(dict.fromkeys(services))
 
 
-def _search_beside(found: Setting) -> None:
-    """Let modules be found from the folder of the settings, wherever below it we stand."""
+def _search_folder_of(found: Setting) -> None:
+    """Make modules beside the settings file importable from every folder below it."""
     if Path(found.origin).is_absolute():  # a file
         folder = str(Path(found.origin).parent)
         if folder not in sys.path:
@@ -56,24 +57,24 @@ def _search_beside(found: Setting) -> None:
 
 
 def load_service(name: str) -> Service:
-    """Import the module and return the service; say what is missing."""
-    module_name, separator, attribute = name.partition(":")
-    if not separator or not module_name or not attribute:
+    """Import the module and return the service; an error says what is missing."""
+    module_name, separator, variable = name.partition(":")
+    if not separator or not module_name or not variable:
         raise ConfigurationError(
-            f"{name!r} names no service. Write the module and its variable, like "
+            f"{name!r} does not name a service. Write the module and its variable, like "
             f"{module_name.removesuffix('.py') or 'hello'}:app."
         )
-    module_name = _module_of(module_name, attribute)
+    module_name = _module_name(module_name, variable)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     module = value = _import(module_name)
-    for part in attribute.split("."):
+    for part in variable.split("."):
         value = getattr(value, part, None)
     if not isinstance(value, Service):
         found = "has no such variable" if value is None else f"has a {type(value).__name__} there"
         raise UnknownService(
-            f"{name!r} is no service: {module_name} {found}. {_which(module, module_name)}"
+            f"{name!r} is not a service: {module_name} {found}. {_services_in(module, module_name)}"
         )
     load_included = getattr(value, "load_included", None)
     if load_included is not None:
@@ -81,27 +82,27 @@ def load_service(name: str) -> Service:
     return value
 
 
-def _which(module: object, name: str) -> str:
-    """Say which variable of a module would have been right."""
+def _services_in(module: object, name: str) -> str:
+    """Return a hint that names the variables of a module that hold services."""
     held = [f"{name}:{key}" for key, value in vars(module).items() if isinstance(value, Service)]
     if not held:
         return "Name the variable that holds your Service(...)."
     return f"Write {' or '.join(held)}."
 
 
-def _module_of(written: str, attribute: str) -> str:
-    """Return the module, for people who write the file."""
+def _module_name(written: str, variable: str) -> str:
+    """Return the module; a file name without folders is accepted for it."""
     name = written.removesuffix(".py")
     if name == "__main__":
         raise ConfigurationError(
-            f"__main__ is whatever program runs, here the trellis command itself. Name the file "
-            f"that defines your service: hello:{attribute} for hello.py."
+            f"__main__ is the running program, here the trellis command itself. Name the file "
+            f"that defines your service: hello:{variable} for hello.py."
         )
     if "/" in name:
         dotted = ".".join(part for part in name.split("/") if part.strip("."))
         raise ConfigurationError(
             f"{written!r} is a path, and a service is imported from a module. Write "
-            f"{dotted}:{attribute}, or run this in the folder of the file."
+            f"{dotted}:{variable}, or run this in the folder of the file."
         )
     return name
 

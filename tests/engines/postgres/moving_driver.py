@@ -17,8 +17,8 @@ from pathlib import Path
 # Loaded before the forks, so that a child starts at once.
 from tests.engines.postgres.household import furnish, inventory
 from trellis import control, failpoints
-from trellis.cli.commands import move as _command
-from trellis.cli.main import run
+from trellis.cli import move as _command
+from trellis.cli.app import run
 from trellis.core.commands import Complete
 from trellis.core.fold import fold
 from trellis.engines.postgres import PostgresEngine

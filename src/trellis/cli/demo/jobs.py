@@ -1,7 +1,7 @@
-"""The service of the demo. Workers import it like any other program's service.
+"""The service of the demo. Workers import it like the service of any other program.
 
-Handlers that must still be at work when something happens wait for a file, so that the demo decides
-who is late and nothing rests on a sleep being long enough.
+Handlers that must still run when something happens wait for a file, so that no scene depends on the
+length of a sleep.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from trellis.worker.active_job import ActiveJob
 
 app: Final = Service("demo")
 
-#: How long the shaky service is left alone after its first and its second failure.
+#: The waits after the first and the second failure of the unreliable service.
 BACKOFF: Final = ("200ms", "400ms")
-#: How often a job may take its process down.
-MOST_CRASHES: Final = 2
-_SOON: Final = Retry.fixed("100ms")
+#: How often a job may kill its process.
+MAX_CRASHES: Final = 2
+_RETRY_SOON: Final = Retry.fixed("100ms")
 _FRAME: Final = 0.1
-_LOOK_EVERY: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 
 
 class Picture(BaseModel):
-    """A picture, and the album to which a line is added whenever it is made smaller."""
+    """A picture, and the file to which every run of its job adds a line."""
 
     number: int
     album: Path
 
 
 class Deposit(BaseModel):
-    """Money for an account; deposits to one account must not overlap."""
+    """A deposit to an account; deposits to one account must not overlap."""
 
     account: str
     number: int
-    #: Where each deposit leaves the moments of its beginning and end.
+    #: The file to which each deposit writes the times of its beginning and end.
     ledger: Path
 
 
@@ -56,15 +56,15 @@ class Order(BaseModel):
 
 @app.job
 async def thumbnail(picture: Picture) -> int:
-    """Take a moment, as real work does."""
+    """Wait a little, as real work does."""
     await asyncio.sleep(0.1)
     _append(picture.album, str(picture.number))
     return picture.number
 
 
 @app.job(retry=Retry.after(*BACKOFF))
-async def call_shaky_service(job: ActiveJob[str]) -> str:
-    """Fail twice, then work."""
+async def call_unreliable_service(job: ActiveJob[str]) -> str:
+    """Fail twice, then succeed."""
     if job.attempt < job.max_attempts:
         raise ConnectionError(f"{job.payload} did not answer")
     return f"{job.payload} answered"
@@ -72,7 +72,7 @@ async def call_shaky_service(job: ActiveJob[str]) -> str:
 
 @app.job(per_key=PerKey.in_turn("account/{account}"))
 async def deposit(job: ActiveJob[Deposit]) -> None:
-    """Leave the moments of beginning and end in the ledger."""
+    """Write the times of beginning and end to the ledger."""
     began = time.monotonic_ns()
     await asyncio.sleep(0.05)
     entry = job.payload
@@ -82,35 +82,35 @@ async def deposit(job: ActiveJob[Deposit]) -> None:
 
 @app.job(retry=Retry.fixed("100ms", attempts=2))
 async def ship_order(order: Order) -> str:
-    """Fail as long as the address is missing."""
+    """Fail while the address is missing."""
     if not order.address.exists():
         raise LookupError(f"order {order.number} has no address")
     return f"order {order.number} shipped to {order.address.read_text(encoding='utf-8')}"
 
 
-@app.job(isolation="process", retry=Retry.fixed("50ms", attempts=3), max_crashes=MOST_CRASHES)
+@app.job(isolation="process", retry=Retry.fixed("50ms", attempts=3), max_crashes=MAX_CRASHES)
 def load_everything() -> None:
-    """Be killed without a word, as by a kernel that is out of memory."""
+    """Kill this process, as a kernel that is out of memory does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.job(retry=_SOON)
+@app.job(retry=_RETRY_SOON)
 async def render_film(job: ActiveJob[int]) -> None:
-    """Go through frames slowly, and say how far it is."""
+    """Render frames slowly, and report progress."""
     async for _ in job.track(range(job.payload), step="frames"):
         await asyncio.sleep(_FRAME)
 
 
-@app.job(retry=_SOON)
+@app.job(retry=_RETRY_SOON)
 def write_report(job: ActiveJob[Path]) -> str:
-    """Work in a thread until this attempt may finish; return whose report it is."""
+    """Block a thread until this attempt may finish; return which attempt wrote the report."""
     _wait_for(job.payload / f"attempt-{job.attempt}")
     return f"the report of attempt {job.attempt}"
 
 
 @app.job
 def print_invoice(printer: Path) -> None:
-    """Hang in a thread, which nothing can interrupt, until the printer works again."""
+    """Block a thread, which cannot be interrupted, until the printer works again."""
     _wait_for(printer)
 
 
@@ -121,4 +121,4 @@ def _append(path: Path, line: str) -> None:
 
 def _wait_for(path: Path) -> None:
     while not path.exists():
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_SECONDS)

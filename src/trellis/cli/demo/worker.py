@@ -1,6 +1,6 @@
-"""One `trellis worker` of the demo: a guardian and its worker process, in a group of their own.
+"""One `trellis worker` of the demo: a guardian and its worker process, in a separate process group.
 
-Ctrl-C at the terminal does not reach them: the demo ends them itself, stopped or not.
+Ctrl-C at the terminal does not reach the group; the demo ends it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_PREFIX: Final = "TRELLIS_"
-_LAST_WORDS: Final = 1000
-_FAREWELL: Final = 5.0
+_LOG_END: Final = 1000
+_END_SECONDS: Final = 5.0
 
 
 class Worker:
-    """A worker that was started in the folder of the demo, where its settings are."""
+    """A worker that runs in the folder of the demo, with its settings file."""
 
     def __init__(self, name: str, folder: Path, scratch: Path) -> None:
         self.name = name
         self._log = folder / f"worker-{name}.log"
-        command = [sys.executable, "-m", "trellis.cli", "worker", "--name", name]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                command,
+                [sys.executable, "-m", "trellis.cli", "worker", "--name", name],
                 cwd=folder,
                 env=_environment(scratch),
                 stdin=subprocess.DEVNULL,
@@ -41,47 +39,47 @@ class Worker:
 
     @property
     def guardian(self) -> int:
-        """The process that was started, and leads the group."""
+        """The process id of the guardian, which leads the group."""
         return self._process.pid
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the guardian has ended; its worker process never outlives it for long."""
+    def has_ended(self) -> bool:
+        """Whether the guardian has ended; its worker process ends soon after it."""
         return self._process.poll() is not None
 
     @property
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """The end of its log."""
-        return self._log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+        return self._log.read_text(errors="replace")[-_LOG_END:].strip()
 
-    def tell_to_stop(self) -> None:
-        """Ask it to stop in order, as a supervisor or a container does."""
-        self._process.send_signal(signal.SIGTERM)  # nothing happens if it is gone
+    def terminate(self) -> None:
+        """Ask it to stop gracefully, as systemd or a container does."""
+        self._process.send_signal(signal.SIGTERM)  # does nothing if it has ended
 
     def freeze(self) -> None:
-        """Stop all of it where it stands."""
+        """Stop all its processes, to be continued."""
         os.killpg(self.guardian, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let all of it go on."""
+        """Continue all its processes."""
         os.killpg(self.guardian, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End all of it the hard way, stopped or not, and wait until nothing of it is left."""
-        if not self.is_gone:
-            # Not yet waited for, so the group is still its own.
+        """Kill all its processes, frozen or not, and wait until all have ended."""
+        if not self.has_ended:
+            # Not yet waited for, so the id of the group cannot have been reused.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.guardian, signal.SIGKILL)
-        # A handler in a process of its own is in no group of ours, and ends when it notices that
-        # its worker has gone. Nobody writes to stdout, but everybody has it until the end.
+        # A handler with isolation="process" is in another group and ends when it notices that its
+        # worker is gone. All processes inherit stdout, so it is closed when the last one has ended.
         with suppress(subprocess.TimeoutExpired):
-            self._process.communicate(timeout=_FAREWELL)
+            self._process.communicate(timeout=_END_SECONDS)
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """Return our environment for another folder, and without settings meant for other workers."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
+    """Return the environment without settings of other workers, for another current folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
     if "PYTHONPATH" in kept:
-        places = kept["PYTHONPATH"].split(os.pathsep)
-        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
+        folders = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, folders))
     return {**kept, "TMPDIR": str(scratch)}

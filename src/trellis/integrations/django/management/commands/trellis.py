@@ -19,7 +19,7 @@ from django.core.management.base import (  # type: ignore[import-untyped]
     CommandParser,
 )
 
-from trellis.cli.main import run
+from trellis.cli.app import run
 
 #: What Django has obeyed already, before it found this command.
 _DJANGOS_OWN: Final = ("--settings", "--pythonpath")

@@ -1,0 +1,266 @@
+"""The entry point: find the command, run it, turn its errors into a sentence and an exit code.
+
+Command modules are imported when they are used, and each imports its dependencies inside its
+functions, so that `trellis --help` stays fast. An error is reported in one or two sentences: what
+happened and what to do next; `--debug` adds the traceback. The exit codes are a table over the
+stable codes of `trellis.errors`; scripts may rely on them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import rich_click as click
+from click.exceptions import Exit
+
+from trellis.cli.output import complain
+from trellis.config import DEFAULT_URL
+from trellis.errors import ConfigurationError, TrellisError
+
+if TYPE_CHECKING:
+    from trellis.engines.port import Engine
+    from trellis.operations.operator import Operator
+
+T = TypeVar("T")
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+REFUSED: Final = 4
+UNREACHABLE: Final = 5
+TIMED_OUT: Final = 6
+INTERRUPTED: Final = 130
+
+#: The exit code of every error, by its code or by the code of its nearest base class.
+CODES: Final = {
+    "trellis": FAILED,
+    "configuration": USAGE,
+    "not_admitted": REFUSED,
+    "payload_invalid": USAGE,
+    "key_unresolved": USAGE,
+    "job": FAILED,
+    "job_not_found": NOT_FOUND,
+    "ambiguous_id": USAGE,
+    "command_rejected": REFUSED,
+    "conflict": REFUSED,
+    "wait_timeout": TIMED_OUT,
+    "job_not_completed": FAILED,
+    "not_found": NOT_FOUND,
+    "move_refused": REFUSED,
+    "engine": UNREACHABLE,
+    "capability_missing": USAGE,
+}
+#: Each is an attribute of the module of its name in this package.
+_COMMANDS: Final = (
+    "demo",
+    "worker",
+    "enqueue",
+    "jobs",
+    "dlq",
+    "keys",
+    "workers",
+    "queues",
+    "locks",
+    "doctor",
+    "migrate",
+    "move",
+    "completion",
+)
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+class CommandGroup(click.RichGroup):
+    """A group of commands; `modules` names those that are imported when they are used."""
+
+    def __init__(
+        self,
+        *arguments: Any,  # noqa: ANN401 - click's shape
+        modules: Mapping[str, str] | None = None,
+        default: str | None = None,
+        **options: Any,  # noqa: ANN401 - click's shape
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._modules = modules or {}
+        #: The command that is run when none is named.
+        self._default = default
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's shape
+        """Return the names in the order of their declaration."""
+        return [*self.commands, *self._modules]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Any:  # noqa: ANN401 - click's shape
+        """Return a command; import its module if necessary."""
+        if cmd_name in self._modules:
+            return getattr(import_module(self._modules[cmd_name]), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the default command where none is named."""
+        if self._default is not None and _names_no_command(args, ctx.help_option_names):
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # noqa: ANN401 - click's
+        """Suggest the nearest name for an unknown command."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names:
+            near = get_close_matches(args[0], names, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+            ctx.fail(f"There is no command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _names_no_command(arguments: list[str], help_names: list[str]) -> bool:
+    if not arguments:
+        return True
+    first = arguments[0]
+    is_filter = ":" in first and not first.startswith("-")
+    return is_filter or (first.startswith("-") and first not in help_names)
+
+
+@click.command(
+    cls=CommandGroup,
+    modules={name: f"trellis.cli.{name}" for name in _COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="trellis-jobs", prog_name="trellis")
+def trellis() -> None:
+    """Durable jobs for Python services.
+
+    Start with `trellis demo`, then `trellis worker your_module:service`.
+
+    Every command takes --url, else TRELLIS_URL, else url in trellis.toml or the [tool.trellis]
+    section of pyproject.toml. Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused,
+    5 engine unreachable, 6 timed out, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A character that the terminal cannot encode is written as its number.
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; return its exit code."""
+    debug = "--debug" in arguments or bool(os.environ.get("TRELLIS_DEBUG"))
+    try:
+        result = trellis.main(list(arguments), prog_name="trellis", standalone_mode=False)
+    except BaseException as error:  # noqa: BLE001 - every error becomes an exit code here
+        return report(error, debug=debug)
+    return result if isinstance(result, int) else OK
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+class CommandFailed(Exception):
+    """A command ran, reported a bad result, and ends with this exit code."""
+
+    def __init__(self, exit_code: int = FAILED) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
+
+def report(error: BaseException, *, debug: bool) -> int:
+    """Write what went wrong to stderr; return the exit code."""
+    if debug and not isinstance(error, click.ClickException | CommandFailed):
+        traceback.print_exception(error)
+    match error:
+        case CommandFailed():
+            return error.exit_code
+        case Exit():
+            return error.exit_code
+        case click.ClickException():
+            error.show(sys.stderr)
+            return error.exit_code
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else FAILED
+        case KeyboardInterrupt() | click.Abort():
+            complain("Interrupted.")
+            return INTERRUPTED
+        case TrellisError():
+            complain("\n".join([str(error), *getattr(error, "__notes__", ())]))
+            return code_for(type(error))
+        case BrokenPipeError():
+            # The reader of stdout has ended. Flushing at exit must not raise again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        case _:
+            complain(f"{type(error).__name__}: {error}. Run it again with --debug to see where.")
+            return FAILED
+
+
+def code_for(error: type[TrellisError]) -> int:
+    """Return the exit code of a class of errors."""
+    lineage = (kind.code for kind in error.__mro__ if issubclass(kind, TrellisError))
+    return next(CODES[code] for code in lineage if code in CODES)
+
+
+# -- the engine ----------------------------------------------------------------------------------
+
+
+def operate(url: str | None, action: Callable[[Operator], Awaitable[T]]) -> T:
+    """Run an action with an operator; a missing database is not created."""
+    import asyncio
+
+    async def work() -> T:
+        async with operator_at(url) as jobs:
+            return await action(jobs)
+
+    return asyncio.run(work())
+
+
+def operator_at(url: str | None) -> Operator:
+    """Return the operator for the URL in force; it is opened by `async with`."""
+    from trellis.operations.operator import connect
+
+    url = resolve_url(url)
+    with _naming_origin(url):
+        return connect(url, actor="cli")
+
+
+def engine_at(url: str, *, create: bool = True) -> Engine:
+    """Return the engine at a URL, not yet opened."""
+    from trellis.engines import make_engine
+
+    with _naming_origin(url):
+        return make_engine(url, create=create)
+
+
+def resolve_url(url: str | None) -> str:
+    """Return the URL in force: `--url`, else the settings, else the default."""
+    from trellis.config import environment
+    from trellis.declaration.imports import prepare_project
+
+    if url is None:
+        prepare_project()
+    return url or environment().get("TRELLIS_URL") or DEFAULT_URL
+
+
+@contextmanager
+def _naming_origin(url: str) -> Iterator[None]:
+    """Add to an error about the URL which setting the URL comes from."""
+    from trellis.config import sources
+
+    try:
+        yield
+    except ConfigurationError as error:
+        found = sources().get("TRELLIS_URL")
+        if found is None or found.text != url:
+            raise
+        raise type(error)(f"{found.origin}: {error}") from error

@@ -1,1 +1,0 @@
-"""One module per command, light to import, because `--help` loads them all."""

@@ -1,0 +1,77 @@
+"""`trellis dlq`: dead letters, jobs that used up their attempts and wait for an operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+
+from trellis.cli.app import CommandGroup
+from trellis.cli.filters import (
+    debug_option,
+    filter_options,
+    form_options,
+    limit_option,
+    read_filters,
+    restrict_to_state,
+    url_option,
+)
+from trellis.cli.job_actions import action_options, run_action
+from trellis.cli.jobs import list_jobs
+from trellis.cli.output import Form
+
+
+@click.command("dlq", cls=CommandGroup, default="list")
+def dlq() -> None:
+    """List dead letters, replay them or dismiss them.
+
+    A dead letter is a job that has used up its attempts and waits for an operator.
+    """
+
+
+@dlq.command("list")
+@click.argument("words", metavar="[FILTER]...", nargs=-1)
+@filter_options
+@limit_option
+@form_options
+@url_option
+@debug_option
+def list_command(
+    words: tuple[str, ...],
+    *,
+    limit: int,
+    form: Form,
+    url: str | None,
+    **options: Any,  # noqa: ANN401 - click's options
+) -> None:
+    """List dead letters, newest first.
+
+    Takes the same filters as `trellis jobs list`, except state.
+    """
+    filters = read_filters(words, options)
+    restrict_to_state(filters, "dead")
+    list_jobs(url, filters, form, limit)
+
+
+@dlq.command("replay")
+@action_options
+def replay(**given: Any) -> int:  # noqa: ANN401 - click's options
+    """Run dead letters again, each with a new budget of attempts.
+
+    Named by ids or chosen by filters, as in `trellis jobs retry`.
+    """
+    return run_action(
+        "replay", lambda chosen, progress: chosen.replay(progress=progress), given, state="dead"
+    )
+
+
+@dlq.command("dismiss")
+@action_options
+def dismiss(**given: Any) -> int:  # noqa: ANN401 - click's options
+    """Close dead letters; they remain visible as dismissed.
+
+    Named by ids or chosen by filters, as in `trellis jobs retry`.
+    """
+    return run_action(
+        "dismiss", lambda chosen, progress: chosen.dismiss(progress=progress), given, state="dead"
+    )

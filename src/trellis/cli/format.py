@@ -1,0 +1,93 @@
+"""The formatting of times, states, counts and jobs in tables and sentences."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from trellis.cli.output import Cell, Column, Row
+from trellis.core.states import WAITING, State
+
+if TYPE_CHECKING:
+    from trellis.insight.views import JobView
+
+_STYLES: Final = {
+    State.ACTIVE: "cyan",
+    State.RETRY: "yellow",
+    State.COMPLETED: "green",
+    State.COMPLETED_WITH_ERRORS: "yellow",
+    State.FAILED: "red",
+    State.STALE: "red",
+    State.DEAD: "bold red",
+    State.EXPIRED: "red",
+    State.CANCELLED: "dim",
+    State.SKIPPED: "dim",
+    State.DISMISSED: "dim",
+}
+_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"))
+JOB_COLUMNS: Final = (
+    Column("ID"),
+    Column("STATE"),
+    Column("TYPE", shrinks=True),
+    Column("ATTEMPT", is_number=True),
+    Column("AGE", is_number=True),
+    Column("NOTE", shrinks=True),
+)
+
+
+def job_row(job: JobView, now: datetime) -> Row:
+    """Return the cells of a job for `JOB_COLUMNS`."""
+    return (
+        job.id,
+        state_cell(job.state),
+        job.name,
+        f"{job.attempt}/{job.max_attempts}",
+        short_duration(now - job.created_at),
+        _note(job, now),
+    )
+
+
+def _note(job: JobView, now: datetime) -> str:
+    """Return the most important fact about a job that no other column shows."""
+    parts = []
+    if job.blocked:
+        parts.append("blocks its key")
+    elif job.cancel_asked and job.state is State.ACTIVE:
+        parts.append("asked to stop")
+    if job.state in WAITING and job.run_at > now:
+        parts.append(f"in {short_duration(job.run_at - now)}")
+    if job.error is not None:
+        parts.append(job.error.message.strip().partition("\n")[0])
+    elif job.key is not None:
+        parts.append(f"key {job.key}")
+    return ", ".join(parts)
+
+
+def state_cell(state: State) -> Cell:
+    """Return a state in its colour."""
+    return Cell(state.value, _STYLES.get(state, ""))
+
+
+def short_duration(duration: timedelta) -> str:
+    """Return a duration in the largest unit that gives at least two: 90s, 3m, 26h, 4d."""
+    seconds = round(abs(duration.total_seconds()))
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{round(seconds / size)}{unit}"
+    return f"{seconds}s"
+
+
+def local_time(moment: datetime) -> str:
+    """Return a moment in the reader's time zone, to the second."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counted(number: int, noun: str = "job") -> str:
+    """Return a number with its noun: 1 job, 2,000 jobs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: tuple[str, ...], limit: int = 3) -> str:
+    """Return the first names and how many more there are."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,70 @@
+"""`trellis migrate`: bring a database to the schema of this version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import rich_click as click
+
+from trellis.cli.app import CommandFailed, engine_at, resolve_url
+from trellis.cli.filters import debug_option, url_option
+from trellis.engines.redaction import shown
+
+
+@click.command("migrate")
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if it is out of date.")
+@click.option("--sql", is_flag=True, help="Change nothing; write the SQL that would be run.")
+@url_option
+@debug_option
+def migrate(url: str | None, *, check: bool, sql: bool) -> None:
+    """Create the database, or bring it up to date.
+
+    Safe while workers run. SQLite files are also brought up to date when a program opens them.
+    """
+    import asyncio
+
+    if check and sql:
+        raise click.UsageError("Use only one of --check and --sql.")
+    url = resolve_url(url)
+    if not (check or sql):
+        asyncio.run(_migrate(url))
+        return
+    missing = asyncio.run(_missing(url))
+    if check:
+        _check(url, missing)
+    elif missing:
+        click.echo("begin;")
+        for number, script in missing:
+            click.echo(f"-- migration {number}\n{script.rstrip()}")
+        click.echo("commit;")
+
+
+async def _migrate(url: str) -> None:
+    engine = engine_at(url)
+    try:
+        before, after = await engine.migrate()
+    finally:
+        await engine.close()
+    if before == after:
+        click.echo(f"{shown(url)} is up to date (schema {after}).")
+    else:
+        click.echo(f"{shown(url)} was migrated from schema {before} to {after}.")
+
+
+async def _missing(url: str) -> Sequence[tuple[int, str]]:
+    engine = engine_at(url)
+    try:
+        return await engine.missing_migrations()
+    finally:
+        await engine.close()
+
+
+def _check(url: str, missing: Sequence[tuple[int, str]]) -> None:
+    if not missing:
+        click.echo(f"{shown(url)} is up to date.")
+        return
+    numbers = ", ".join(str(number) for number, _ in missing)
+    click.echo(
+        f"{shown(url)} is out of date: migrations {numbers} are missing. Run: trellis migrate"
+    )
+    raise CommandFailed

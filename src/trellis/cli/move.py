@@ -1,0 +1,87 @@
+"""`trellis move`: move the jobs of a SQLite file to PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from trellis.cli.app import engine_at
+from trellis.cli.filters import debug_option, json_option
+from trellis.cli.format import counted
+from trellis.cli.output import progress_bar, write_json, write_line
+from trellis.engines.redaction import shown
+
+if TYPE_CHECKING:
+    from trellis.operations.moving import Moved
+
+
+@click.command("move")
+@click.option("--from", "source", metavar="URL", required=True, help="Where the jobs are: sqlite.")
+@click.option("--to", "target", metavar="URL", required=True, help="Where they go: postgresql.")
+@click.option("--history", is_flag=True, help="Also move ended jobs, not only dead ones.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; write what would be moved.")
+@json_option
+@debug_option
+def move(*, source: str, target: str, history: bool, dry_run: bool, as_json: bool) -> None:
+    """Move the jobs of a SQLite file to a PostgreSQL database.
+
+    Waiting, delayed, retrying and dead jobs are moved, with ids, journals, logs, keys and the
+    settings of queues. Stop the workers first: the command refuses while a worker is live or a job
+    is active. The target must have its tables: trellis migrate --url URL.
+
+    The file is made read-only before the first job is copied, so that no job can be created,
+    started or changed in it and no job can run in both databases. If the command is interrupted,
+    run it again: it continues.
+    """
+    import asyncio
+
+    moved = asyncio.run(_move(source, target, history=history, dry_run=dry_run))
+    if as_json:
+        write_json(_document(source, target, moved))
+    else:
+        write_line(_sentence(source, target, moved))
+
+
+async def _move(source: str, target: str, *, history: bool, dry_run: bool) -> Moved:
+    from trellis.operations.moving import Place, move
+
+    here = Place(engine_at(source, create=False), shown(source))
+    there = Place(engine_at(target, create=False), shown(target))
+    try:
+        await here.engine.open()
+        await there.engine.open()
+        with progress_bar("Moving jobs") as progress:
+            return await move(here, there, history=history, dry_run=dry_run, progress=progress)
+    finally:
+        await there.engine.close()
+        await here.engine.close()
+
+
+def _document(source: str, target: str, moved: Moved) -> dict[str, Any]:
+    return {
+        "from": shown(source),
+        "to": shown(target),
+        "finished": moved.is_finished,
+        "states": moved.states,
+        "moved": moved.carried,
+        "already_moved": moved.known,
+        "not_moved": moved.left,
+        "queue_settings": moved.queues,
+    }
+
+
+def _sentence(source: str, target: str, moved: Moved) -> str:
+    total = sum(moved.states.values())
+    states = ", ".join(f"{count:,} {state}" for state, count in moved.states.items()) or "none"
+    ended = f" {counted(moved.left)} that ended stay in the file; --history moves them, too."
+    rest = ended if moved.left else ""
+    if not moved.is_finished:
+        known = f", of which {moved.known:,} were moved before" if moved.known else ""
+        what = f"Would move {counted(total)} ({states}) to {shown(target)}{known}."
+        return f"{what}{rest} Nothing was done."
+    before = f"; {moved.known:,} were moved before" if moved.known else ""
+    return (
+        f"{counted(moved.carried)} moved to {shown(target)} ({states}{before}).{rest} "
+        f"{shown(source)} can only be read from now on; set TRELLIS_URL to the new URL."
+    )

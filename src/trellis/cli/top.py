@@ -1,0 +1,193 @@
+"""`trellis jobs top`: a live view of types, workers and running jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from trellis.cli.app import operate
+from trellis.cli.filters import debug_option, json_option, url_option
+from trellis.cli.format import listed, short_duration, state_cell
+from trellis.cli.output import Cell, Column, is_interactive, make_table, output, write_json
+from trellis.core.states import State
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from trellis.insight.overview import Overview, RunningJob
+    from trellis.operations.operator import Operator
+
+_UNLIMITED: Final = 1000
+_BAR_WIDTH: Final = 10
+
+
+@click.command("top")
+@click.option("--interval", metavar="DURATION", default="1s", help="The time between updates (1s).")
+@click.option("--once", is_flag=True, help="Show it once and exit, as without a terminal.")
+@json_option
+@url_option
+@debug_option
+def top(*, interval: str, once: bool, as_json: bool, url: str | None) -> None:
+    """Watch types, workers and running jobs. Ctrl-C ends it.
+
+    Without a terminal it is shown once.
+    """
+    from trellis.core.durations import SECOND
+    from trellis.declaration import checks
+    from trellis.insight.overview import overview
+    from trellis.insight.views import as_json as document
+
+    # A bare number counts seconds, as for `watch`.
+    asked = int(interval) if interval.isdecimal() else interval
+    pause = checks.positive_span("--interval", asked) / SECOND
+    console = output()
+    is_live = is_interactive(console) and not once and not as_json
+
+    async def work(jobs: Operator) -> None:
+        seen = await overview(jobs.engine)
+        if as_json:
+            write_json(document(seen))
+        elif is_live:
+            await _show_live(jobs, console, seen, pause)
+        else:
+            _write_once(console, seen)
+
+    try:
+        operate(url, work)
+    except KeyboardInterrupt:
+        if not is_live:
+            raise
+        # Ctrl-C is the regular end of a live view.
+
+
+def _write_once(console: Console, seen: Overview) -> None:
+    console = console if console.file.isatty() else output(width=_UNLIMITED)
+    for part in _view(seen, None, console.width):
+        with console.capture() as captured:
+            console.print(part)
+        output().print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+async def _show_live(jobs: Operator, console: Console, seen: Overview, pause: float) -> None:
+    import asyncio
+
+    from rich.console import Group
+    from rich.live import Live
+
+    from trellis.insight.overview import overview
+
+    loop = asyncio.get_running_loop()
+    rate: float | None = None
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(Group(*_view(seen, rate, console.width)), refresh=True)
+            await asyncio.sleep(pause)
+            began = loop.time()
+            latest = await overview(jobs.engine)
+            # Reading takes at most half of the time, even where there is much to read.
+            await asyncio.sleep(max(loop.time() - began - pause, 0))
+            seconds = (latest.as_of - seen.as_of).total_seconds()
+            rate = max(latest.ended - seen.ended, 0) / seconds if seconds > 0 else None
+            seen = latest
+
+
+def _view(seen: Overview, rate: float | None, width: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield _summary(seen, rate)
+    if seen.types:
+        yield Text()
+        yield _types(seen, width)
+    yield Text()
+    if seen.workers:
+        yield _workers(seen, width)
+    else:
+        yield Text("No worker is running. Start one: trellis worker your_module:service", "yellow")
+    if seen.running:
+        yield Text()
+        yield _running(seen, width)
+
+
+def _summary(seen: Overview, rate: float | None) -> Text:
+    from rich.text import Text
+
+    text = Text(seen.as_of.astimezone().strftime("%H:%M:%S"), "bold")
+    for state, number in seen.states.items():
+        cell = state_cell(State(state))
+        text.append("  ").append(f"{number:,} {cell.text}", cell.style)
+    if not seen.states:
+        text.append("  no jobs")
+    return text if rate is None else text.append(f"  {rate:,.0f} ended/s", "bold")
+
+
+def _types(seen: Overview, width: int) -> RenderableType:
+    from trellis.insight.overview import TOLD
+
+    columns = [Column("TYPE", shrinks=True)]
+    columns += [Column(state.upper(), is_number=True) for state in TOLD]
+    rows = [
+        (name, *(f"{counts[state]:,}" if counts.get(state) else "-" for state in TOLD))
+        for name, counts in seen.types.items()
+    ]
+    return make_table(columns, rows, width)
+
+
+def _workers(seen: Overview, width: int) -> RenderableType:
+    columns = (
+        Column("WORKER", shrinks=True),
+        Column("PID", is_number=True),
+        Column("STATE"),
+        Column("BUSY", is_number=True),
+        Column("SEEN", is_number=True),
+        Column("TYPES", shrinks=True),
+    )
+    rows = [
+        (
+            worker.name,
+            str(worker.pid),
+            Cell(worker.state, "" if worker.state == "live" else "yellow"),
+            worker.load,
+            short_duration(seen.as_of - worker.renewed_at),
+            listed(worker.types),
+        )
+        for worker in seen.workers
+    ]
+    return make_table(columns, rows, width)
+
+
+def _running(seen: Overview, width: int) -> RenderableType:
+    columns = (
+        Column("RUNNING"),
+        Column("TYPE", shrinks=True),
+        Column("ATTEMPT", is_number=True),
+        Column("TIME", is_number=True),
+        Column("PROGRESS", shrinks=True),
+    )
+    rows = [
+        (
+            each.job.id,
+            each.job.name,
+            f"{each.job.attempt}/{each.job.max_attempts}",
+            short_duration(seen.as_of - (each.job.claimed_at or seen.as_of)),
+            _progress(each),
+        )
+        for each in seen.running
+    ]
+    return make_table(columns, rows, width)
+
+
+def _progress(running: RunningJob) -> str:
+    progress = running.progress
+    if progress is None:
+        return ""
+    words = [part for part in (progress.phase, progress.step, progress.message) if part]
+    if progress.current is not None and progress.total:
+        part = min(max(progress.current / progress.total, 0), 1)
+        filled = round(part * _BAR_WIDTH)
+        words.insert(0, f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {part:4.0%}")
+    elif progress.current is not None:
+        words.insert(0, f"{progress.current:g}")
+    return " ".join(words)
