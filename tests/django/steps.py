@@ -24,7 +24,7 @@ from tests.django.shop.orders.jobs import ship, ship_apart, which_backend  # noq
 from tests.django.shop.orders.models import Order  # noqa: E402
 from tests.django.shop.service import app  # noqa: E402
 from trellis import JobNotFound  # noqa: E402
-from trellis.integrations.django.connections import FreshConnections  # noqa: E402
+from trellis.integrations.django.apps import FreshConnections  # noqa: E402
 
 PATIENCE = "60s"
 

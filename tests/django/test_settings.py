@@ -13,8 +13,8 @@ import pytest
 from tests.django.project import ROOT, Project
 from trellis.engines.postgres.address import read_address
 from trellis.errors import ConfigurationError, UnsupportedDatabase
-from trellis.integrations.django.database_url import _postgres_url, _sqlite_url
-from trellis.integrations.django.task_call import band
+from trellis.integrations.django.configuration import _postgres_url, _sqlite_url
+from trellis.integrations.django.task_translation import trellis_priority
 
 POSTGRES = {"NAME": "shop", "USER": "", "PASSWORD": "", "HOST": "", "PORT": "", "OPTIONS": {}}
 DUMMY = Project({"databases": {"default": {"ENGINE": "django.db.backends.dummy"}}})
@@ -137,5 +137,5 @@ def test_programs_without_django_do_not_load_it() -> None:
 
 
 def test_the_priorities_of_django_fall_into_nine_bands() -> None:
-    bands = [band(each) for each in (-100, -1, 0, 1, 25, 26, 100)]
+    bands = [trellis_priority(each) for each in (-100, -1, 0, 1, 25, 26, 100)]
     assert bands == [-4, -1, 0, 1, 1, 2, 4]

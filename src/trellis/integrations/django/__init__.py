@@ -1,7 +1,7 @@
-"""Trellis inside a Django project: put `"trellis.integrations.django"` into INSTALLED_APPS.
+"""Trellis in a Django project: put `"trellis.integrations.django"` into INSTALLED_APPS.
 
-Every app's `jobs.py` is imported, jobs are kept in Django's own database unless `TRELLIS` in the
-settings says otherwise, plain handlers get fresh connections, and `manage.py trellis` is the
-command line. `tasks.TrellisBackend` serves Django's own Tasks API. Nothing here is imported by the
-rest of Trellis: Django imports it.
+`apps.py` imports every app's `jobs.py` and gives plain handlers fresh connections;
+`configuration.py` reads `TRELLIS` in the settings, by default jobs are kept in Django's database;
+`tasks.py` is a backend for Django's Tasks API; `management` makes the command line available as
+`manage.py trellis`. The rest of Trellis imports nothing from here; Django does.
 """

@@ -1,7 +1,7 @@
-"""The service of projects that name none: `from trellis.integrations.django.service import app`.
+"""The default service of a project: `from trellis.integrations.django.service import app`.
 
-A project of several services, or one that shares its database with another project, makes its own
-and names it in the settings: `TRELLIS = {"SERVICE": "shop.service:app"}`.
+A project with several services, or one that shares its database with another project, creates a
+service and names it in the settings: `TRELLIS = {"SERVICE": "shop.service:app"}`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Django's Tasks API as this project has it: part of Django 6, else the package `django-tasks`.
+"""The names of Django's Tasks API: from Django 6, else from the package `django-tasks`.
 
-Both have the same names, but for one exception. A project on Django 6 that still lists
-`django_tasks` among its apps declares its tasks with that package, so it is served then.
+Both have the same names, except for one exception class. A project on Django 6 that still has
+`django_tasks` in INSTALLED_APPS declares its tasks with that package, so the package is used.
 """
 
 from __future__ import annotations
