@@ -42,7 +42,7 @@ class Mutant(NamedTuple):
 
 def given_up(fence: Fence | None) -> Fail:
     assert fence is not None
-    return Fail(fence, Failure("lost", "nobody cared"), retryable=False)
+    return Fail(fence, Failure("lost", "given up"), retryable=False)
 
 
 def forget_a_settlement() -> None:
@@ -89,7 +89,7 @@ def give_up_what_crashed() -> None:
     def judge(_: JobRecord, running: Running, __: frozenset[Fence]) -> FencedCommand:
         return given_up(running.fence)
 
-    setattr(settle_dead, "crashed", lambda *_: judge)  # noqa: B010 - whatever it is told
+    setattr(settle_dead, "crashed", lambda *_: judge)  # noqa: B010 - with any arguments
 
 
 def give_up_what_is_lost() -> None:
@@ -143,7 +143,7 @@ MUTANTS: Final = {
 }
 
 
-def break_as_told() -> None:
+def apply_mutant() -> None:
     """Put the fault into this process."""
     name = os.environ.get(VARIABLE)
     if name:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from trellis import Service
 from trellis.core.commands import Fail
 from trellis.core.durations import micros
 from trellis.core.job import Failure, JobRecord, NewJob
@@ -24,8 +25,21 @@ NEVER: Final = Policy(retry=Retry.never())
 
 
 def make_shop(folder: Path) -> dict[str, str]:
-    """Fill jobs.db in this folder; return the ids by what became of them."""
+    """Fill jobs.db in this folder, with settings that name it; return the ids by state."""
+    (folder / "trellis.toml").write_text('url = "sqlite:///jobs.db"\n')
     return asyncio.run(_fill(SqliteEngine(folder / "jobs.db")))
+
+
+def make_database(folder: Path, jobs: int = 3) -> str:
+    """Create a database with pending jobs of one type; return its URL."""
+    url = f"sqlite:///{folder / 'jobs.db'}"
+    job = Service("shop", url).declare("greet", payload=int, result=int)
+
+    async def create() -> None:
+        await job.create_many(range(jobs))
+
+    asyncio.run(create())
+    return url
 
 
 async def _fill(engine: Engine) -> dict[str, str]:

@@ -61,10 +61,10 @@ def promise(mutant: Mutant) -> str:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_promise_that_does_not_hold_is_seen(tmp_path: Path, scratch: Path, name: str) -> None:
+def test_a_broken_promise_is_seen(tmp_path: Path, scratch: Path, name: str) -> None:
     mutant = MUTANTS[name]
     (tmp_path / "sitecustomize.py").write_text(
-        "from tests.cli.demo_mutants import break_as_told\nbreak_as_told()\n"
+        "from tests.cli.demo_mutants import apply_mutant\napply_mutant()\n"
     )
     places = os.pathsep.join(map(str, (tmp_path, SOURCE, SOURCE.parent)))
     variables = {"TMPDIR": str(scratch), "PYTHONPATH": places, VARIABLE: name}
@@ -118,7 +118,7 @@ def test_an_unknown_scene_is_refused(command: Run) -> None:
 
 
 def on_a_terminal(folder: Path, scratch: Path, *arguments: str) -> tuple[int, str]:
-    """Run the demo on a terminal of its own; return its exit code and all that it wrote."""
+    """Run the demo on a new terminal; return its exit code and all that it wrote."""
     ours, its = pty.openpty()
     variables = {"TMPDIR": str(scratch), "TERM": "xterm-256color", "COLUMNS": "80"}
     variables["TRELLIS_TYPES"] = "elsewhere"  # meant for other workers
@@ -136,7 +136,7 @@ def on_a_terminal(folder: Path, scratch: Path, *arguments: str) -> tuple[int, st
         while piece := os.read(ours, 65536):
             written += piece
     except OSError:
-        pass  # how Linux says that the other side has closed
+        pass  # how Linux reports that the other end was closed
     finally:
         os.close(ours)
     return process.wait(timeout=30), written.decode()

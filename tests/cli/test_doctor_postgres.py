@@ -1,4 +1,4 @@
-"""`trellis doctor` before real servers: each thing that is wrong is named, with what to do."""
+"""`trellis doctor` on real servers: each problem is named, with what to do."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _BAD = {
     "synchronous_commit": "off",
     "wal_level": "replica",
 }
-#: More transactions than a snapshot may be old without a word.
+#: More transactions than the age of a snapshot that causes no warning.
 _MANY = """
     do $$ begin for n in 1..50001 loop perform pg_current_xact_id(); commit; end loop; end $$
 """
-#: What a server that is well says of itself.
+#: The row of a healthy server.
 _WELL: dict[str, Any] = {
     "version": "18.4", "version_number": 180_004, "is_standby": False, "fsync": "on",
     "full_page_writes": "on", "synchronous_commit": "on", "autovacuum": "on", "track_counts": "on",
@@ -79,22 +79,24 @@ def warnings(command: Run, url: str) -> str:
 
 
 def test_settings_that_endanger_the_database_are_named(command: Run, bad: str) -> None:
-    said = warnings(command, bad)
-    assert "fsync or full_page_writes is off" in said
-    assert "synchronous_commit is off" in said
-    assert "autovacuum does not run" in said
-    assert "connections are in use" not in said
+    text = warnings(command, bad)
+    assert "fsync or full_page_writes is off" in text
+    assert "synchronous_commit is off" in text
+    assert "autovacuum does not run" in text
+    assert "connections are in use" not in text
 
 
 def test_a_server_almost_without_free_connections_is_named(command: Run, bad: str) -> None:
     with ExitStack() as stack:
         for _ in range(17):
             stack.enter_context(closing(psycopg.connect(bad)))
-        said = warnings(command, bad)
-    assert "of 22 connections are in use: a worker needs up to 3" in said
+        text = warnings(command, bad)
+    assert "of 22 connections are in use: a worker needs up to 3" in text
 
 
-def test_whoever_holds_the_horizon_is_named_with_the_way_to_end_it(command: Run, bad: str) -> None:
+def test_transactions_that_hold_the_horizon_are_named_with_the_way_to_end_them(
+    command: Run, bad: str
+) -> None:
     with (
         psycopg.connect(bad, application_name="the report") as holder,
         psycopg.connect(bad, autocommit=True) as sql,
@@ -107,20 +109,20 @@ def test_whoever_holds_the_horizon_is_named_with_the_way_to_end_it(command: Run,
         sql.execute(_MANY)
         add_dead(sql, 50_001)
         sql.execute("select pg_stat_force_next_flush()")
-        said = warnings(command, bad)
+        text = warnings(command, bad)
         (found, *_) = sql.execute(BLOCKS["horizon"]).fetchall()
         sql.execute("rollback prepared 'the order'")
         sql.execute("select pg_drop_replication_slot('standby')")
     assert found[:3] == (pid, "the report", "idle in transaction")
-    assert f"Process {pid} (the report, idle in transaction, user postgres) holds an old" in said
-    assert f"select pg_terminate_backend({pid})" in said
-    assert "The prepared transaction 'the order' (user postgres) is open for" in said
-    assert "ROLLBACK PREPARED 'the order'" in said
-    assert "The replication slot standby is not in use, and the server keeps" in said
+    assert f"Process {pid} (the report, idle in transaction, user postgres) holds an old" in text
+    assert f"select pg_terminate_backend({pid})" in text
+    assert "The prepared transaction 'the order' (user postgres) is open for" in text
+    assert "ROLLBACK PREPARED 'the order'" in text
+    assert "The replication slot standby is not in use, and the server keeps" in text
     assert (
-        "trellis.queue has 50,001 dead rows beside 0 live ones; autovacuum has never been" in said
+        "trellis.queue has 50,001 dead rows beside 0 live ones; autovacuum has never been" in text
     )
-    assert "VACUUM trellis.queue" in said
+    assert "VACUUM trellis.queue" in text
 
 
 def prepare(url: str) -> None:
@@ -133,17 +135,17 @@ def prepare(url: str) -> None:
 
 def test_an_old_server_and_a_standby_are_named() -> None:
     row = {**_WELL, "version": "13.9", "version_number": 130_009, "is_standby": True}
-    said = list(findings(row, read_address("postgresql:///jobs"), Probe(can_hear=True), (), ()))
-    assert [each[:30] for each in said] == [
+    text = list(findings(row, read_address("postgresql:///jobs"), Probe(can_hear=True), (), ()))
+    assert [each[:30] for each in text] == [
         "PostgreSQL 13.9 is older than ",
         "This server is a standby: noth",
     ]
 
 
-def test_of_a_server_that_is_well_nothing_is_said(command: Run, url: str) -> None:
-    said = warnings(command, url).splitlines()
+def test_a_healthy_server_causes_no_warning(command: Run, url: str) -> None:
+    text = warnings(command, url).splitlines()
     # The servers of tests do without that safety.
-    assert [each for each in said if not each.startswith("fsync or full_page_writes")] == []
+    assert [each for each in text if not each.startswith("fsync or full_page_writes")] == []
     facts = json.loads(command("doctor", "--json", "--url", url).out)["facts"]
     assert (facts["wake_up"], facts["pooler"], facts["autovacuum"]) == ("listen", "none", "on")
 
@@ -174,7 +176,7 @@ def test_a_pooler_that_refuses_our_settings_is_named(command: Run, url: str) -> 
     assert "Add pooler=transaction to the URL" in ran.err
 
 
-def test_behind_a_pooler_that_is_named_all_is_well(command: Run, url: str) -> None:
+def test_a_pooler_that_the_url_names_causes_no_warning(command: Run, url: str) -> None:
     with Pooler(url) as pooler:
         poll = with_options(pooler.url, pooler="transaction", wake="poll")
         past = with_options(pooler.url, pooler="transaction", listen=quote(url, safe=""))
@@ -182,7 +184,7 @@ def test_behind_a_pooler_that_is_named_all_is_well(command: Run, url: str) -> No
             assert "pooler" not in warnings(command, each)
 
 
-def test_an_ear_at_another_database_hears_nothing(
+def test_a_listener_on_another_database_receives_nothing(
     command: Run, url: str, postgres_url: str
 ) -> None:
     with Pooler(url) as pooler:
@@ -190,22 +192,24 @@ def test_an_ear_at_another_database_hears_nothing(
         assert "is not heard at its listen=...: workers poll instead" in warnings(command, past)
 
 
-def test_a_pooler_that_is_named_and_is_not_there_is_told(command: Run, url: str) -> None:
-    said = warnings(command, with_options(url, pooler="transaction"))
-    assert "The URL says pooler=transaction, but leads straight to the server" in said
-    assert "nobody can be woken" not in said
+def test_a_pooler_that_is_named_but_missing_is_reported(command: Run, url: str) -> None:
+    text = warnings(command, with_options(url, pooler="transaction"))
+    assert "The URL says pooler=transaction, but leads straight to the server" in text
+    assert "nobody can be woken" not in text
 
 
 def test_settings_that_do_not_arrive_are_named() -> None:
     tried = Probe(astray={"enable_seqscan": "on"}, can_hear=True)
-    said = list(findings(_WELL, read_address("postgresql:///jobs"), tried, (), ()))
-    assert "enable_seqscan is on instead of off" in said[0]
+    text = list(findings(_WELL, read_address("postgresql:///jobs"), tried, (), ()))
+    assert "enable_seqscan is on instead of off" in text[0]
 
 
 # -- the schema ------------------------------------------------------------------------------------
 
 
-def test_tables_of_another_version_are_told_with_what_to_run(command: Run, url: str) -> None:
+def test_tables_of_another_version_are_reported_with_the_command_to_run(
+    command: Run, url: str
+) -> None:
     with psycopg.connect(url, autocommit=True) as sql:
         sql.execute("update trellis.meta set value = '2' where name = 'schema'")
         older = command("doctor", "--url", url)

@@ -101,7 +101,7 @@ def test_the_payload_comes_from_a_file_or_stdin_too(
         ),
     ],
 )
-def test_what_cannot_be_created_is_told(
+def test_a_job_that_cannot_be_created_is_explained(
     enqueue: Run, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     ran = enqueue(*arguments)
@@ -122,7 +122,7 @@ def test_a_busy_key_refuses_with_4_and_a_duplicate_gives_the_first_job(enqueue: 
     assert enqueue("greet", '"c"', "--idempotency-key", "call-1").code == 4
 
 
-def test_waiting_in_vain_exits_with_6_and_names_the_command(enqueue: Run) -> None:
+def test_a_wait_that_times_out_exits_with_6_and_names_the_command(enqueue: Run) -> None:
     ran = enqueue("sweep", "--wait", "10ms")
     assert (ran.code, ran.out) == (6, "")
     assert "No live worker runs shop/sweep." in ran.err

@@ -73,7 +73,9 @@ def test_a_completion_script_is_written(command: Run, shell: str) -> None:
     assert "_TRELLIS_COMPLETE" in ran.out
 
 
-def test_a_shell_is_told_what_may_follow(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_gets_the_words_that_may_follow(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("_TRELLIS_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "trellis jobs ca")
     monkeypatch.setenv("COMP_CWORD", "2")
@@ -91,3 +93,26 @@ def test_the_guide_has_every_setting() -> None:
     for key in KEYS:
         assert f"`{key}`" in guide
         assert f"`{variable_of(key)}`" in guide
+
+
+def test_help_lists_the_commands(command: Run) -> None:
+    ran = command("--help")
+    assert ran.code == 0
+    for name in ("demo", "doctor", "migrate", "worker"):
+        assert name in ran.out
+
+
+def test_help_loads_neither_pydantic_nor_any_engine() -> None:
+    program = (
+        "import sys; from trellis.cli.app import run; code = run(['--help']); "
+        "bad = [m for m in ('pydantic', 'sqlite3', 'asyncio') if m in sys.modules]; "
+        "sys.exit(f'loaded {bad}' if bad else code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""`trellis move` as people type it: what it says, what it refuses, how it ends."""
+"""`trellis move`: its output, its refusals and its exit codes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_wrong_way_round_is_a_wrong_command_line(
     assert (ran.code, "Move from sqlite:///" in ran.err) == (2, True)
 
 
-def test_after_a_move_old_programs_hear_where_the_jobs_are(
+def test_after_a_move_old_programs_learn_where_the_jobs_are(
     command: Run, source: str, target: str
 ) -> None:
     assert command("move", "--from", source, "--to", target).code == 0

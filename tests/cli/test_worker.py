@@ -1,4 +1,4 @@
-"""`trellis worker`, as a process of its own."""
+"""`trellis worker`, in a new process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def wait_for_line(process: subprocess.Popen[str], words: str) -> None:
     for line in process.stderr:
         if words in line:
             return
-    pytest.fail(f"The worker never said {words!r}")
+    pytest.fail(f"The worker never logged {words!r}")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def shop(folder: Path) -> Service:
     return Service("shop", f"sqlite:///{folder / 'trellis.db'}")
 
 
-def test_a_worker_runs_jobs_until_it_is_told_to_stop(folder: Path, shop: Service) -> None:
+def test_a_worker_runs_jobs_until_it_is_asked_to_stop(folder: Path, shop: Service) -> None:
     greet = shop.declare("greet", payload=str, result=str)
 
     async def ask() -> str:
@@ -149,7 +149,7 @@ def test_a_wrong_url_of_the_environment_is_named_there(
         assert (ran.code, ran.err.startswith("TRELLIS_URL: 'jobs.db' is not")) == (2, True)
 
 
-def test_a_worker_of_its_own_on_a_memory_engine_is_refused(
+def test_a_separate_worker_on_a_memory_engine_is_refused(
     command: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The shop in real processes: its manage.py, its workers, and steps that its code takes."""
+"""The shop in real processes: its manage.py, its workers, and steps that its code runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Project:
     """A Django project with these settings."""
 
     settings: Mapping[str, Any]
-    #: How its people say `trellis`.
+    #: The command that its users type for `trellis`.
     trellis: tuple[str, ...] = ()
 
     def but(self, **settings: object) -> Self:
@@ -100,7 +100,7 @@ class Project:
 
 
 def on_sqlite(folder: Path, trellis: tuple[str, ...]) -> Project:
-    """Return the shop on a file of its own."""
+    """Return the shop on a new file."""
     engine = "django.db.backends.sqlite3"
     database = {"ENGINE": engine, "NAME": str(folder / "shop.db")}
     return Project({"databases": {"default": database}}, trellis)

@@ -108,7 +108,7 @@ def queries_seen() -> list[int]:
 
 
 def ended(result: Any) -> Any:  # noqa: ANN401 - a TaskResult
-    """Wait for a task and return its result, read anew."""
+    """Wait for a task and return its result, read again."""
     job = app.find(f"task-{result.task.queue_name}")
     with suppress(Exception):
         job.ref(result.id).wait_sync(PATIENCE)
@@ -116,7 +116,7 @@ def ended(result: Any) -> Any:  # noqa: ANN401 - a TaskResult
     return result
 
 
-def told(result: Any) -> dict[str, Any]:  # noqa: ANN401 - a TaskResult
+def described(result: Any) -> dict[str, Any]:  # noqa: ANN401 - a TaskResult
     return {
         "status": result.status,
         "args": result.args,
@@ -146,10 +146,11 @@ def run_tasks() -> dict[str, Any]:
     ]
     before = [[result.status, result.enqueued_at is not None] for result in enqueued]
     found = {
-        f"{place} {result.task.name}": told(ended(result)) for place, result in enumerate(enqueued)
+        f"{number} {result.task.name}": described(ended(result))
+        for number, result in enumerate(enqueued)
     }
     again = asyncio.run(tasks.add.aget_result(enqueued[0].id))
-    return {"before": before, "found": found, "again": told(again)["value"]}
+    return {"before": before, "found": found, "again": described(again)["value"]}
 
 
 def wait_and_see() -> dict[str, Any]:
@@ -157,7 +158,7 @@ def wait_and_see() -> dict[str, Any]:
     result = tasks.write.using(run_after=later, priority=-100).enqueue(to="eve")
     stored = tasks.write.get_result(result.id)
     status = app.find("task-letters").ref(result.id).status_sync()
-    record = told(stored)
+    record = described(stored)
     return {
         **record,
         "same": [
@@ -165,7 +166,7 @@ def wait_and_see() -> dict[str, Any]:
             stored.task.priority == -100,
             stored.task.queue_name == "letters",
         ],
-        "cancelled": told(_cancelled(result)),
+        "cancelled": described(_cancelled(result)),
     }
 
 
@@ -196,12 +197,12 @@ def task_refusals() -> dict[str, list[str]]:
         tasks.add.enqueue(1)
 
     return {
-        "no such id": refusal(lambda: tasks.add.get_result("nobody")),
+        "no such id": refusal(lambda: tasks.add.get_result("unknown")),
         "a job that is no task": refusal(lambda: tasks.add.get_result(other.id)),
         "another task": refusal(lambda: tasks.count.get_result(tasks.add.enqueue(1).id)),
         "on a loop": refusal(lambda: asyncio.run(enqueue_on_loop())),
         "no JSON": refusal(lambda: tasks.add.enqueue(object())),
-        "a queue nobody knows": refusal(lambda: tasks.add.using(queue_name="cellar")),
+        "an unknown queue": refusal(lambda: tasks.add.using(queue_name="cellar")),
         "hidden": refusal(lambda: _under_another_name().enqueue()),
     }
 

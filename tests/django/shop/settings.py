@@ -1,4 +1,4 @@
-"""Settings of the shop; the test says which database, and what else is to be different."""
+"""Settings of the shop; a test passes the database and other settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-said: dict[str, Any] = json.loads(os.environ["SHOP_SETTINGS"])
+given: dict[str, Any] = json.loads(os.environ["SHOP_SETTINGS"])
 
 SECRET_KEY = "shop"
 USE_TZ = True
@@ -15,9 +15,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["tests.django.shop.orders", "trellis.integrations.django"]
 if importlib.util.find_spec("django.tasks") is None:
     INSTALLED_APPS.append("django_tasks")
-DATABASES: dict[str, Any] = said["databases"]
-TRELLIS: Any = said.get("trellis", {"SERVICE": "tests.django.shop.service:app"})
-TASKS: dict[str, Any] = said.get(
+DATABASES: dict[str, Any] = given["databases"]
+TRELLIS: Any = given.get("trellis", {"SERVICE": "tests.django.shop.service:app"})
+TASKS: dict[str, Any] = given.get(
     "tasks",
     {
         "default": {

@@ -1,4 +1,4 @@
-"""Jobs of the shop; nobody imports this module but Trellis."""
+"""Jobs of the shop; only Trellis imports this module."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def ship(name: str) -> int:
 
 @app.job(isolation="process")
 def ship_apart(name: str) -> int:
-    """Count the orders of this name in a process of its own."""
+    """Count the orders of this name in a separate process."""
     return int(Order.objects.filter(name=name).count())
 
 
 @app.job(retry=Retry.after("1ms"))
 def which_backend(job: ActiveJob[str]) -> tuple[int, int, int]:
-    """Tell which connection of the server the handler has had, in which thread and attempt."""
+    """Return the connection of the server that the handler has, its thread and its attempt."""
     with connections[job.payload].cursor() as cursor:
         cursor.execute("select pg_backend_pid()")
         return cursor.fetchone()[0], threading.get_ident(), job.attempt

@@ -1,4 +1,4 @@
-"""Migrations run once, one at a time, beside working programs, and hold nobody up for long."""
+"""Migrations run once, one at a time, beside running programs, and block them only briefly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trellis.testing.builders import a_demand, a_job, a_worker, complete
 #: A later version, whose migration needs the table of the queue for itself.
 _LATER = (*migrations("trellis"), (99, "alter table trellis.queue add column later int;"))
 _GATE = "select pg_advisory_lock(hashtextextended('trellis/migrate/trellis', 0))"
-#: Somebody waits for the table of the queue.
+#: A session waits for the lock on the table of the queue.
 _WAITING = """
     select pid from pg_locks where relation = 'trellis.queue'::regclass and not granted
       and mode = 'AccessExclusiveLock'
@@ -52,7 +52,7 @@ def sql(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - nobody tells us
+    while not is_so():  # noqa: ASYNC110 - there is no signal to wait for
         await asyncio.sleep(0.005)
 
 
@@ -80,14 +80,14 @@ def test_of_two_processes_one_migrates_and_the_other_finds_it_done(
                 assert all(each.poll() is None for each in both)
         finally:
             sql.execute("select pg_advisory_unlock_all()")
-            said = sorted(each.communicate(timeout=PATIENCE)[0] for each in both)
+            text = sorted(each.communicate(timeout=PATIENCE)[0] for each in both)
     assert [each.returncode for each in both] == [0, 0]
-    assert "is up to date (schema" in said[0] or "is up to date (schema" in said[1]
-    assert sum("was migrated from schema 0 to" in each for each in said) == 1
+    assert "is up to date (schema" in text[0] or "is up to date (schema" in text[1]
+    assert sum("was migrated from schema 0 to" in each for each in text) == 1
 
 
 @pytest.mark.on_postgres(18)
-async def test_what_is_up_to_date_is_only_looked_at(
+async def test_an_up_to_date_schema_is_only_read(
     url: str, sql: psycopg.Connection[Any], command: Run
 ) -> None:
     tables = sql.execute("select relname from pg_class where relkind = 'r' and relname <> 'meta' "
@@ -101,9 +101,7 @@ async def test_what_is_up_to_date_is_only_looked_at(
 
 
 @pytest.mark.on_postgres(18)
-def test_what_is_printed_for_an_administrator_does_the_same(
-    postgres_url: str, command: Run
-) -> None:
+def test_the_printed_sql_does_the_same(postgres_url: str, command: Run) -> None:
     printed = command("migrate", "--sql", "--url", postgres_url).out
     assert "pg_advisory_xact_lock" in printed
     assert "lock_timeout" in printed
@@ -124,7 +122,7 @@ class _OlderEngine(PostgresEngine):
 
 
 async def work(engine: PostgresEngine, created: set[str], enough: asyncio.Event) -> None:
-    """Create, claim and complete until told that it is enough and nothing is left."""
+    """Create, claim and complete until asked to stop and nothing is left."""
     session = (await engine.open_session(a_worker(), 600 * SECOND)).id
     while True:
         is_last = enough.is_set()
@@ -186,7 +184,7 @@ async def test_a_migration_that_waits_for_a_table_lets_claims_pass(
 
 
 @pytest.mark.on_postgres(18)
-async def test_who_is_in_the_way_of_a_migration_is_named(
+async def test_a_process_that_blocks_a_migration_is_named(
     url: str, sql: psycopg.Connection[Any]
 ) -> None:
     sql.execute("set application_name = 'the report'")
@@ -198,7 +196,7 @@ async def test_who_is_in_the_way_of_a_migration_is_named(
     assert "Nothing was changed." in str(raised.value)
 
 
-def test_the_line_that_a_refusal_prints_makes_the_tables(command: Run, postgres_url: str) -> None:
+def test_the_command_in_the_refusal_creates_the_tables(command: Run, postgres_url: str) -> None:
     url = with_options(postgres_url, schema="jobs")
     refused = command("jobs", "list", "--url", url)
     assert refused.code == 5

@@ -20,7 +20,7 @@ def test_a_rollback_of_an_atomic_block_removes_the_job_with_the_rows(step: Steps
     assert kind == "JobNotFound", words
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["in the worker", "in a process of its own"])
+@pytest.mark.parametrize("apart", [False, True], ids=["in the worker", "in a separate process"])
 def test_a_commit_stores_the_job_and_wakes_a_worker_that_sees_the_rows(
     step: Steps, apart: bool
 ) -> None:
@@ -72,7 +72,7 @@ def test_tasks_are_run_by_the_worker_and_their_results_are_found(step: Steps) ->
     assert forget["errors"][0][:2] == ["builtins.TypeError", "TypeError"]
 
 
-def test_a_task_waits_for_its_moment_and_keeps_how_it_was_asked_for(step: Steps) -> None:
+def test_a_task_waits_for_its_moment_and_keeps_its_options(step: Steps) -> None:
     answer = step("wait_and_see")
     assert answer["status"] == "READY"
     assert answer["same"] == [True, True, True]
@@ -88,7 +88,7 @@ def test_a_task_joins_the_transaction_it_is_enqueued_in(step: Steps) -> None:
     )  # fmt: skip
 
 
-def test_what_cannot_be_a_task_is_refused_where_it_is_enqueued(step: Steps) -> None:
+def test_an_impossible_task_is_refused_when_it_is_enqueued(step: Steps) -> None:
     refused = step("task_refusals")
     kinds = {what: kind.removesuffix("Error") for what, (kind, _) in refused.items()}
     assert kinds == {
@@ -97,7 +97,7 @@ def test_what_cannot_be_a_task_is_refused_where_it_is_enqueued(step: Steps) -> N
         "another task": "TaskResultMismatch",
         "on a loop": "CalledFromLoop",
         "no JSON": "Type",
-        "a queue nobody knows": "InvalidTask",
+        "an unknown queue": "InvalidTask",
         "hidden": "InvalidTask",
     }
     assert "await aenqueue" in refused["on a loop"][1]
@@ -108,7 +108,7 @@ def test_what_cannot_be_a_task_is_refused_where_it_is_enqueued(step: Steps) -> N
 
 
 def end(project: Project, backend: int) -> None:
-    """End a connection of the shop's, as a server does that has had enough of it."""
+    """End a connection of the shop from the server."""
     to = project.settings["databases"]["default"]
     url = Address(to["USER"], to["PASSWORD"], to["HOST"], to["PORT"], to["NAME"]).url
     with psycopg.connect(url, autocommit=True) as connection:
@@ -116,7 +116,7 @@ def end(project: Project, backend: int) -> None:
     assert row == (True,)
 
 
-def test_queries_are_forgotten_between_handlers_but_not_under_a_test_that_counts_them(
+def test_query_logs_are_cleared_between_handlers_but_not_under_a_test_that_counts(
     step: Steps,
 ) -> None:
     assert step("queries_seen") == [2, 0]

@@ -15,16 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import environment
-from tests.cli.shop import make_shop
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    folder = tmp_path_factory.mktemp("shop")
-    ids = make_shop(folder)
-    (folder / "trellis.toml").write_text('url = "sqlite:///jobs.db"\n')
-    return folder, ids
+from tests.cli.conftest import Run, environment
 
 
 @contextmanager
@@ -72,7 +63,7 @@ def test_a_list_fits_the_terminal_and_cuts_no_id(shop: tuple[Path, dict[str, str
 
 
 @pytest.mark.parametrize("arguments", [("jobs", "list"), ("jobs", "top"), ("workers",)])
-def test_nothing_is_styled_where_nobody_looks_and_no_colour_is_wanted(
+def test_without_a_terminal_no_color_removes_every_style(
     shop: tuple[Path, dict[str, str]], arguments: tuple[str, ...]
 ) -> None:
     def written(**variables: str) -> str:
@@ -106,7 +97,7 @@ def test_a_bulk_action_asks_and_a_no_does_nothing(shop: tuple[Path, dict[str, st
     assert "1 job waiting to run again." in seen
 
 
-def test_top_is_a_live_picture_that_ctrl_c_ends(shop: tuple[Path, dict[str, str]]) -> None:
+def test_top_is_a_live_view_that_ctrl_c_ends(shop: tuple[Path, dict[str, str]]) -> None:
     folder, ids = shop
     with terminal(100) as (ours, theirs):
         process = subprocess.Popen(
@@ -129,3 +120,27 @@ def test_top_is_a_live_picture_that_ctrl_c_ends(shop: tuple[Path, dict[str, str]
             pass
         assert process.wait() == 0
     assert b"ended/s" in seen
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("jobs", "list"),
+        ("jobs", "show", "failed"),
+        ("jobs", "why", "retry"),
+        ("jobs", "logs", "active"),
+        ("jobs", "logs", "active", "--jsonl"),
+        ("jobs", "list", "--json"),
+        ("jobs", "wait", "dead"),
+        ("jobs", "top"),
+        ("dlq",),
+    ],
+    ids=" ".join,
+)
+def test_no_text_of_a_job_acts_on_the_terminal(
+    look: Run, ids: dict[str, str], arguments: tuple[str, ...]
+) -> None:
+    ran = look(*(ids.get(word, word) for word in arguments))
+    for text in (ran.out, ran.err):
+        assert not set(text) & {"\x1b", "\x07", "\r", "\x9b", "\u202e"}
+        assert "\nall is well" not in text

@@ -77,7 +77,7 @@ def test_an_unsupported_database_is_found_by_the_checks_of_django() -> None:
     assert "Trellis knows PostgreSQL and SQLite" in ran.stderr
 
 
-def test_every_mistake_in_the_settings_is_told_in_its_own_words() -> None:
+def test_every_mistake_in_the_settings_has_its_own_message() -> None:
     ran = DUMMY.but(tasks={}, trellis={"URL": "memory://"}).run("-c", _MISTAKES)
     assert ran.returncode == 0, ran.stderr
     misspelt, no_dictionary, no_service, no_database = ran.stdout.splitlines()
@@ -108,7 +108,7 @@ for mistake in (
 """
 
 
-def test_django_that_cannot_be_set_up_is_told_in_one_sentence() -> None:
+def test_a_django_that_cannot_be_set_up_is_reported_in_one_sentence() -> None:
     ran = Project({}).run("-m", "trellis.cli", "jobs", "list")
     assert ran.returncode == 2
     assert "Django could not be set up: KeyError: 'databases'" in ran.stderr
