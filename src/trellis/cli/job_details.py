@@ -13,8 +13,8 @@ from trellis.cli.filters import debug_option, json_option, url_option
 from trellis.cli.output import (
     Form,
     complain,
-    output,
     safe_json,
+    stdout_console,
     visible,
     visible_block,
     write_json,
@@ -105,7 +105,7 @@ def _write_page(details: JobDetails) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = output() if sys.stdout.isatty() else output(width=_UNLIMITED)
+    console = stdout_console() if sys.stdout.isatty() else stdout_console(width=_UNLIMITED)
     for label, text in _lines(details):
         if label is None:
             console.print(Text(text))
@@ -251,7 +251,7 @@ def logs(job_id: str, *, follow: bool, as_json: bool, jsonl: bool, url: str | No
 async def _write_logs(jobs: Operator, job_id: str, form: Form, *, follow: bool) -> None:
     from trellis.insight.views import as_json
 
-    console = output()
+    console = stdout_console()
     documents = []
     is_empty = True
     async for line in jobs.logs(job_id, follow=follow):

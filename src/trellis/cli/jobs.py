@@ -160,7 +160,9 @@ def count_command(
 
 @jobs.command("wait")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--timeout", metavar="DURATION", help="Wait at most this long (30s); then exit 6.")
+@click.option(
+    "--timeout", metavar="DURATION", help="Wait at most this long, as in 30s; then exit 6."
+)
 @json_option
 @url_option
 @debug_option

@@ -138,9 +138,9 @@ Row = Sequence[Cell | str]
 
 def write_table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
     """Write a table to stdout."""
-    width = output().width if sys.stdout.isatty() else None
+    width = stdout_console().width if sys.stdout.isatty() else None
     table = make_table(columns, list(rows), width)
-    console = output(width=sum((column.width or 0) + _GAP for column in table.columns))
+    console = stdout_console(width=sum((column.width or 0) + _GAP for column in table.columns))
     with console.capture() as captured:
         console.print(table, soft_wrap=False)
     for line in captured.get().splitlines():
@@ -192,7 +192,7 @@ def _fit(columns: Sequence[Column], widths: list[int], limit: int | None) -> lis
 # -- terminals -----------------------------------------------------------------------------------
 
 
-def output(width: int | None = None) -> Console:
+def stdout_console(width: int | None = None) -> Console:
     """Return the console for results: stdout."""
     from rich.console import Console
 

@@ -10,7 +10,7 @@ import rich_click as click
 from trellis.cli.app import operate
 from trellis.cli.filters import debug_option, json_option, url_option
 from trellis.cli.format import listed, short_duration, state_cell
-from trellis.cli.output import Cell, Column, is_interactive, make_table, output, write_json
+from trellis.cli.output import Cell, Column, is_interactive, make_table, stdout_console, write_json
 from trellis.core.states import State
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def top(*, interval: str, once: bool, as_json: bool, url: str | None) -> None:
     # A bare number counts seconds, as for `watch`.
     asked = int(interval) if interval.isdecimal() else interval
     pause = checks.positive_span("--interval", asked) / SECOND
-    console = output()
+    console = stdout_console()
     is_live = is_interactive(console) and not once and not as_json
 
     async def work(jobs: Operator) -> None:
@@ -64,11 +64,11 @@ def top(*, interval: str, once: bool, as_json: bool, url: str | None) -> None:
 
 
 def _write_once(console: Console, seen: Overview) -> None:
-    console = console if console.file.isatty() else output(width=_UNLIMITED)
+    console = console if console.file.isatty() else stdout_console(width=_UNLIMITED)
     for part in _view(seen, None, console.width):
         with console.capture() as captured:
             console.print(part)
-        output().print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        stdout_console().print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 async def _show_live(jobs: Operator, console: Console, seen: Overview, pause: float) -> None:

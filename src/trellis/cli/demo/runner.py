@@ -26,7 +26,7 @@ from rich.text import Text
 
 from trellis.cli.demo.jobs import app
 from trellis.cli.demo.worker import Worker
-from trellis.cli.output import is_interactive, output, progress_bar, visible
+from trellis.cli.output import is_interactive, progress_bar, stdout_console, visible
 from trellis.client.ref import JobRef
 from trellis.config import WorkerSettings
 from trellis.core.events import Event, EventKind
@@ -96,7 +96,7 @@ class Screen:
     """Writes the report; on a terminal sentences are wrapped below their title."""
 
     def __init__(self) -> None:
-        self.console = output()
+        self.console = stdout_console()
 
     def write(self, text: str | Text, indent: int = 0) -> None:
         """Write a sentence."""

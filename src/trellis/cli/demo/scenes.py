@@ -66,8 +66,7 @@ def _scene(
 
 
 @_scene("burst", "A burst of jobs", "every job runs, and runs once", workers=2, has_bar=True)
-async def burst(demo: Demo) -> Observation:
-    """Create many jobs at once."""
+async def _burst(demo: Demo) -> Observation:
     began = time.monotonic()
     album = demo.folder / "album.txt"
     refs = await thumbnail.create_many([Picture(number=n, album=album) for n in range(_BURST)])
@@ -100,8 +99,7 @@ async def _results(demo: Demo, refs: Sequence[JobRef[int]]) -> list[int]:
 
 
 @_scene("retry", "A handler that fails twice", "a failed job is retried after its backoff")
-async def retry(demo: Demo) -> Observation:
-    """Create a job whose handler fails twice."""
+async def _retry(demo: Demo) -> Observation:
     ref = await call_unreliable_service.create("the bank")
     async for event in ref.events(follow=True):
         if event.kind is EventKind.RETRY:
@@ -121,8 +119,7 @@ async def retry(demo: Demo) -> Observation:
 
 
 @_scene("in-turn", "Many deposits to three accounts", "jobs of one key run one at a time, in order")
-async def in_turn(demo: Demo) -> Observation:
-    """Create jobs of three keys, and read the times that they have written."""
+async def _in_turn(demo: Demo) -> Observation:
     ledger = demo.folder / "ledger.txt"
     deposits = [
         Deposit(account=_ACCOUNTS[number % len(_ACCOUNTS)], number=number, ledger=ledger)
@@ -149,8 +146,7 @@ async def in_turn(demo: Demo) -> Observation:
     "An order that cannot be shipped",
     "a job without attempts left is kept, and runs when replayed",
 )
-async def dead_letter(demo: Demo) -> Observation:
-    """Create a job that fails until its cause is repaired."""
+async def _dead_letter(demo: Demo) -> Observation:
     address = demo.folder / "address.txt"
     ref = await ship_order.create(Order(number=7, address=address))
     try:
@@ -176,8 +172,7 @@ async def dead_letter(demo: Demo) -> Observation:
     "A job that crashes whenever it runs",
     "a job that keeps crashing is set aside, its worker continues",
 )
-async def crash(demo: Demo) -> Observation:
-    """Create a job that kills its process whenever it runs."""
+async def _crash(demo: Demo) -> Observation:
     workers = demo.running
     before = [await demo.process_of(worker) for worker in workers]
     ref = await load_everything.create()
@@ -205,8 +200,7 @@ async def crash(demo: Demo) -> Observation:
     "A worker process is killed during a job",
     "a guardian hands on the job of a killed process at once",
 )
-async def process_killed(demo: Demo) -> Observation:
-    """Kill the worker process but not its guardian."""
+async def _process_killed(demo: Demo) -> Observation:
     ref, victim = await _film(demo)
     os.kill(victim.pid, signal.SIGKILL)
     killed_at = time.time()
@@ -222,8 +216,7 @@ async def process_killed(demo: Demo) -> Observation:
     "other workers take over the job of a lost worker after its lease",
     workers=2,
 )
-async def worker_killed(demo: Demo) -> Observation:
-    """Kill a worker with its guardian, so that no process reports the death."""
+async def _worker_killed(demo: Demo) -> Observation:
     ref, victim = await _film(demo)
     victim.worker.kill()
     killed_at = time.time()
@@ -267,8 +260,7 @@ async def _handed_on(
     "only one attempt settles a job, a late result is refused",
     workers=2,
 )
-async def zombie(demo: Demo) -> Observation:
-    """Freeze a worker, and continue it when another one runs its job."""
+async def _zombie(demo: Demo) -> Observation:
     folder = demo.folder / "report"
     folder.mkdir()
     ref = await write_report.create(folder)
@@ -312,8 +304,7 @@ async def zombie(demo: Demo) -> Observation:
     f"SIGTERM hands work back within the grace ({GRACE} s) + 2 s",
     workers=2,
 )
-async def stuck(demo: Demo) -> Observation:
-    """Send SIGTERM to a worker whose handler never ends."""
+async def _stuck(demo: Demo) -> Observation:
     printer = demo.folder / "printer"
     ref = await print_invoice.create(printer)
     stopped = await demo.execution(ref)
