@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rich_click as click
 
 from tests.cli.conftest import Run, environment
 from trellis.cli.app import trellis
@@ -52,6 +53,28 @@ def helped() -> dict[str, Any]:
 def test_help_at_every_level_loads_nothing_heavy(helped: dict[str, Any]) -> None:
     assert helped["loaded"] == []
     assert len(helped["texts"]) > 25
+
+
+def test_the_first_page_lists_every_command_without_importing_any() -> None:
+    program = (
+        "import sys; from trellis.cli.app import run, trellis; code = run(['--help']); "
+        "names = trellis.list_commands(None); "
+        "print([name for name in names if f'trellis.cli.{name}' in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *page, imported = ran.stdout.splitlines()
+    assert imported == "[]"
+    shown = " ".join(" ".join(page).replace("│", " ").split())
+    context = click.Context(trellis)
+    for name in trellis.list_commands(context):
+        first, _, _ = trellis.get_command(context, name).help.partition("\n\n")
+        assert f"{name} {first}" in shown
 
 
 def test_every_command_says_what_it_does_and_takes_a_url(

@@ -59,22 +59,23 @@ CODES: Final = {
     "engine": UNREACHABLE,
     "capability_missing": USAGE,
 }
-#: Each is an attribute of the module of its name in this package.
-_COMMANDS: Final = (
-    "demo",
-    "worker",
-    "enqueue",
-    "jobs",
-    "dlq",
-    "keys",
-    "workers",
-    "queues",
-    "locks",
-    "doctor",
-    "migrate",
-    "move",
-    "completion",
-)
+#: The first sentence of each command's help; `trellis --help` lists them without an import. The
+#: command is the attribute of its name in the module of its name in this package.
+_COMMANDS: Final = {
+    "demo": "Watch jobs run, fail, retry and survive failures, in about half a minute.",
+    "worker": "Run the jobs of one or more services.",
+    "enqueue": "Create a job of TYPE and write its id.",
+    "jobs": "Look at jobs and change them.",
+    "dlq": "List dead letters, replay them or dismiss them.",
+    "keys": "List keys, show which jobs hold them, and release a blocked key.",
+    "workers": "List the worker processes, and drain them.",
+    "queues": "List queues; pause, drain or resume them.",
+    "locks": "List the locks that are held, with the worker and job that hold them.",
+    "doctor": "Check the engine and the journal of every job, and show the settings in force.",
+    "migrate": "Create the database, or bring it up to date.",
+    "move": "Move the jobs of a SQLite file to a PostgreSQL database.",
+    "completion": "Write the script that makes a shell complete trellis commands.",
+}
 
 
 # -- commands ------------------------------------------------------------------------------------
@@ -87,11 +88,15 @@ class CommandGroup(click.RichGroup):
         self,
         *arguments: Any,  # noqa: ANN401 - click's shape
         modules: Mapping[str, str] | None = None,
+        summaries: Mapping[str, str] | None = None,
         default: str | None = None,
         **options: Any,  # noqa: ANN401 - click's shape
     ) -> None:
         super().__init__(*arguments, **options)
         self._modules = modules or {}
+        #: What the group's help says about commands that it does not import for that.
+        self._summaries = summaries or {}
+        self._is_writing_help = False
         #: The command that is run when none is named.
         self._default = default
 
@@ -101,9 +106,19 @@ class CommandGroup(click.RichGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Any:  # noqa: ANN401 - click's shape
         """Return a command; import its module if necessary."""
+        if self._is_writing_help and cmd_name in self._summaries:
+            return click.RichCommand(name=cmd_name, help=self._summaries[cmd_name])
         if cmd_name in self._modules:
             return getattr(import_module(self._modules[cmd_name]), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's shape
+        """Write the help without importing the commands that have a summary."""
+        self._is_writing_help = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._is_writing_help = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command where none is named."""
@@ -132,6 +147,7 @@ def _names_no_command(arguments: list[str], help_names: list[str]) -> bool:
 @click.command(
     cls=CommandGroup,
     modules={name: f"trellis.cli.{name}" for name in _COMMANDS},
+    summaries=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="trellis-jobs", prog_name="trellis")
