@@ -61,6 +61,7 @@ def every_error() -> list[type[errors.TrellisError]]:
         (errors.Draining, 4),
         (errors.CommandRejected, 4),
         (errors.ConflictPersists, 4),
+        (errors.AccessDenied, 5),
         (errors.DatabaseMissing, 5),
         (errors.EngineBusy, 5),
         (errors.SchemaTooNew, 5),

@@ -21,15 +21,6 @@ from tests.cli.demo_mutants import MUTANTS, VARIABLE, Mutant
 from trellis.cli.demo.runner import JOURNALS
 from trellis.cli.demo.scenes import SCENES
 
-HUNG_UP = pytest.param(
-    signal.SIGHUP,
-    "retry",
-    "Workers start",
-    marks=pytest.mark.skipif(
-        signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="run under nohup"
-    ),
-)
-
 
 def left_running(scratch: Path) -> list[str]:
     """Return the processes whose working folder is or was in there."""
@@ -60,6 +51,7 @@ def promise(mutant: Mutant) -> str:
     return next(scene.promise for scene in SCENES if scene.name == mutant.scene)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_promise_is_seen(tmp_path: Path, scratch: Path, name: str) -> None:
     mutant = MUTANTS[name]
@@ -93,7 +85,7 @@ def test_every_promise_has_been_broken_once() -> None:
     [
         (signal.SIGINT, "zombie", "is frozen (SIGSTOP)"),
         (signal.SIGTERM, "crash", "separate process"),
-        HUNG_UP,
+        (signal.SIGHUP, "retry", "Workers start"),
     ],
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_file(
@@ -142,6 +134,7 @@ def on_a_terminal(folder: Path, scratch: Path, *arguments: str) -> tuple[int, st
     return process.wait(timeout=30), written.decode()
 
 
+@pytest.mark.long
 def test_the_demo_keeps_every_promise_and_shows_it(tmp_path: Path, scratch: Path) -> None:
     code, written = on_a_terminal(tmp_path, scratch, "--keep")
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")

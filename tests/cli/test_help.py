@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import rich_click as click
 
 from tests.cli.conftest import Run, environment
+from trellis import __version__
 from trellis.cli.app import trellis
 from trellis.config import KEYS, variable_of
 
@@ -139,3 +141,9 @@ def test_help_loads_neither_pydantic_nor_any_engine() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_version_is_that_of_the_package(command: Run) -> None:
+    ran = command("--version")
+    assert (ran.code, ran.out.split()) == (0, ["trellis,", "version", __version__])
+    assert __version__ == metadata.version("trellis-jobs")

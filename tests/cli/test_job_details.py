@@ -16,7 +16,7 @@ def test_a_job_is_shown_with_its_secrets_masked(look: Run, ids: dict[str, str]) 
     shown = look("jobs", "show", ids["completed"], "--json").out
     assert "t0p" not in shown
     assert json.loads(shown)["outcomes"][0]["result"]["paid"] is True
-    assert [each["event"] for each in json.loads(shown)["journal"]] == [
+    assert [each["kind"] for each in json.loads(shown)["journal"]] == [
         "created",
         "started",
         "completed",

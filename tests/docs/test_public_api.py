@@ -110,7 +110,8 @@ def test_django_gets_an_app_a_service_and_a_backend_for_tasks() -> None:
     folder = SOURCE / "integrations" / "django"
     assert defined(folder / "__init__.py") == []
     assert defined(folder / "service.py") == ["app"]
-    assert defined(folder / "tasks.py") == ["TrellisBackend"]
+    # Django's settings name the backend; the app calls the first function, workers the second.
+    assert defined(folder / "tasks.py") == ["TrellisBackend", "declare_task_types", "run_task"]
 
 
 @pytest.mark.parametrize("module", [trellis, errors, testing])

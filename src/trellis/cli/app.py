@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import rich_click as click
 from click.exceptions import Exit
 
+from trellis import __version__
 from trellis.cli.output import complain
 from trellis.config import DEFAULT_URL
 from trellis.errors import ConfigurationError, TrellisError
@@ -150,7 +151,7 @@ def _names_no_command(arguments: list[str], help_names: list[str]) -> bool:
     summaries=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="trellis-jobs", prog_name="trellis")
+@click.version_option(__version__, prog_name="trellis")
 def trellis() -> None:
     """Durable jobs for Python services.
 

@@ -8,7 +8,8 @@ job of a misspelt type would wait forever.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +21,13 @@ from trellis.cli.filters import debug_option, json_option, url_option
 from trellis.cli.output import Form, complain, safe_json, write_json, write_line
 from trellis.core.json_text import parse_json_text
 from trellis.core.states import SUCCEEDED
-from trellis.errors import ConfigurationError, PayloadInvalid, UnknownJobType
+from trellis.errors import ConfigurationError, PayloadInvalid
 
 if TYPE_CHECKING:
-    from trellis.client.answers import Answer
-    from trellis.client.job import Job
-    from trellis.client.options import CreateOptions
+    from trellis.client.requests import CreateOptions
     from trellis.core.durations import Span
-    from trellis.declaration.job_type import JobType
-    from trellis.service import Service
+    from trellis.engines.port import Engine
+    from trellis.operations.creation import Creation, KnownType
 
 
 @click.command("enqueue")
@@ -79,13 +78,21 @@ def enqueue(
         raise click.UsageError("Use only one of --json and --quiet.")
     form = Form.QUIET if quiet else Form.JSON if as_json else Form.TABLE
     created_with = _create_options(**options)
-    text = "null" if payload is None else _payload_text(payload)
+    text = None if payload is None else _payload_text(payload)
 
     async def work() -> int:
-        job, jobs_url = await _find_job(type_name, app, url)
-        value = _decode(job.job_type, text, is_given=payload is not None)
-        answer = await job.submit(value, **created_with)
-        return await _write_result(_accepted_id(answer), jobs_url, wait, form)
+        async with _find_type(type_name, app, url) as (known, engine, jobs_url):
+            if known.template is not None:
+                complain(
+                    f"No app is given: {type_name} gets the queue and policies of job "
+                    f"{known.template}, and its payload is not checked."
+                )
+            created = await _create(engine, known, text, created_with)
+        if not created.is_new:
+            complain(
+                f"No new job was created: job {created.job_id} already exists for this request."
+            )
+        return await _write_result(created.job_id, jobs_url, wait, form)
 
     return asyncio.run(work())
 
@@ -104,8 +111,8 @@ def _create_options(
     tags: Sequence[str],
 ) -> CreateOptions:
     """Return the options of `create` for the options of the command line."""
-    from trellis.client.options import CreateOptions
-    from trellis.insight.moments import parse_moment
+    from trellis.client.requests import CreateOptions
+    from trellis.insight.time_expressions import parse_moment
 
     now = datetime.now(UTC)
     options = CreateOptions(priority=priority, tags=_tags(tags))
@@ -125,7 +132,7 @@ def _create_options(
 def _deadline(text: str, now: datetime) -> Span | datetime:
     """Return a duration unchanged, because the engine's clock counts it; else the moment."""
     from trellis.core.durations import micros
-    from trellis.insight.moments import parse_moment
+    from trellis.insight.time_expressions import parse_moment
 
     try:
         micros(text)
@@ -168,43 +175,33 @@ def _file_text(path: Path) -> str:
         raise ConfigurationError(f"{path} is not UTF-8 text.") from error
 
 
-def _decode(job_type: JobType, text: str, *, is_given: bool) -> object:
-    """Return the payload as a value of the type."""
-    if job_type.takes_nothing:
-        return parse_json_text(text)  # anything but null is refused when the job is created
-    try:
-        value: object = job_type.payload.decode(text)
-    except PayloadInvalid as error:
-        name = f"{job_type.service}/{job_type.name}"
-        if is_given:
-            raise type(error)(f"{name}: {error}") from error.__cause__
-        raise PayloadInvalid(
-            f"{name} takes a payload. Give it as JSON after the type, as @file, or as - for stdin."
-        ) from error
-    return value
-
-
 # -- the job type --------------------------------------------------------------------------------
 
 
-async def _find_job(
+@asynccontextmanager
+async def _find_type(
     type_name: str, app: Sequence[str], url: str | None
-) -> tuple[Job[Any, Any], str]:
-    """Return the type and the URL of its jobs: `--url`, else that of its service."""
+) -> AsyncIterator[tuple[KnownType, Engine, str]]:
+    """Find the type, and the engine of its jobs with its URL: `--url`, else that of its service."""
     from trellis.cli.loading import load_services
     from trellis.config import environment
     from trellis.declaration.imports import prepare_project
+    from trellis.operations.creation import declared_type, stored_type
 
     prepare_project()
     if not app and not environment().get("TRELLIS_APP"):
         url = resolve_url(url)
         _refuse_in_process(url)
-        return await _newest_as_type(type_name, url), url
-    service, name = _declaring_service(type_name, load_services(app or None))
+        async with operator_at(url) as jobs:
+            yield await stored_type(jobs.engine, type_name), jobs.engine, url
+        return
+    services = load_services(app or None)
+    found = declared_type(type_name, [each for one in services for each in one.job_types])
+    service = next(one for one in services if found.job_type in one.job_types)
     if url is not None:
         service.connection.point_at(url)
     _refuse_in_process(service.url)
-    return service.find(name), service.url
+    yield found, await service.connection.engine(), service.url
 
 
 def _refuse_in_process(url: str) -> None:
@@ -215,72 +212,22 @@ def _refuse_in_process(url: str) -> None:
         )
 
 
-def _declaring_service(type_name: str, services: Sequence[Service]) -> tuple[Service, str]:
-    """Return the one service that declares the type, and the type's name without its service."""
-    owner, _, name = type_name.rpartition("/")
-    fitting = [
-        service
-        for service in services
-        if not owner or service.name == owner
-        if name in {each.name for each in service.job_types}
-    ]
-    if len(fitting) > 1:
-        names = ", ".join(f"{service.name}/{name}" for service in fitting)
-        raise ConfigurationError(
-            f"Several services have the type {type_name!r}. Write one of: {names}."
-        )
-    if not fitting:
-        known = sorted(f"{each.service}/{each.name}" for one in services for each in one.job_types)
-        raise UnknownJobType(
-            f"There is no job type {type_name!r}. Known types: {', '.join(known) or 'none'}."
-        )
-    return fitting[0], name
+async def _create(
+    engine: Engine, known: KnownType, payload: str | None, options: CreateOptions
+) -> Creation:
+    from trellis.operations.creation import create
 
-
-async def _newest_as_type(type_name: str, url: str) -> Job[Any, Any]:
-    """Return a type with the queue and policies of its newest job."""
-    from trellis.client.connection import Connection
-    from trellis.client.job import Job
-    from trellis.core.job import JobId
-    from trellis.declaration.job_type import JobType
-    from trellis.worker.handler_call import run_inline
-
-    service, _, name = type_name.rpartition("/")
-    if not service:
-        raise ConfigurationError(
-            f"Which service has the type {type_name!r}? Name it with --app module:service, "
-            "TRELLIS_APP or app in trellis.toml, or write service/type."
-        )
-    async with operator_at(url) as jobs:
-        page = await jobs.find(service=service, type=name).page(limit=1)
-        loaded = await jobs.engine.load([JobId(job.id) for job in page.jobs])
-    record = next(iter(loaded.records), None)
-    if record is None:
-        raise UnknownJobType(
-            f"There is no job of {type_name} here, so its queue and policies are unknown. "
-            "Name its service with --app module:service."
-        )
-    newest = record.definition
-    job_type = JobType(service, object, object, name=name, queue=newest.queue)
-    job_type.policy = newest.policy
-    complain(
-        f"No app is given: {type_name} gets the queue and policies of job {newest.id}, and its "
-        "payload is not checked."
-    )
-    return Job(job_type, Connection(url), run_inline)
+    try:
+        return await create(engine, known.job_type, payload, options)
+    except PayloadInvalid as error:
+        if payload is not None:
+            raise
+        raise PayloadInvalid(
+            f"{error} Give it as JSON after the type, as @file, or as - for stdin."
+        ) from error
 
 
 # -- the result ----------------------------------------------------------------------------------
-
-
-def _accepted_id(answer: Answer[Any]) -> str:
-    from trellis.client.answers import Coalesced, Rejected
-
-    if isinstance(answer, Rejected):
-        raise answer.error
-    if isinstance(answer, Coalesced):
-        complain(f"No new job was created: job {answer.ref.id} already exists for this request.")
-    return answer.ref.id
 
 
 async def _write_result(job_id: str, url: str, wait: str | None, form: Form) -> int:

@@ -29,9 +29,8 @@ from trellis.cli.output import Form, complain, progress_bar, visible, write_json
 if TYPE_CHECKING:
     from trellis.insight.filters import Filters
     from trellis.insight.views import JobView
-    from trellis.operations.bulk import Progress, Tally
     from trellis.operations.operator import Operator
-    from trellis.operations.selection import Selection, Verb
+    from trellis.operations.selection import Progress, Selection, Tally, Verb
 
     Action = Callable[[Selection, Progress], Awaitable[Tally]]
 

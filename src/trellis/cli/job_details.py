@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from trellis.core.durations import Instant
-    from trellis.insight.views import EventView, JobView, LogView, OutcomeView, ProgressView
+    from trellis.insight.views import JobEvent, JobLogLine, JobView, OutcomeView, ProgressView
     from trellis.insight.why import Why
     from trellis.operations.operator import Operator
 
@@ -74,7 +74,7 @@ class JobDetails(NamedTuple):
     why: Why
     progress: ProgressView | None
     outcomes: list[OutcomeView]
-    journal: list[EventView]
+    journal: list[JobEvent]
 
 
 async def _load(jobs: Operator, job_id: str) -> JobDetails:
@@ -134,7 +134,7 @@ def _lines(details: JobDetails) -> Iterator[Line]:
         if outcome.result is not None:
             yield "Result", safe_json(outcome.result)
     yield None, ""
-    widest = max((len(event.event) for event in details.journal), default=0)
+    widest = max((len(event.kind) for event in details.journal), default=0)
     for number, event in enumerate(details.journal):
         yield "" if number else "Journal", _event(event, widest)
 
@@ -183,7 +183,7 @@ def _progress(progress: ProgressView) -> Iterator[Line]:
         yield "Items", visible(", ".join(items))
 
 
-def _event(event: EventView, widest: int) -> str:
+def _event(event: JobEvent, widest: int) -> str:
     from trellis.cli.format import local_time
     from trellis.core.durations import to_datetime
 
@@ -196,13 +196,13 @@ def _event(event: EventView, widest: int) -> str:
         for name, value in data.items()
     )
     moment = event.at.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
-    return f"{moment}  {event.event:<{widest}}  {attempt:<11}{visible(extra)}".rstrip()
+    return f"{moment}  {event.kind:<{widest}}  {attempt:<11}{visible(extra)}".rstrip()
 
 
 def _when(moment: datetime, now: Instant) -> str:
     from trellis.cli.format import local_time
     from trellis.core.durations import to_instant
-    from trellis.insight.moments import roughly
+    from trellis.insight.time_expressions import roughly
 
     distance = to_instant(moment) - now
     words = f"in {roughly(distance)}" if distance > 0 else f"{roughly(distance)} ago"
@@ -272,7 +272,7 @@ async def _write_logs(jobs: Operator, job_id: str, form: Form, *, follow: bool) 
         complain(f"The job is {(await jobs.get(job_id)).state}.")
 
 
-def _log_text(line: LogView) -> Text:
+def _log_text(line: JobLogLine) -> Text:
     from rich.text import Text
 
     moment = line.at.astimezone().strftime("%H:%M:%S.%f")[:-3]

@@ -13,7 +13,7 @@ from trellis.cli.output import progress_bar, write_json, write_line
 from trellis.engines.redaction import shown
 
 if TYPE_CHECKING:
-    from trellis.operations.moving import Moved
+    from trellis.operations.transfer import Moved
 
 
 @click.command("move")
@@ -44,10 +44,10 @@ def move(*, source: str, target: str, history: bool, dry_run: bool, as_json: boo
 
 
 async def _move(source: str, target: str, *, history: bool, dry_run: bool) -> Moved:
-    from trellis.operations.moving import Place, move
+    from trellis.operations.transfer import Endpoint, move
 
-    here = Place(engine_at(source, create=False), shown(source))
-    there = Place(engine_at(target, create=False), shown(target))
+    here = Endpoint(engine_at(source, create=False), shown(source))
+    there = Endpoint(engine_at(target, create=False), shown(target))
     try:
         await here.engine.open()
         await there.engine.open()

@@ -124,12 +124,12 @@ def _summary(seen: Overview, rate: float | None) -> Text:
 
 
 def _types(seen: Overview, width: int) -> RenderableType:
-    from trellis.insight.overview import TOLD
+    from trellis.insight.overview import COUNTED_STATES
 
     columns = [Column("TYPE", shrinks=True)]
-    columns += [Column(state.upper(), is_number=True) for state in TOLD]
+    columns += [Column(state.upper(), is_number=True) for state in COUNTED_STATES]
     rows = [
-        (name, *(f"{counts[state]:,}" if counts.get(state) else "-" for state in TOLD))
+        (name, *(f"{counts[state]:,}" if counts.get(state) else "-" for state in COUNTED_STATES))
         for name, counts in seen.types.items()
     ]
     return make_table(columns, rows, width)

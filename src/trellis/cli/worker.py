@@ -114,9 +114,12 @@ async def _guard(program: WorkerProgram, relay: Relay, *, once: bool) -> int:
 
     guardian = Guardian(program.command, program.settings, relay, once=once)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            loop.add_signal_handler(number, guardian.stop)
+    # A shell starts background jobs with SIGINT ignored; a guardian stops on it nevertheless.
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, guardian.stop)
     return await guardian.run()
 
 

@@ -39,14 +39,16 @@ def main(text: str) -> int:
     answer_with_stacks(files["stacks"])
     _leave_signals_to_guardian()
     worker_log.set_up(program.log_format, program.log_level, _current_job_fields)
+    board = Board(program.settings.concurrency, files["board"])
     try:
         services = load_services(program.services)
         if program.url is not None:
             for service in services:
                 service.connection.point_at(program.url)
         interpreter.set_up()
-        return asyncio.run(_work(services, program, files))
+        return asyncio.run(_work(services, program, files, board))
     except BaseException as error:  # noqa: BLE001 - every error becomes an exit code here
+        board.unwinds()
         return report(error, debug=program.debug)
 
 
@@ -65,10 +67,11 @@ def _leave_signals_to_guardian() -> None:
         signal.signal(number, lambda *_: None)
 
 
-async def _work(services: Sequence[Service], program: WorkerProgram, files: dict[str, int]) -> int:
+async def _work(
+    services: Sequence[Service], program: WorkerProgram, files: dict[str, int], board: Board
+) -> int:
     _refuse_in_process(services[0])
     link = await Link.over(socket.socket(fileno=files["link"]))
-    board = Board(program.settings.concurrency, files["board"])
     await link.send("opening", url=services[0].url)
     stop_asked = asyncio.Event()
     async with work(services, program.settings, board=board) as supervisor:

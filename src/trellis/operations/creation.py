@@ -47,11 +47,11 @@ def declared_type(type_name: str, declared: Iterable[JobType]) -> KnownType:
     if len(matching) > 1:
         names = ", ".join(f"{each.service}/{each.name}" for each in matching)
         raise ConfigurationError(
-            f"{type_name!r} is a type of several services: {names}. Say which."
+            f"Several services have the type {type_name!r}. Write one of: {names}."
         )
     if not matching:
         known = ", ".join(sorted(f"{each.service}/{each.name}" for each in types))
-        raise UnknownJobType(f"There is no job type {type_name!r}, but: {known or 'none'}.")
+        raise UnknownJobType(f"There is no job type {type_name!r}. Known types: {known or 'none'}.")
     return KnownType(matching[0])
 
 
@@ -66,8 +66,8 @@ async def stored_type(engine: Engine, type_name: str) -> KnownType:
     page = await engine.find(JobFilter(services=(service,), types=(name,)), limit=1)
     if not page.jobs:
         raise UnknownJobType(
-            f"No job of {type_name} was ever created here, so nothing is known about the type. "
-            "Name the program that declares it with --app module:service."
+            f"There is no job of {type_name} here, so its queue and policies are unknown. "
+            "Name its service with --app module:service."
         )
     newest = page.jobs[0].definition
     job_type = JobType(service, object, object, name=name, queue=newest.queue)

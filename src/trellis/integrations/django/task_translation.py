@@ -19,7 +19,7 @@ from django.conf import settings  # type: ignore[import-untyped]
 from django.utils import timezone  # type: ignore[import-untyped]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped]
 
-from trellis.client.connection import Connection
+from trellis.client.engine_access import EngineAccess
 from trellis.core.admission import MAX_PRIORITY
 from trellis.core.durations import to_datetime
 from trellis.core.events import Event, EventKind
@@ -127,7 +127,7 @@ class StoredJob(NamedTuple):
     outcomes: Sequence[Outcome]
 
 
-async def load_job(connection: Connection, job_id: str) -> StoredJob | None:
+async def load_job(connection: EngineAccess, job_id: str) -> StoredJob | None:
     """Load everything about a job; None if there is none."""
     engine = await connection.engine()
     record = (await engine.load([JobId(job_id)])).records[0]

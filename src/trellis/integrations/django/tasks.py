@@ -31,7 +31,7 @@ from trellis.client.job import Job
 from trellis.client.requests import CreateOptions
 from trellis.client.transactions import is_open
 from trellis.core.retry import Retry
-from trellis.declaration.handler_exceptions import Cancelled, Fail, RetryIn, Snooze
+from trellis.declaration.handler_exceptions import Cancelled, Fail, RetryIn, Snooze, Stopped
 from trellis.errors import CalledFromLoop, TrellisError
 from trellis.integrations.django.configuration import (
     configured,
@@ -246,7 +246,7 @@ def _is_last_attempt(error: BaseException, job: ActiveJob[TaskCall]) -> bool:
     match error:
         case Fail() | Cancelled():
             return True
-        case Snooze() | RetryIn():
+        case Snooze() | RetryIn() | Stopped():
             return False
         case _:
             return job.attempt >= job.max_attempts
