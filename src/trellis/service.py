@@ -39,7 +39,7 @@ from trellis.errors import ConfigurationError, UnknownJobType
 from trellis.portal import synced
 from trellis.worker.active_job import ActiveJob
 from trellis.worker.handler_call import run_inline
-from trellis.worker.shared_status import Board
+from trellis.worker.shared_status import SharedStatus
 from trellis.worker.supervisor import Supervisor
 
 BlockParams = ParamSpec("BlockParams")
@@ -334,11 +334,11 @@ class Service:
 
 @asynccontextmanager
 async def work(
-    services: Sequence[Service], settings: WorkerSettings, *, board: Board | None = None
+    services: Sequence[Service], settings: WorkerSettings, *, status: SharedStatus | None = None
 ) -> AsyncIterator[Supervisor]:
     """Run the jobs of these services in one worker; all must keep them in the same place.
 
-    With a board, the process is watched by a guardian, which settles what it leaves behind.
+    With a status, the process is watched by a guardian, which settles what it leaves behind.
     """
     connection = services[0].connection
     for service in services:
@@ -360,6 +360,6 @@ async def work(
                 states[service.name] = await stack.enter_async_context(service.make_lifespan())
         supervisor = Supervisor(
             engine, make, handled, settings,
-            states=states, homes=homes, board=board, guarded=board is not None,
+            states=states, homes=homes, status=status, guarded=status is not None,
         )  # fmt: skip
         yield await stack.enter_async_context(supervisor)

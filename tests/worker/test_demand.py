@@ -10,8 +10,8 @@ from tests.worker.faulty import FaultyEngine
 from trellis import ConfigurationError, PerKey, Retry, Service
 from trellis.config import WorkerSettings, worker_settings
 from trellis.core.durations import SECOND
-from trellis.worker.active_job import Surroundings
-from trellis.worker.attempt import Roster
+from trellis.worker.active_job import JobEnvironment
+from trellis.worker.attempt import HeldAttempts
 from trellis.worker.clock import EngineTime
 from trellis.worker.demand import BATCH, Planner
 from trellis.worker.executor import Executor
@@ -30,8 +30,8 @@ def planner(*types: tuple[Any, dict[str, Any]], slots: int = 10) -> Planner:
     notes = NoteWriter(FaultyEngine())
     executor = Executor(
         slots,
-        roster=Roster(),
-        surroundings=Surroundings(notes),
+        attempts=HeldAttempts(),
+        environment=JobEnvironment(notes),
         engine_time=EngineTime(0),
         settle=lambda *_: None,
     )
@@ -76,7 +76,7 @@ async def test_a_slow_type_is_not_claimed_ahead() -> None:
 async def test_a_type_that_was_claimed_ahead_in_vain_must_prove_itself_anew() -> None:
     plan = planner((quick, {}))
     show_quick(plan, "quick")
-    plan.types["shop", "quick"].prove_anew()
+    plan.types["shop", "quick"].forget_pace()
     claim = plan.next_claim()
     assert claim is not None
     assert claim[1] == 10
@@ -106,7 +106,7 @@ async def test_types_that_would_lose_by_it_are_never_claimed_ahead(options: dict
 
 def occupy(plan: Planner, slots: int) -> None:
     busy: dict[Any, Any] = dict.fromkeys(range(slots))
-    plan._executor._roster.running = busy
+    plan._executor._attempts.running = busy
 
 
 async def test_beside_a_quick_type_others_are_claimed_only_into_free_slots() -> None:

@@ -39,9 +39,9 @@ def inner() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler_context, "_blocks", [])
-    handler_context.around_plain_handlers(outer)
-    handler_context.around_plain_handlers(inner)
-    handler_context.around_plain_handlers(outer)  # it is there already
+    handler_context.add_handler_context(outer)
+    handler_context.add_handler_context(inner)
+    handler_context.add_handler_context(outer)  # it is there already
     seen.clear()
 
 
@@ -88,4 +88,4 @@ async def test_coroutines_are_left_alone() -> None:
 
 def test_without_blocks_a_handler_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler_context, "_blocks", [])
-    assert handler_context.surrounded(note) is note
+    assert handler_context.in_handler_contexts(note) is note

@@ -149,7 +149,7 @@ async def test_an_outage_of_the_engine_stops_nobody_and_loses_nothing() -> None:
     async with worker(engine, service) as supervisor:
         await asyncio.wait_for(begun.wait(), 10)
         engine.down = True
-        await eventually(lambda: supervisor._pulse.is_out_of_reach)
+        await eventually(lambda: supervisor._health.lease_may_have_expired)
         go_on.set()
         await eventually(lambda: engine.refused_writes >= 5)
         engine.down = False
@@ -295,11 +295,11 @@ async def test_a_keyed_job_is_not_begun_while_the_lease_may_be_over() -> None:
     service = service_of(work, retry=SOON, per_key=PerKey.in_turn("one"))
     engine = FaultyEngine()
     async with worker(engine, service) as supervisor:
-        supervisor._executor.is_out_of_reach = lambda: True
+        supervisor._executor.lease_may_have_expired = lambda: True
         job_id = await create(engine, service.find("work"))
         await eventually(lambda: _was(engine, job_id, EventKind.RETRY))
         assert begun == 0
-        supervisor._executor.is_out_of_reach = lambda: False
+        supervisor._executor.lease_may_have_expired = lambda: False
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert (await record(engine, job_id)).head.attempt == 1
 

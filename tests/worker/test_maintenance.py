@@ -16,8 +16,8 @@ from trellis.engines.values import Heartbeat, JobFilter, Note
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.worker.maintenance import Maintenance
-from trellis.worker.session import Pulse, SessionHolder
-from trellis.worker.shared_status import Board
+from trellis.worker.session import RenewalHealth, SessionHolder
+from trellis.worker.shared_status import SharedStatus
 
 LEASE: Final = 30 * SECOND
 HEARTBEAT: Final = 10 * SECOND
@@ -29,17 +29,17 @@ class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.engine = MemoryEngine(self.clock)
-        self.pulse = Pulse(LEASE, HEARTBEAT, self.clock.lease_now)
-        session = SessionHolder(self.engine, a_worker(), LEASE, Board(1))
+        self.health = RenewalHealth(LEASE, HEARTBEAT, self.clock.lease_now)
+        session = SessionHolder(self.engine, a_worker(), LEASE, SharedStatus(1))
         self.maintenance = Maintenance(
-            self.engine, session, self.pulse, lambda: None, sweep=SECOND, poll=SECOND
+            self.engine, session, self.health, lambda: None, sweep=SECOND, poll=SECOND
         )
 
     def beat_for(self, span: Micros, every: Micros = HEARTBEAT) -> None:
         """Let time pass with a renewal now and then."""
         for _ in range(span // every):
             self.clock.advance_micros(every)
-            self.pulse.beat(self.clock.lease_now())
+            self.health.record_success(self.clock.lease_now())
 
     async def claim(self, *jobs: NewJob) -> tuple[JobRecord, ...]:
         """Create jobs and claim them for another worker."""
@@ -60,26 +60,26 @@ def scene() -> Scene:
 
 def test_a_process_is_steady_after_one_lease_of_renewals(scene: Scene) -> None:
     scene.beat_for(LEASE - HEARTBEAT)
-    assert not scene.pulse.is_steady
+    assert not scene.health.is_stable
     scene.beat_for(HEARTBEAT)
-    assert scene.pulse.is_steady
+    assert scene.health.is_stable
 
 
 def test_a_failed_renewal_starts_the_wait_anew(scene: Scene) -> None:
     scene.beat_for(LEASE)
-    scene.pulse.miss()
+    scene.health.record_failure()
     scene.beat_for(LEASE - HEARTBEAT)
-    assert not scene.pulse.is_steady
+    assert not scene.health.is_stable
     scene.beat_for(HEARTBEAT)
-    assert scene.pulse.is_steady
+    assert scene.health.is_stable
 
 
 def test_a_gap_shorter_than_a_lease_starts_the_wait_anew(scene: Scene) -> None:
     scene.beat_for(LEASE)
     scene.beat_for(2 * HEARTBEAT, every=2 * HEARTBEAT)
-    assert not scene.pulse.is_steady
+    assert not scene.health.is_stable
     scene.beat_for(LEASE)
-    assert scene.pulse.is_steady
+    assert scene.health.is_stable
 
 
 def test_a_renewal_that_takes_long_is_a_gap_too(scene: Scene) -> None:
@@ -87,16 +87,16 @@ def test_a_renewal_that_takes_long_is_a_gap_too(scene: Scene) -> None:
     scene.clock.advance_micros(HEARTBEAT)
     sent = scene.clock.lease_now()
     scene.clock.advance_micros(HEARTBEAT)
-    assert not scene.pulse.is_steady
-    scene.pulse.beat(sent)
-    assert not scene.pulse.is_steady
+    assert not scene.health.is_stable
+    scene.health.record_success(sent)
+    assert not scene.health.is_stable
 
 
 def test_a_process_that_slept_is_neither_steady_nor_in_reach(scene: Scene) -> None:
     scene.beat_for(LEASE)
     scene.clock.advance("1h")
-    assert not scene.pulse.is_steady
-    assert scene.pulse.is_out_of_reach
+    assert not scene.health.is_stable
+    assert scene.health.lease_may_have_expired
 
 
 async def test_silence_counts_when_the_next_look_finds_it_too(scene: Scene) -> None:
@@ -119,7 +119,7 @@ async def test_a_process_that_is_not_steady_calls_nobody_silent(scene: Scene) ->
     (record,) = await scene.claim(a_job(policy=Policy(activity_timeout=SECOND)))
     scene.beat_for(LEASE)
     await scene.maintenance.sweep()
-    scene.pulse.miss()
+    scene.health.record_failure()
     await scene.maintenance.sweep()
     assert await scene.state(record.definition.id) is State.ACTIVE
 
@@ -128,7 +128,7 @@ async def test_a_process_that_is_not_steady_times_nobody_out(scene: Scene) -> No
     (record,) = await scene.claim(a_job(policy=Policy(timeout=SECOND)))
     job_id = record.definition.id
     scene.beat_for(LEASE)
-    scene.pulse.miss()
+    scene.health.record_failure()
     await scene.maintenance.sweep()
     assert await scene.state(job_id) is State.ACTIVE
     scene.beat_for(LEASE)

@@ -52,7 +52,7 @@ def test_a_program_that_forgets_to_stop_its_worker_ends_and_renews_no_more() -> 
         supervisor = worker(engine, service, BRIEFLY)
         await supervisor.start()
         await create(engine, service.find("work"))
-        await eventually(lambda: len(supervisor._roster.running) == 1)
+        await eventually(lambda: len(supervisor._attempts.running) == 1)
         return lease_threads() - before
 
     (thread,) = asyncio.run(forget_to_stop())
@@ -75,7 +75,7 @@ def test_a_worker_whose_loop_stands_still_for_ten_leases_loses_its_session_until
         keeper = supervisor._keeper
         wait_until(lambda: keeper.is_home_stalled)
         seen = engine.renewals
-        wait_until(lambda: supervisor._pulse.is_out_of_reach)
+        wait_until(lambda: supervisor._health.lease_may_have_expired)
         assert engine.renewals == seen
 
         async def move_again() -> None:
@@ -93,9 +93,9 @@ async def test_a_stop_that_is_cut_short_leaves_nothing_running() -> None:
     supervisor = worker(engine, service, settings)
     await supervisor.start()
     await create(engine, service.find("work"))
-    await eventually(lambda: len(supervisor._roster.running) == 1)
+    await eventually(lambda: len(supervisor._attempts.running) == 1)
     stopping = asyncio.create_task(supervisor.stop())
-    await eventually(lambda: supervisor._surroundings.stopping)
+    await eventually(lambda: supervisor._environment.stopping)
     stopping.cancel()
     with suppress(asyncio.CancelledError):
         await stopping

@@ -48,7 +48,7 @@ async def lose_lease(engine: Engine, worker: Supervisor, job: JobRecord) -> None
 
 
 async def time_out(engine: Engine, worker: Supervisor, job: JobRecord) -> None:
-    (attempt,) = worker._roster.running.values()
+    (attempt,) = worker._attempts.running.values()
     await eventually(lambda: attempt.started_at is not None)
     attempt.timeout_at = 0.0
 
@@ -118,7 +118,7 @@ async def test_the_reason_of_a_stop_decides_how_the_attempt_ends(
     async with shop.worker(grace="10ms") as worker:
         job = await running(engine, f"{kind}-{way}", path)
         await reason.stop(engine, worker, job)
-        await eventually(lambda: not worker._roster.running)
+        await eventually(lambda: not worker._attempts.running)
         await worker._settler.flush()
         # A wait for a lock may find its attempt over before the worker knows why.
         also = [STOPPED] if (reason.stop, way) == (force_cancel, "lock") else []

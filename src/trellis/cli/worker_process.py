@@ -26,7 +26,7 @@ from trellis.worker import interpreter
 from trellis.worker.guardian.channel import Link, Parting
 from trellis.worker.guardian.stacks import answer_with_stacks
 from trellis.worker.log import current_log, log_fields
-from trellis.worker.shared_status import Board
+from trellis.worker.shared_status import SharedStatus
 from trellis.worker.supervisor import Supervisor
 
 _logger = logging.getLogger("trellis.worker")
@@ -39,16 +39,16 @@ def main(text: str) -> int:
     answer_with_stacks(files["stacks"])
     _leave_signals_to_guardian()
     worker_log.set_up(program.log_format, program.log_level, _current_job_fields)
-    board = Board(program.settings.concurrency, files["board"])
+    status = SharedStatus(program.settings.concurrency, files["status"])
     try:
         services = load_services(program.services)
         if program.url is not None:
             for service in services:
                 service.connection.point_at(program.url)
         interpreter.set_up()
-        return asyncio.run(_work(services, program, files, board))
+        return asyncio.run(_work(services, program, files, status))
     except BaseException as error:  # noqa: BLE001 - every error becomes an exit code here
-        board.unwinds()
+        status.set_unwinding()
         return report(error, debug=program.debug)
 
 
@@ -68,13 +68,13 @@ def _leave_signals_to_guardian() -> None:
 
 
 async def _work(
-    services: Sequence[Service], program: WorkerProgram, files: dict[str, int], board: Board
+    services: Sequence[Service], program: WorkerProgram, files: dict[str, int], status: SharedStatus
 ) -> int:
     _refuse_in_process(services[0])
     link = await Link.over(socket.socket(fileno=files["link"]))
     await link.send("opening", url=services[0].url)
     stop_asked = asyncio.Event()
-    async with work(services, program.settings, board=board) as supervisor:
+    async with work(services, program.settings, status=status) as supervisor:
         listening = asyncio.create_task(_listen(link, stop_asked, supervisor, files))
         await link.send("hello", types=list(supervisor.type_names))
         reason = await _until_over(stop_asked, supervisor)

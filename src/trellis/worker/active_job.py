@@ -28,7 +28,7 @@ from trellis.declaration.signature import JobArgument
 from trellis.engines.values import Heartbeat, Item, ItemStatus, Phase, Progress, check_lock_name
 from trellis.errors import CapabilityMissing, ConfigurationError
 from trellis.worker.attempt import Attempt
-from trellis.worker.locks import RESERVED, JobLock, LockDesk
+from trellis.worker.locks import RESERVED, JobLock, LockService
 from trellis.worker.log import JobLog, storable
 from trellis.worker.notes import NoteWriter
 
@@ -144,7 +144,7 @@ async def _asynchronously(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterato
 P_co = TypeVar("P_co", covariant=True)
 
 
-class Surroundings:
+class JobEnvironment:
     """What the attempts of one process share, and all that they can reach beyond themselves.
 
     An `ActiveJob` knows no engine and no loop: whatever it says goes to `notes`, its locks come
@@ -158,7 +158,7 @@ class Surroundings:
         self,
         notes: NoteWriter,
         state: Any = None,  # noqa: ANN401 - the program's
-        locks: LockDesk | None = None,
+        locks: LockService | None = None,
     ) -> None:
         #: Takes what attempts say about themselves, from any thread.
         self.notes = notes
@@ -173,23 +173,23 @@ class Surroundings:
 class ActiveJob(JobArgument[P_co], Generic[P_co]):
     """The job a handler is working on."""
 
-    __slots__ = ("_attempt", "_locks", "_payload", "_surroundings", "items", "log")
+    __slots__ = ("_attempt", "_environment", "_locks", "_payload", "items", "log")
 
     def __init__(
         self,
         payload: P_co,
         attempt: Attempt,
-        surroundings: Surroundings,
+        environment: JobEnvironment,
         log: JobLog,
     ) -> None:
         self._payload = payload
         self._attempt = attempt
-        self._surroundings = surroundings
+        self._environment = environment
         self._locks: dict[str, object] = {}
         #: The job's own log.
         self.log = log
         #: The job's items.
-        self.items = JobItems(attempt, surroundings.notes)
+        self.items = JobItems(attempt, environment.notes)
 
     def __repr__(self) -> str:
         definition = self._attempt.record.definition
@@ -255,13 +255,13 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
     @property
     def state(self) -> Any:  # noqa: ANN401 - what the program's lifespan yields
         """What the service's lifespan set up for this worker process."""
-        states = self._surroundings.state
+        states = self._environment.state
         return states.get(self._attempt.record.definition.service) if states else None
 
     @property
     def cancelled(self) -> bool:
         """Whether a cancel of this job was asked or forced: its work is not wanted any more."""
-        return self._attempt.asked
+        return self._attempt.cancel_requested
 
     @property
     def stopping(self) -> bool:
@@ -271,8 +271,8 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         stopped now, by its timeout, a lost lease or the job's deadline.
         """
         attempt = self._attempt
-        is_stopped = attempt.stop_reason is not None and not attempt.asked
-        return is_stopped or self._surroundings.stopping
+        is_stopped = attempt.stop_reason is not None and not attempt.cancel_requested
+        return is_stopped or self._environment.stopping
 
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` after a cancel, and `Stopped` if this attempt was stopped otherwise.
@@ -280,7 +280,7 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         Nothing is raised during the grace of a worker that shuts down.
         """
         attempt = self._attempt
-        if attempt.asked:
+        if attempt.cancel_requested:
             raise Cancelled
         if attempt.stop_reason is not None:
             raise Stopped
@@ -321,8 +321,8 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         otherwise, and as soon as the worker shuts down. The lock is free again after the block, and
         at the latest when the attempt is over.
         """
-        desk = self._surroundings.locks
-        if desk is None:
+        locks = self._environment.locks
+        if locks is None:
             raise CapabilityMissing("There are no locks where this handler runs.")
         if check_lock_name(name).startswith(RESERVED):
             raise ConfigurationError(
@@ -333,11 +333,11 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         return JobLock(
             name,
             patience,
-            bearer=self,
+            owner=self,
             attempt=self._attempt,
-            desk=desk,
+            locks=locks,
             held=self._locks,
         )
 
     def _say(self, body: Progress | Phase | Heartbeat) -> None:
-        self._surroundings.notes.add(self._attempt, body)
+        self._environment.notes.add(self._attempt, body)

@@ -41,7 +41,7 @@ class Attempt:
     """A claimed job in this worker."""
 
     __slots__ = (
-        "_asked",
+        "_cancel_requested",
         "arrived",
         "began",
         "begun_noted",
@@ -49,7 +49,7 @@ class Attempt:
         "fence",
         "item_errors",
         "log_lines",
-        "on_asked",
+        "on_cancel_requested",
         "record",
         "running",
         "started_at",
@@ -73,9 +73,9 @@ class Attempt:
         self.running = False
         #: Its settlement was handed over, or there is none to make.
         self.closed = False
-        self._asked = record.head.asked_at is not None
+        self._cancel_requested = record.head.asked_at is not None
         #: Called when somebody wants it cancelled.
-        self.on_asked: Callable[[], None] | None = None
+        self.on_cancel_requested: Callable[[], None] | None = None
         self.stop_reason: Stop | None = None
         self.task: asyncio.Task[None] | None = None
         self.begun_noted = False
@@ -83,15 +83,15 @@ class Attempt:
         self.log_lines = 0
 
     @property
-    def asked(self) -> bool:
-        """Whether somebody wants it cancelled."""
-        return self._asked
+    def cancel_requested(self) -> bool:
+        """Whether a cancel of the job was requested or forced."""
+        return self._cancel_requested
 
-    @asked.setter
-    def asked(self, asked: bool) -> None:
-        self._asked = asked
-        if asked and self.on_asked is not None:
-            self.on_asked()
+    @cancel_requested.setter
+    def cancel_requested(self, requested: bool) -> None:
+        self._cancel_requested = requested
+        if requested and self.on_cancel_requested is not None:
+            self.on_cancel_requested()
 
     @property
     def is_suspect(self) -> bool:
@@ -102,7 +102,7 @@ class Attempt:
     @property
     def is_isolated(self) -> bool:
         """Whether its handler runs in a process of its own: by its type, or as a suspect."""
-        return self.type.in_process or (self.is_suspect and self.type.found_as is not None)
+        return self.type.in_process or (self.is_suspect and self.type.handler_name is not None)
 
     def begin(self, task: asyncio.Task[None] | None, began: float, started_at: Instant) -> None:
         """Note that the handler is called now."""
@@ -132,7 +132,7 @@ class Attempt:
         self.stop_reason = reason
         self.task.cancel()
 
-    def found_over(self) -> None:
+    def mark_over(self) -> None:
         """Note, from any thread, that the engine counts this attempt no more: it settles nothing.
 
         The handler is not interrupted: it is the one that asked. One that runs on all the same can
@@ -142,7 +142,7 @@ class Attempt:
             self.stop_reason = Stop.OVER
 
 
-class Roster:
+class HeldAttempts:
     """The attempts of one worker process."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class Roster:
         #: Ended from outside, and their handlers have stopped since: what they held is free.
         self.stopped: list[Fence] = []
 
-    def has_stopped(self, attempt: Attempt) -> None:
+    def report_stopped(self, attempt: Attempt) -> None:
         """Have the engine told that an ended attempt's handler does not run (any more).
 
         It may have held a key, and any handler may have held locks.

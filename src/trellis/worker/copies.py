@@ -1,9 +1,10 @@
 """Forked copies of a worker process.
 
 A handler may fork. The child is a copy of the whole worker: the loop with all other handlers, the
-connections, the board that the guardian reads. It may compute, start another program or exit. When
-it leaves the handler, for the worker's code or for the loop, it is ended: it settles nothing, and
-no other handler goes on in it. `multiprocessing` and `subprocess` never leave the handler.
+connections, the shared status that the guardian reads. The child may compute, start another program
+or exit. When it leaves the handler, for the worker's code or for the loop, it is ended: it settles
+nothing, and no other handler continues in it. `multiprocessing` and `subprocess` never leave the
+handler.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from trellis.core.commands import FENCED, FencedCommand, Release
 from trellis.declaration.worker_location import Home
 from trellis.errors import PayloadInvalid
 from trellis.worker import copies, outcomes
-from trellis.worker.active_job import Surroundings
-from trellis.worker.attempt import Attempt, Roster, Stop
+from trellis.worker.active_job import JobEnvironment
+from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.clock import EngineTime
 from trellis.worker.handler_call import HandlerThreads, arguments, bind, enter, first_step, go_on
 from trellis.worker.isolation.runner import Isolation, Solitude
 from trellis.worker.log import JobLog
-from trellis.worker.shared_status import Board
+from trellis.worker.shared_status import SharedStatus
 
 #: Handlers that never wait give the loop its turn after this long.
 _TURN: Final = 0.005
@@ -45,11 +45,11 @@ class Executor:
         self,
         slots: int,
         *,
-        roster: Roster,
-        surroundings: Surroundings,
+        attempts: HeldAttempts,
+        environment: JobEnvironment,
         engine_time: EngineTime,
         settle: Settle,
-        board: Board | None = None,
+        status: SharedStatus | None = None,
         homes: Mapping[str, Home] | None = None,
     ) -> None:
         self.slots = slots
@@ -58,7 +58,7 @@ class Executor:
         #: Whether a guardian ends what cannot be stopped here.
         self.guarded = False
         #: Whether the lease that protects keys may be over.
-        self.is_out_of_reach: Callable[[], bool] = lambda: False
+        self.lease_may_have_expired: Callable[[], bool] = lambda: False
         #: Called when a slot is free or the line is getting short.
         self.on_hungry: Callable[[], None] = lambda: None
         #: The line must be at least this long, or more is asked for.
@@ -66,16 +66,16 @@ class Executor:
         #: Whether types are served that are never claimed ahead; theirs go first.
         self.others_first = False
         self.line: deque[Attempt] = deque()
-        self._roster = roster
-        self._surroundings = surroundings
+        self._attempts = attempts
+        self._environment = environment
         self._time = engine_time
         self._settle = settle
-        self._board = board or Board(slots)
+        self._status = status or SharedStatus(slots)
         self._threads = HandlerThreads(slots)
         self._isolation = Isolation(
-            slots, surroundings=surroundings, homes=homes or {}, is_ending=lambda: self._is_ending
+            slots, environment=environment, homes=homes or {}, is_ending=lambda: self._is_ending
         )
-        self._solitude = Solitude(roster.running, self._wake)
+        self._solitude = Solitude(attempts.running, self._wake)
         self._context = copy_context()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,7 +105,7 @@ class Executor:
         """How many attempts run or stand in line; nothing fits beside one that must be alone."""
         if self._solitude.is_wanted:
             return self.slots + len(self.line)
-        return len(self._roster.running) + len(self.line)
+        return len(self._attempts.running) + len(self.line)
 
     def add(self, attempts: Sequence[Attempt]) -> None:
         """Put attempts into the line and wake as many slots as they can use."""
@@ -145,7 +145,7 @@ class Executor:
 
     def disown(self) -> None:
         """Release what still runs although it was stopped; late results will be refused."""
-        for attempt in self._roster.running.values():
+        for attempt in self._attempts.running.values():
             if not attempt.closed:
                 attempt.closed = True
                 command = Release(attempt.fence, started_at=attempt.started_at, stopped=False)
@@ -174,7 +174,7 @@ class Executor:
         self.line.clear()
         if threading.get_ident() == self._thread:
             copies.trap(self._loop)
-        self._board.detach()
+        self._status.detach()
 
     # -- inside a slot -------------------------------------------------------------------------
 
@@ -187,12 +187,12 @@ class Executor:
         return self._closing or (self._bystander is not None and self._bystander.cancelling() > 0)
 
     async def _stand_by(self) -> None:
-        """Wait for the end of the slots; note on the board when the worker did not ask for it."""
+        """Wait for the end of the slots; note it if the worker was not stopped."""
         try:
             await asyncio.Event().wait()
         finally:
             if not self._closing:
-                self._board.unwinds()
+                self._status.set_unwinding()
 
     async def _slot(self, number: int) -> None:
         task = asyncio.current_task()
@@ -216,7 +216,7 @@ class Executor:
             attempt = line.popleft()
             if len(line) == self.low_water:
                 self.on_hungry()
-            if attempt.record.definition.key is not None and self.is_out_of_reach():
+            if attempt.record.definition.key is not None and self.lease_may_have_expired():
                 # As after a long stop: somebody else may have the key by now.
                 self._give_back(attempt)
                 continue
@@ -244,7 +244,7 @@ class Executor:
                 resting.set_result(None)
 
     def _note_quiet(self) -> None:
-        if not self.line and not self._roster.running:
+        if not self.line and not self._attempts.running:
             self._quiet.set()
 
     async def _execute(
@@ -253,9 +253,9 @@ class Executor:
         began, started_at = time.monotonic(), self._time.now()
         fence = attempt.fence
         attempt.begin(task, began, started_at)
-        self._roster.running[fence] = attempt
+        self._attempts.running[fence] = attempt
         job_id = attempt.record.definition.id
-        self._board.begin(
+        self._status.begin(
             number, fence, job_id,
             began=began, timeout_at=attempt.timeout_at, started_at=started_at,
         )  # fmt: skip
@@ -270,12 +270,14 @@ class Executor:
                 command = called if isinstance(called, FENCED) else await called
         except BaseException as error:
             if self._is_ending and isinstance(error, asyncio.CancelledError | GeneratorExit):
-                cut_off = True  # it stays on the board, where the guardian finds and judges it
+                cut_off = (
+                    True  # it stays in the shared status, where the guardian finds and judges it
+                )
                 raise
             command = self._raised(attempt, error)  # even SystemExit ends only this attempt
         finally:
             if not cut_off:
-                self._board.end(number)
+                self._status.end(number)
             self._leave(attempt, began)
         if command is not None and not attempt.closed:
             attempt.closed = True
@@ -284,16 +286,16 @@ class Executor:
     def _leave(self, attempt: Attempt, began: float) -> None:
         self._now = now = time.monotonic()
         attempt.running = False
-        del self._roster.running[attempt.fence]
+        del self._attempts.running[attempt.fence]
         kind = attempt.type
         kind.busy -= 1
         kind.took(now - began)
         if attempt.stop_reason is None:
             return
-        self._roster.has_stopped(attempt)
+        self._attempts.report_stopped(attempt)
         if attempt.stop_reason is Stop.LOST or attempt.stop_reason is Stop.OVER:
             # If the engine still has it under this session, a renewal finds it and hands it back.
-            self._roster.held.pop(attempt.fence, None)
+            self._attempts.held.pop(attempt.fence, None)
 
     def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
         if self._is_copy:
@@ -309,14 +311,14 @@ class Executor:
         try:
             payload = kind.decode(definition.payload)
         except PayloadInvalid as error:
-            return outcomes.failed_for_good(attempt, error.code, str(error))
+            return outcomes.failed_permanently(attempt, error.code, str(error))
         context = self._context.copy()
-        log = JobLog(attempt, self._surroundings.notes)
+        log = JobLog(attempt, self._environment.notes)
         if not kind.is_async:
             context.run(enter, log)
-            call = bind(attempt, payload, self._surroundings, log)
+            call = bind(attempt, payload, self._environment, log)
             return _returned(attempt, self._in_thread(attempt, call, context))
-        work = kind.function(*arguments(attempt, payload, self._surroundings, log))
+        work = kind.function(*arguments(attempt, payload, self._environment, log))
         try:
             waits_for = context.run(first_step, work, log)
         except StopIteration as end:
@@ -326,7 +328,7 @@ class Executor:
     async def _call_apart(self, attempt: Attempt, number: int) -> FencedCommand | None:
         """Run a handler in a process of its own, or a suspect alone in this one."""
         attempt.wait_for_handler()
-        self._board.isolate(number)
+        self._status.isolate(number)
         if attempt.is_isolated:
             on_begun = partial(self._begin_apart, attempt, number, isolated=True)
             return await self._isolation.run(attempt, on_begun)
@@ -339,7 +341,7 @@ class Executor:
         """Note that a handler is called only now, though its attempt has had a slot before."""
         began, started_at = time.monotonic(), self._time.now()
         attempt.enter(began, started_at)
-        self._board.enter(
+        self._status.enter(
             number, began=began, timeout_at=attempt.timeout_at, started_at=started_at,
             isolated=isolated,
         )  # fmt: skip

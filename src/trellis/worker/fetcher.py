@@ -20,7 +20,7 @@ from trellis.core.job import JobRecord
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand
 from trellis.errors import EngineUnavailable
-from trellis.worker.attempt import Attempt, Roster
+from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.clock import EngineTime, uptime
 from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
@@ -41,7 +41,7 @@ class Fetcher:
         session: SessionHolder,
         executor: Executor,
         planner: Planner,
-        roster: Roster,
+        attempts: HeldAttempts,
         engine_time: EngineTime,
         poll: Micros,
     ) -> None:
@@ -49,7 +49,7 @@ class Fetcher:
         self._session = session
         self._executor = executor
         self._planner = planner
-        self._roster = roster
+        self._attempts = attempts
         self._time = engine_time
         self._poll = poll / SECOND
         self._news = asyncio.Event()
@@ -125,7 +125,7 @@ class Fetcher:
         return claimed.jobs
 
     def _take(self, records: Sequence[JobRecord]) -> list[Attempt]:
-        arrived, types, held = time.monotonic(), self._planner.types, self._roster.held
+        arrived, types, held = time.monotonic(), self._planner.types, self._attempts.held
         attempts = []
         for record in records:
             definition, head = record

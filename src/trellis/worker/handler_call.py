@@ -29,10 +29,10 @@ from trellis.declaration.signature import Handler
 from trellis.engines.values import NoteBody
 from trellis.errors import ConfigurationError
 from trellis.worker import copies
-from trellis.worker.active_job import ActiveJob, Surroundings
+from trellis.worker.active_job import ActiveJob, JobEnvironment
 from trellis.worker.attempt import Attempt
 from trellis.worker.local_type import LocalType
-from trellis.worker.locks import NobodyElse
+from trellis.worker.locks import LocalLocks
 from trellis.worker.log import JobLog
 from trellis.worker.notes import NoteWriter
 
@@ -41,21 +41,21 @@ enter = current_job.set
 
 
 def bind(
-    attempt: Attempt, payload: object, surroundings: Surroundings, log: JobLog
+    attempt: Attempt, payload: object, environment: JobEnvironment, log: JobLog
 ) -> Callable[[], Any]:
     """Return the call of the handler with what it takes."""
-    return partial(attempt.type.function, *arguments(attempt, payload, surroundings, log))
+    return partial(attempt.type.function, *arguments(attempt, payload, environment, log))
 
 
 def arguments(
-    attempt: Attempt, payload: object, surroundings: Surroundings, log: JobLog
+    attempt: Attempt, payload: object, environment: JobEnvironment, log: JobLog
 ) -> tuple[object, ...]:
     """Return what the handler takes."""
     match attempt.type.takes:
         case "payload":
             return (payload,)
         case "job":
-            return (ActiveJob(payload, attempt, surroundings, log),)
+            return (ActiveJob(payload, attempt, environment, log),)
         case "nothing":
             return ()
 
@@ -181,7 +181,9 @@ def _arguments(job_type: JobType, handler: Handler, value: object, text: str) ->
     attempt = Attempt(_record(job_type, text), Fence(SessionId(1), 1), LocalType(job_type), 0.0)
     notes = _NoNotes()
     return (
-        ActiveJob(value, attempt, Surroundings(notes, locks=NobodyElse()), JobLog(attempt, notes)),
+        ActiveJob(
+            value, attempt, JobEnvironment(notes, locks=LocalLocks()), JobLog(attempt, notes)
+        ),
     )
 
 

@@ -16,13 +16,13 @@ Block = Callable[[], AbstractContextManager[object]]
 _blocks: Final[list[Block]] = []
 
 
-def around_plain_handlers(block: Block) -> None:
+def add_handler_context(block: Block) -> None:
     """Have workers that start from now on call plain handlers inside this block; once for each."""
     if block not in _blocks:
         _blocks.append(block)
 
 
-def surrounded(function: Callable[..., Any]) -> Callable[..., Any]:
+def in_handler_contexts(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the handler inside all blocks, the first outermost; itself if there are none."""
     if not _blocks:
         return function

@@ -20,11 +20,11 @@ from trellis.core.job import SessionId
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
-from trellis.worker.attempt import Roster
+from trellis.worker.attempt import HeldAttempts
 from trellis.worker.clock import uptime
 from trellis.worker.maintenance import LEADER
-from trellis.worker.session import Pulse, SessionHolder
-from trellis.worker.shared_status import Board
+from trellis.worker.session import RenewalHealth, SessionHolder
+from trellis.worker.shared_status import SharedStatus
 
 _RETRY: Final = 1.0
 _FAREWELL: Final = 0.5
@@ -42,21 +42,21 @@ class LeaseKeeper:
         make_engine: Callable[[], Engine],
         *,
         session: SessionHolder,
-        roster: Roster,
-        pulse: Pulse,
+        attempts: HeldAttempts,
+        health: RenewalHealth,
         heartbeat: Micros,
         stall_limit: Micros,
         sweep: Micros,
         hear: Hear,
-        board: Board,
+        status: SharedStatus,
     ) -> None:
         self._make_engine = make_engine
         self._session = session
-        self._roster = roster
-        self._pulse = pulse
+        self._attempts = attempts
+        self._health = health
         self._heartbeat = heartbeat / SECOND
         self._hear = hear
-        self._board = board
+        self._status = status
         self._home = asyncio.get_running_loop()
         self._home_moved = time.monotonic()
         self._home_may_stall = stall_limit / SECOND
@@ -116,7 +116,7 @@ class LeaseKeeper:
                 if not wake.is_set() and time.monotonic() < due:
                     continue
                 wake.clear()
-                if not self.is_home_stalled and (not self._stopping or self._roster.stopped):
+                if not self.is_home_stalled and (not self._stopping or self._attempts.stopped):
                     due = time.monotonic() + await self._try(engine)
         finally:
             if is_own:
@@ -136,7 +136,7 @@ class LeaseKeeper:
 
     async def _yield_lead(self, engine: Engine) -> None:
         """Let another worker keep everything up while our own loop cannot."""
-        still = time.monotonic() - self._board.loop_moved
+        still = time.monotonic() - self._status.loop_moved
         if still < self._look_every * 2:
             self._has_yielded = False
         elif not self._has_yielded:
@@ -157,19 +157,19 @@ class LeaseKeeper:
             _logger.exception("Cannot renew the lease now")
         else:
             return self._heartbeat
-        self._pulse.miss()
+        self._health.record_failure()
         return min(_RETRY, self._heartbeat / 3)
 
     async def _renew(self, engine: Engine) -> None:
         await engine.open()
-        session, stopped = self._session.id, tuple(self._roster.stopped)
+        session, stopped = self._session.id, tuple(self._attempts.stopped)
         sent = uptime()
-        fences, busy = self._roster.fences(session), len(self._roster.running)
+        fences, busy = self._attempts.fences(session), len(self._attempts.running)
         answer = await engine.renew(session, fences, stopped, busy)
-        self._pulse.beat(sent)
-        self._board.renewed(time.monotonic())
+        self._health.record_success(sent)
+        self._status.set_lease_renewed(time.monotonic())
         if isinstance(answer, SessionLost):
-            self._pulse.miss()
-        del self._roster.stopped[: len(stopped)]
+            self._health.record_failure()
+        del self._attempts.stopped[: len(stopped)]
         with suppress(RuntimeError):  # the worker's loop is gone
             self._home.call_soon_threadsafe(self._hear, session, sent, answer)

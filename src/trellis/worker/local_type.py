@@ -16,7 +16,7 @@ from trellis.declaration.imports import HandlerName, importable
 from trellis.declaration.job_type import JobType
 from trellis.declaration.signature import Takes
 from trellis.errors import ConfigurationError
-from trellis.worker.handler_context import surrounded
+from trellis.worker.handler_context import in_handler_contexts
 
 #: A type whose jobs lately took longer than this is never claimed ahead.
 QUICK: Final = 0.1
@@ -27,9 +27,21 @@ _ENOUGH: Final = 5
 class LocalType:
     """One job type that this process can run."""
 
-    __slots__ = ("_samples", "busy", "decode", "encode", "found_as", "function", "in_process",
-                 "is_async", "job_type", "may_go_ahead", "may_return_nothing", "mean",
-                 "takes")  # fmt: skip
+    __slots__ = (
+        "_samples",
+        "busy",
+        "decode",
+        "encode",
+        "function",
+        "handler_name",
+        "in_process",
+        "is_async",
+        "job_type",
+        "may_go_ahead",
+        "may_return_nothing",
+        "mean",
+        "takes",
+    )  # fmt: skip
 
     def __init__(self, job_type: JobType) -> None:
         handler = job_type.handler
@@ -37,7 +49,7 @@ class LocalType:
             raise ConfigurationError(f"{job_type!r} has no handler here, so no worker can run it.")
         self.job_type = job_type
         self.function: Callable[..., Any] = (
-            handler.function if handler.is_async else surrounded(handler.function)
+            handler.function if handler.is_async else in_handler_contexts(handler.function)
         )
         self.takes: Takes = handler.takes
         self.is_async = handler.is_async
@@ -49,7 +61,7 @@ class LocalType:
         #: Whether its handler runs in a process of its own.
         self.in_process = job_type.isolation == "process"
         #: The name under which another process finds its handler; None if none can.
-        self.found_as = _name_of(job_type)
+        self.handler_name = _name_of(job_type)
         #: Attempts of this type that are claimed and whose handler has not ended.
         self.busy = 0
         #: Seconds a handler lately took.
@@ -64,7 +76,7 @@ class LocalType:
         else:
             self.mean += (seconds - self.mean) * _WEIGHT
 
-    def prove_anew(self) -> None:
+    def forget_pace(self) -> None:
         """Forget how quick it was: its jobs were claimed ahead and waited in vain."""
         self._samples = 0
         self.mean = 0.0

@@ -4,7 +4,7 @@ A lock belongs to an attempt and counts only while the attempt does: whoever die
 loses its lease has lost its locks, too. Nobody queues: who waits asks again and again, and one of
 those who ask is next. Two tasks or threads of one handler exclude each other as well.
 
-Where attempts ask for locks: the worker's own desk, and that of a handler run as a function.
+Where attempts ask for locks: the worker's own locks, and that of a handler run as a function.
 
 A question is asked from any thread and answered by a future of `concurrent.futures`, so the same
 desk serves coroutines, threads and, with another way to the worker, handler processes.
@@ -39,7 +39,7 @@ from trellis.worker.attempt import Attempt
 T = TypeVar("T")
 
 
-class LockDesk(Protocol):
+class LockService(Protocol):
     """Takes and frees locks for attempts; any thread may ask."""
 
     def take(self, fence: Fence, name: str) -> Future[LockHolder | None]:
@@ -50,7 +50,7 @@ class LockDesk(Protocol):
 
 
 class EngineLocks:
-    """The desk of a worker process: asks the engine, on the worker's loop."""
+    """The lock service of a worker process: asks the engine, on the worker's loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -72,8 +72,8 @@ class EngineLocks:
             raise EngineClosed("The worker has ended, and its locks with it.") from None
 
 
-class NobodyElse:
-    """The desk of a handler that runs as a function: there is nobody to share with."""
+class LocalLocks:
+    """The lock service of a handler that runs as a function: there is nobody to share with."""
 
     def take(self, fence: Fence, name: str) -> Future[LockHolder | None]:  # noqa: ARG002 - as asked
         """Give everything."""
@@ -100,7 +100,7 @@ _random = random.Random()  # noqa: S311 - spreads those who ask, guards nothing
 Step: TypeAlias = Future[LockHolder | None] | float
 
 
-class Bearer(Protocol):
+class LockOwner(Protocol):
     """What a lock must know of the job that wants it."""
 
     @property
@@ -119,17 +119,17 @@ class JobLock:
         name: str,
         patience: float | None,
         *,
-        bearer: Bearer,
+        owner: LockOwner,
         attempt: Attempt,
-        desk: LockDesk,
+        locks: LockService,
         held: dict[str, object],
     ) -> None:
         #: The lock's name.
         self.name = name
         self._patience = patience
-        self._bearer = bearer
+        self._owner = owner
         self._attempt = attempt
-        self._desk = desk
+        self._locks = locks
         # Which task or thread of this attempt has which lock; shared by all its locks.
         self._held = held
         self._whose: object = None
@@ -209,7 +209,7 @@ class JobLock:
         while True:
             holder: LockHolder | None = None
             if self._held.setdefault(self.name, self._whose) == self._whose:
-                asked = self._desk.take(self._attempt.fence, self.name)
+                asked = self._locks.take(self._attempt.fence, self.name)
                 yield asked
                 holder = self._answer(asked)
                 if holder is None and asked.exception() is None:
@@ -223,11 +223,11 @@ class JobLock:
 
     def _look_around(self, holder: LockHolder | None) -> None:
         """End the wait if the job was cancelled or the attempt must end."""
-        self._bearer.raise_if_cancelled()
+        self._owner.raise_if_cancelled()
         if holder is not None and (holder.session, holder.token) == self._attempt.fence:
-            self._attempt.found_over()  # so the engine answers an attempt that is over
+            self._attempt.mark_over()  # so the engine answers an attempt that is over
             raise Stopped
-        if self._bearer.stopping:
+        if self._owner.stopping:
             raise Stopped
 
     def _answer(self, asked: Future[LockHolder | None]) -> LockHolder | None:
@@ -235,7 +235,7 @@ class JobLock:
         try:
             return asked.result()
         except CancelledError:  # the worker's loop has ended
-            self._attempt.found_over()
+            self._attempt.mark_over()
             raise Stopped from None
         except EngineClosed:
             raise
@@ -262,7 +262,7 @@ class JobLock:
         if self._held.get(self.name) != self._whose:
             return None
         try:
-            return self._desk.free(self._attempt.fence, self.name)
+            return self._locks.free(self._attempt.fence, self.name)
         except EngineClosed:
             return None
         finally:

@@ -28,7 +28,7 @@ from trellis.core.timers import overdue
 from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineUnavailable
-from trellis.worker.session import Pulse, SessionHolder
+from trellis.worker.session import RenewalHealth, SessionHolder
 
 LEADER: Final = "trellis/leader"
 
@@ -55,7 +55,7 @@ class Maintenance:
         self,
         engine: Engine,
         session: SessionHolder,
-        pulse: Pulse,
+        health: RenewalHealth,
         on_promoted: Callable[[], None],
         *,
         sweep: Micros,
@@ -63,7 +63,7 @@ class Maintenance:
     ) -> None:
         self._engine = engine
         self._session = session
-        self._pulse = pulse
+        self._health = health
         self._on_promoted = on_promoted
         self._sweep = sweep / SECOND
         self._promote_every = min(poll / SECOND / 2, _PROMOTE_EVERY)
@@ -129,10 +129,10 @@ class Maintenance:
 
     async def sweep(self) -> None:
         """Look for workers that have gone, what they left, and what is overdue."""
-        if self._pulse.is_steady:
+        if self._health.is_stable:
             due = await self._engine.due("sessions", _LIMIT)
             for session in due.sessions:
-                if self._pulse.is_steady:
+                if self._health.is_stable:
                     await self._engine.reap(session)
         await self._settle_due("lost", _lost)
         known, self._silent = self._silent, set()
@@ -141,7 +141,7 @@ class Maintenance:
     def _overdue(self, known: set[Silence], job: DueJob, now: Instant) -> Command | None:
         (definition, head), seen_at = job
         command = overdue(definition, head, seen_at, now, _random.random())
-        if isinstance(command, Fail) and not self._pulse.is_steady:
+        if isinstance(command, Fail) and not self._health.is_stable:
             # It may have ended in time, and an outage may hold up its settlement.
             return None
         if not isinstance(command, LoseLease):
@@ -150,7 +150,7 @@ class Maintenance:
         # sweep finds it again.
         silence = command.fence, seen_at
         self._silent.add(silence)
-        return command if silence in known and self._pulse.is_steady else None
+        return command if silence in known and self._health.is_stable else None
 
     async def _settle_due(self, kind: DueKind, judge: Judge) -> None:
         """Apply what is called for, page after page while they come back full."""

@@ -27,7 +27,7 @@ def returned(attempt: Attempt, result: object) -> FencedCommand:
             text = attempt.type.encode(result, "result")
         except PayloadInvalid as error:
             why = "" if result is not None else " The handler returned None: is a `return` missing?"
-            return failed_for_good(attempt, "result_invalid", f"{error}{why}")
+            return failed_permanently(attempt, "result_invalid", f"{error}{why}")
     errors = len(attempt.item_errors) if attempt.item_errors else 0
     return commands.build_complete(attempt.fence, text, errors, attempt.started_at)
 
@@ -45,7 +45,7 @@ def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
             return commands.Snooze(fence, error.delay, started_at)
         case Fail():
             message = str(error) or "The handler raised Fail."
-            return failed_for_good(attempt, error.code, message, _stack(error))
+            return failed_permanently(attempt, error.code, message, _stack(error))
         case Cancelled():
             failure = Failure("cancelled", storable(str(error) or "The handler raised Cancelled."))
             return commands.Fail(fence, failure, cancelled=True, started_at=started_at)
@@ -89,7 +89,7 @@ def crashed(attempt: Attempt, evidence: str) -> FencedCommand:
     return commands.Crash(attempt.fence, storable(evidence, 4096), roll=_random.random())
 
 
-def failed_for_good(
+def failed_permanently(
     attempt: Attempt, code: str, message: str, detail: str | None = None
 ) -> FencedCommand:
     """Settle an attempt that no further attempt can mend."""

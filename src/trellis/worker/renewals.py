@@ -25,7 +25,7 @@ from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError, EngineUnavailable
-from trellis.worker.attempt import Attempt, Roster, Stop
+from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.clock import EngineTime, uptime
 from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
@@ -43,7 +43,7 @@ class Renewals:
         self,
         *,
         session: SessionHolder,
-        roster: Roster,
+        attempts: HeldAttempts,
         executor: Executor,
         fetcher: Fetcher,
         planner: Planner,
@@ -53,7 +53,7 @@ class Renewals:
         on_drain: Callable[[], None],
     ) -> None:
         self._session = session
-        self._roster = roster
+        self._attempts = attempts
         self._executor = executor
         self._fetcher = fetcher
         self._planner = planner
@@ -77,7 +77,7 @@ class Renewals:
         if answer.draining:
             self._on_drain()
         for fence in answer.asked:
-            self._ask(self._roster.held.get(fence))
+            self._ask(self._attempts.held.get(fence))
         if running := self._drop(answer.lost):
             stopping = asyncio.create_task(self._cancels.stop_lost(running), name="trellis-lost")
             self._stopping.add(stopping)
@@ -93,13 +93,13 @@ class Renewals:
     @staticmethod
     def _ask(attempt: Attempt | None) -> None:
         if attempt is not None:
-            attempt.asked = True
+            attempt.cancel_requested = True
 
     def _drop(self, fences: Iterable[Fence]) -> list[Attempt]:
         """Forget lost attempts that have not begun; return those that run."""
         running: list[Attempt] = []
         for fence in fences:
-            attempt = self._roster.held.get(fence)
+            attempt = self._attempts.held.get(fence)
             # A closed attempt is in the settler's hands: its own settlement may be what ended it.
             if attempt is None or attempt.closed:
                 continue
@@ -107,8 +107,8 @@ class Renewals:
                 running.append(attempt)
             else:
                 self._executor.drop(attempt)
-                self._roster.held.pop(fence, None)
-                self._roster.has_stopped(attempt)
+                self._attempts.held.pop(fence, None)
+                self._attempts.report_stopped(attempt)
         return running
 
     def _hand_back_strays(self, unknown: Iterable[JobRecord]) -> None:
@@ -117,7 +117,7 @@ class Renewals:
         for record in unknown:
             fence = record.head.fence
             # A blocked job is held by nobody on purpose: it waits for an operator.
-            if fence is None or fence in self._roster.held or record.head.blocked:
+            if fence is None or fence in self._attempts.held or record.head.blocked:
                 continue
             first = seen[fence] = self._strays.get(fence, now)
             asking = self._fetcher.asking_since
@@ -137,7 +137,7 @@ class Renewals:
         if self._reopening is not None and not self._reopening.done():
             return
         _logger.warning("The session was ended by others: its jobs are lost to them.")
-        for attempt in self._drop(self._roster.fences(self._session.id)):
+        for attempt in self._drop(self._attempts.fences(self._session.id)):
             attempt.stop(Stop.LOST)
         self._reopening = asyncio.create_task(self._reopen(), name="trellis-session")
 
@@ -163,9 +163,9 @@ _PATIENCE: Final = 1.0
 class CancelWatch:
     """Looks once a second at the heads of attempts that have been running for a second."""
 
-    def __init__(self, engine: Engine, roster: Roster) -> None:
+    def __init__(self, engine: Engine, attempts: HeldAttempts) -> None:
         self._engine = engine
-        self._roster = roster
+        self._attempts = attempts
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -174,7 +174,7 @@ class CancelWatch:
             begun_before = time.monotonic() - _EVERY
             running = [
                 attempt
-                for attempt in self._roster.running.values()
+                for attempt in self._attempts.running.values()
                 if attempt.began < begun_before and attempt.stop_reason is None
             ]
             with suppress(EngineUnavailable):
@@ -197,6 +197,6 @@ class CancelWatch:
                 if head is not None and (
                     head.asked_at is not None or head.state is State.CANCELLED
                 ):
-                    attempt.asked = True
+                    attempt.cancel_requested = True
                 if head is None or head.fence != attempt.fence:
                     attempt.stop(Stop.LOST)

@@ -24,16 +24,18 @@ from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import Session, WorkerInfo
 from trellis.worker.clock import uptime
-from trellis.worker.shared_status import Board
+from trellis.worker.shared_status import SharedStatus
 
 
 class SessionHolder:
     """The current session id; read from any thread."""
 
-    def __init__(self, engine: Engine, info: WorkerInfo, lease: Micros, board: Board) -> None:
+    def __init__(
+        self, engine: Engine, info: WorkerInfo, lease: Micros, status: SharedStatus
+    ) -> None:
         self._engine = engine
         self._info = info
-        self._board = board
+        self._status = status
         self.lease = lease
         self.id = SessionId(0)
 
@@ -41,7 +43,7 @@ class SessionHolder:
         """Start a session and make it the current one."""
         session = await self._engine.open_session(self._info, self.lease)
         self.id = session.id
-        self._board.opened(session.id)
+        self._status.set_session(session.id)
         return session
 
 
@@ -62,7 +64,7 @@ def _version() -> str:
         return ""
 
 
-class Pulse:
+class RenewalHealth:
     """The renewals of one process; the lease thread writes it, the worker's loop reads it."""
 
     def __init__(
@@ -77,24 +79,24 @@ class Pulse:
         self.renewed = clock()
         self._steady_since = self.renewed
 
-    def beat(self, sent: Micros) -> None:
+    def record_success(self, sent: Micros) -> None:
         """Note that a renewal that was sent then has just succeeded."""
         now = self._clock()
         if now - self.renewed > self._longest_gap:
             self._steady_since = now
         self.renewed = sent
 
-    def miss(self) -> None:
+    def record_failure(self) -> None:
         """Note that a renewal has failed."""
         self._steady_since = self._clock()
 
     @property
-    def is_steady(self) -> bool:
+    def is_stable(self) -> bool:
         """Whether renewals have come without a gap for one full lease."""
         now = self._clock()
         return now - self.renewed <= self._longest_gap and now - self._steady_since >= self._lease
 
     @property
-    def is_out_of_reach(self) -> bool:
+    def lease_may_have_expired(self) -> bool:
         """Whether the lease may be over by now."""
         return self._clock() - self.renewed >= self._lease

@@ -24,7 +24,7 @@ from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.errors import EngineError, PayloadInvalid, Unstorable
 from trellis.worker import outcomes
-from trellis.worker.attempt import Attempt, Roster
+from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.clock import EngineTime
 from trellis.worker.log import report
 from trellis.worker.notes import NoteWriter
@@ -45,10 +45,10 @@ class Settler:
     """The way of outcomes to the engine."""
 
     def __init__(
-        self, engine: Engine, roster: Roster, notes: NoteWriter, engine_time: EngineTime
+        self, engine: Engine, attempts: HeldAttempts, notes: NoteWriter, engine_time: EngineTime
     ) -> None:
         self._engine = engine
-        self._roster = roster
+        self._attempts = attempts
         self._notes = notes
         self._time = engine_time
         self._waiting: deque[Settlement] = deque()
@@ -112,7 +112,7 @@ class Settler:
             await self._notes.flush()
         asked = [(attempt.record, command) for attempt, command in batch]
         results = await control.apply_all(self._engine, asked, self._time.now())
-        held = self._roster.held
+        held = self._attempts.held
         for (attempt, command), result in zip(batch, results, strict=True):
             if type(result) is Applied and type(command) is Complete:  # most are
                 held.pop(attempt.fence, None)
@@ -126,7 +126,7 @@ class Settler:
             attempt.record = result.record
             self._waiting.append((attempt, command))
             return
-        self._roster.held.pop(attempt.fence, None)
+        self._attempts.held.pop(attempt.fence, None)
         is_over = isinstance(result, Stale)
         self.refused += is_over
         self.settled += not is_over
@@ -137,7 +137,7 @@ class Settler:
         # Only now does the engine keep the key's slot for a handler that may run on, so a handler
         # that has stopped meanwhile must be reported from here.
         if (is_over or not command.stopped) and not attempt.running:
-            self._roster.has_stopped(attempt)
+            self._attempts.report_stopped(attempt)
 
     async def _split(self, batch: Sequence[Settlement], error: Exception, tries: int) -> None:
         if len(batch) > 1:
@@ -148,7 +148,7 @@ class Settler:
         ((attempt, command),) = batch
         if isinstance(error, _ABOUT_THE_VALUES) and not _is_unstorable(command):
             message = f"The outcome could not be stored: {type(error).__name__}: {error}"
-            failed = outcomes.failed_for_good(attempt, "unstorable", message)
+            failed = outcomes.failed_permanently(attempt, "unstorable", message)
             await self._settle([(attempt, failed)], tries)
         else:
             await self._hand_back(attempt, command, error)

@@ -27,8 +27,8 @@ _TIMES: Final = struct.Struct("@ddq")
 _TIMES_AT: Final = 16
 _ISOLATED_AT: Final = _RECORD.size - 1
 _TOKEN: Final = struct.Struct("@q")
-_WORD: Final = struct.Struct("@d")
-_LATELY: Final = 8192
+_TIME_VALUE: Final = struct.Struct("@d")
+_RECENT_TOKENS: Final = 8192
 _MOVED_AT: Final = 8
 _RENEWED_AT: Final = 16
 _UNWINDING_AT: Final = 24
@@ -49,35 +49,35 @@ class Running(NamedTuple):
     isolated: bool = False
 
 
-def board_size(slots: int) -> int:
+def status_size(slots: int) -> int:
     """Return how many bytes a board for so many slots needs."""
-    return _HEADER.size + slots * _RECORD.size + _LATELY * _TOKEN.size
+    return _HEADER.size + slots * _RECORD.size + _RECENT_TOKENS * _TOKEN.size
 
 
-class Board:
+class SharedStatus:
     """The shared memory of one worker process; without a file it is seen by the process alone."""
 
     def __init__(self, slots: int, file: int = -1) -> None:
-        self._memory = mmap.mmap(file, board_size(slots))
-        self._lately = _HEADER.size + slots * _RECORD.size
+        self._memory = mmap.mmap(file, status_size(slots))
+        self._recent_at = _HEADER.size + slots * _RECORD.size
         self._records = tuple(_HEADER.size + slot * _RECORD.size for slot in range(slots))
-        self._next = self._lately
+        self._next = self._recent_at
 
     # -- written by the worker -----------------------------------------------------------------
 
-    def opened(self, session: SessionId) -> None:
+    def set_session(self, session: SessionId) -> None:
         """Note the session under which is claimed from now on."""
         _TOKEN.pack_into(self._memory, 0, session)
 
-    def moved(self, now: float) -> None:
+    def set_loop_moved(self, now: float) -> None:
         """Note that the loop moves."""
-        _WORD.pack_into(self._memory, _MOVED_AT, now)
+        _TIME_VALUE.pack_into(self._memory, _MOVED_AT, now)
 
-    def renewed(self, now: float) -> None:
+    def set_lease_renewed(self, now: float) -> None:
         """Note that the lease was renewed."""
-        _WORD.pack_into(self._memory, _RENEWED_AT, now)
+        _TIME_VALUE.pack_into(self._memory, _RENEWED_AT, now)
 
-    def unwinds(self) -> None:
+    def set_unwinding(self) -> None:
         """Note that the loop ends although the worker was not stopped."""
         _TOKEN.pack_into(self._memory, _UNWINDING_AT, 1)
 
@@ -94,13 +94,13 @@ class Board:
         place = self._next
         _write_token(memory, place, token)
         place += _TOKEN.size
-        self._next = self._lately if place == len(memory) else place
+        self._next = self._recent_at if place == len(memory) else place
 
     def isolate(self, slot: int) -> None:
         """Note that the handler of this slot is yet to be called, and not in this process."""
         start = self._records[slot]
         self._memory[start + _ISOLATED_AT] = True
-        _WORD.pack_into(self._memory, start + _TIMES_AT + _WORD.size, inf)
+        _TIME_VALUE.pack_into(self._memory, start + _TIMES_AT + _TIME_VALUE.size, inf)
 
     def enter(
         self, slot: int, *, began: float, timeout_at: float, started_at: Instant, isolated: bool
@@ -128,12 +128,12 @@ class Board:
     @property
     def loop_moved(self) -> float:
         """When the loop last moved, by the monotonic clock; 0 before it did."""
-        return float(_WORD.unpack_from(self._memory, _MOVED_AT)[0])
+        return float(_TIME_VALUE.unpack_from(self._memory, _MOVED_AT)[0])
 
     @property
     def lease_renewed(self) -> float:
         """When the process last renewed its lease, by the monotonic clock; 0 before it did."""
-        return float(_WORD.unpack_from(self._memory, _RENEWED_AT)[0])
+        return float(_TIME_VALUE.unpack_from(self._memory, _RENEWED_AT)[0])
 
     @property
     def is_unwinding(self) -> bool:
@@ -155,7 +155,7 @@ class Board:
     def has_begun(self, fence: Fence) -> bool:
         """Tell whether the handler of this attempt was ever called; if in doubt, it was."""
         token = _TOKEN.pack(fence.token)  # never 0, which is what a place not yet written holds
-        kept = self._memory[self._lately :]
+        kept = self._memory[self._recent_at :]
         at = kept.find(token)
         while at >= 0 and at % _TOKEN.size:
             at = kept.find(token, at + 1)

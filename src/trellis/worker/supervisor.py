@@ -22,8 +22,8 @@ from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import Home
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
-from trellis.worker.active_job import Surroundings
-from trellis.worker.attempt import Roster, Stop
+from trellis.worker.active_job import JobEnvironment
+from trellis.worker.attempt import HeldAttempts, Stop
 from trellis.worker.clock import EngineTime, uptime
 from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
@@ -36,9 +36,9 @@ from trellis.worker.log import log_capture
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
 from trellis.worker.renewals import CancelWatch, Renewals
-from trellis.worker.session import Pulse, SessionHolder, describe_worker
+from trellis.worker.session import RenewalHealth, SessionHolder, describe_worker
 from trellis.worker.settler import Settler
-from trellis.worker.shared_status import Board
+from trellis.worker.shared_status import SharedStatus
 from trellis.worker.sweeper import Sweeper
 
 #: How long stopped handlers and the last settlements may take after the grace.
@@ -59,7 +59,7 @@ class Supervisor:
         *,
         states: Mapping[str, Any] | None = None,
         homes: Mapping[str, Home] | None = None,
-        board: Board | None = None,
+        status: SharedStatus | None = None,
         guarded: bool = False,
     ) -> None:
         job_types = choose(job_types, settings.types, settings.queues)
@@ -76,22 +76,22 @@ class Supervisor:
         self._engine = engine
         #: An operator wants this process to finish what it has and go.
         self.drain_asked = asyncio.Event()
-        self._board = board or Board(settings.concurrency)
-        self._session = SessionHolder(engine, info, settings.lease, self._board)
-        self._roster = Roster()
+        self._status = status or SharedStatus(settings.concurrency)
+        self._session = SessionHolder(engine, info, settings.lease, self._status)
+        self._attempts = HeldAttempts()
         self._notes = NoteWriter(engine)
         self._time = EngineTime(0)
-        self._settler = Settler(engine, self._roster, self._notes, self._time)
-        self._surroundings = Surroundings(self._notes, states, EngineLocks(engine))
+        self._settler = Settler(engine, self._attempts, self._notes, self._time)
+        self._environment = JobEnvironment(self._notes, states, EngineLocks(engine))
         self._executor = Executor(
-            settings.concurrency, roster=self._roster, surroundings=self._surroundings,
-            engine_time=self._time, settle=self._settler.put, board=self._board, homes=homes,
+            settings.concurrency, attempts=self._attempts, environment=self._environment,
+            engine_time=self._time, settle=self._settler.put, status=self._status, homes=homes,
         )  # fmt: skip
         self._executor.guarded = guarded
         self._planner = Planner(job_types, self._executor, settings.max_jobs)
         self._fetcher = Fetcher(
             engine, session=self._session, executor=self._executor, planner=self._planner,
-            roster=self._roster, engine_time=self._time, poll=settings.poll,
+            attempts=self._attempts, engine_time=self._time, poll=settings.poll,
         )  # fmt: skip
         self._fetching: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
@@ -101,26 +101,26 @@ class Supervisor:
     def _compose_watch(self, make_engine: Callable[[], Engine]) -> None:
         """Compose what keeps the lease, looks after running attempts and keeps everything up."""
         engine, settings = self._engine, self.settings
-        self._cancels = CancelWatch(engine, self._roster)
+        self._cancels = CancelWatch(engine, self._attempts)
         self._renewals = Renewals(
-            session=self._session, roster=self._roster, executor=self._executor,
+            session=self._session, attempts=self._attempts, executor=self._executor,
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,
             engine_time=self._time, cancels=self._cancels, on_drain=self.drain_asked.set,
         )  # fmt: skip
-        self._pulse = pulse = Pulse(settings.lease, settings.heartbeat)
-        self._executor.is_out_of_reach = lambda: pulse.is_out_of_reach
+        self._health = health = RenewalHealth(settings.lease, settings.heartbeat)
+        self._executor.lease_may_have_expired = lambda: health.lease_may_have_expired
         self._keeper = LeaseKeeper(
-            make_engine, session=self._session, roster=self._roster, pulse=self._pulse,
+            make_engine, session=self._session, attempts=self._attempts, health=self._health,
             heartbeat=settings.heartbeat, stall_limit=settings.stall_limit, sweep=settings.sweep,
-            hear=self._renewals.hear, board=self._board,
+            hear=self._renewals.hear, status=self._status,
         )  # fmt: skip
         self._maintenance = Maintenance(
-            engine, self._session, self._pulse, self._fetcher.nudge,
+            engine, self._session, self._health, self._fetcher.nudge,
             sweep=settings.sweep, poll=settings.poll,
         )  # fmt: skip
         self._sweeper = Sweeper(
-            roster=self._roster, executor=self._executor, notes=self._notes,
-            keeper=self._keeper, pulse=self._pulse, board=self._board,
+            attempts=self._attempts, executor=self._executor, notes=self._notes,
+            keeper=self._keeper, health=self._health, status=self._status,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
@@ -164,7 +164,7 @@ class Supervisor:
         session = await self._session.open()
         self._time.learn(session.now, sent)
         log_capture.install()
-        self._board.moved(time.monotonic())
+        self._status.set_loop_moved(time.monotonic())
         self._executor.start()
         self._keeper.start()
         self._fetching = asyncio.create_task(self._fetcher.run(), name="trellis-fetch")
@@ -193,7 +193,7 @@ class Supervisor:
         self._grace_is_over.set()
 
     async def _finish_work(self) -> None:
-        self._surroundings.stopping = True
+        self._environment.stopping = True
         self._executor.tell_stopping()
         grace_ends = time.monotonic() + self.settings.grace / SECOND
         self._fetcher.stop()
@@ -207,7 +207,7 @@ class Supervisor:
     async def _end_session(self) -> None:
         with suppress(EngineError):
             await self._notes.flush()
-        if self._guarded and (self._roster.held or self._roster.running):
+        if self._guarded and (self._attempts.held or self._attempts.running):
             return  # the guardian settles these, frees their keys, and then ends the session
         with suppress(EngineError):
             await self._engine.close_session(self._session.id)
@@ -222,7 +222,7 @@ class Supervisor:
             over.cancel()
 
     async def _release_the_rest(self) -> None:
-        for attempt in list(self._roster.running.values()):
+        for attempt in list(self._attempts.running.values()):
             attempt.stop(Stop.SHUTDOWN)
         await self._within(_LAST_MOMENT / 4, self._executor.until_quiet())
         if not self._guarded:

@@ -11,12 +11,12 @@ import time
 from typing import Final
 
 from trellis.engines.values import Begun
-from trellis.worker.attempt import Attempt, Roster, Stop
+from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.executor import Executor
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.notes import NoteWriter
-from trellis.worker.session import Pulse
-from trellis.worker.shared_status import Board
+from trellis.worker.session import RenewalHealth
+from trellis.worker.shared_status import SharedStatus
 
 _TICK: Final = 0.1
 _BEGUN_AFTER: Final = 0.25
@@ -29,19 +29,19 @@ class Sweeper:
     def __init__(
         self,
         *,
-        roster: Roster,
+        attempts: HeldAttempts,
         executor: Executor,
         notes: NoteWriter,
         keeper: LeaseKeeper,
-        pulse: Pulse,
-        board: Board,
+        health: RenewalHealth,
+        status: SharedStatus,
     ) -> None:
-        self._roster = roster
+        self._attempts = attempts
         self._executor = executor
         self._notes = notes
         self._keeper = keeper
-        self._pulse = pulse
-        self._board = board
+        self._health = health
+        self._status = status
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -51,22 +51,22 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """Look at everything once."""
-        self._board.moved(now)
-        out_of_reach = self._pulse.is_out_of_reach
-        for attempt in list(self._roster.running.values()):
+        self._status.set_loop_moved(now)
+        out_of_reach = self._health.lease_may_have_expired
+        for attempt in list(self._attempts.running.values()):
             if now >= attempt.timeout_at:
                 attempt.stop(Stop.TIMEOUT)
             elif out_of_reach and attempt.record.definition.key is not None:
                 attempt.stop(Stop.UNREACHABLE)
             if not attempt.begun_noted and now - attempt.began > _BEGUN_AFTER:
                 self._note_begun(attempt)
-        if self._roster.stopped:
+        if self._attempts.stopped:
             self._keeper.wake()
         line = self._executor.line
         if line and now - line[0].arrived > _WAITED_IN_VAIN:
             for attempt in line:
                 # Else it would be claimed ahead again at once, by us, who have no room for it.
-                attempt.type.prove_anew()
+                attempt.type.forget_pace()
             self._executor.hand_back()
 
     def _note_begun(self, attempt: Attempt) -> None:

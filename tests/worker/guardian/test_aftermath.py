@@ -1,4 +1,4 @@
-"""How the attempts of a dead process are judged, by what its board says."""
+"""How the attempts of a dead process are judged, by what its shared status says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trellis.errors import EngineUnavailable
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.worker.guardian.settle_dead import Aftermath, crashed, stopped
-from trellis.worker.shared_status import Board
+from trellis.worker.shared_status import SharedStatus
 
 SLOTS = 4
 CRASHED = crashed("The process exited with code 1.")
@@ -53,11 +53,11 @@ class HalfStoring(MemoryEngine):
 
 
 class Scene:
-    """A process with claims, its board, and the engine that has its jobs."""
+    """A process with claims, its status, and the engine that has its jobs."""
 
     def __init__(self, engine: MemoryEngine | None = None) -> None:
         self.engine = engine or MemoryEngine(ManualClock())
-        self.board = Board(SLOTS)
+        self.status = SharedStatus(SLOTS)
         self._records: tuple[JobRecord, ...] = ()
 
     async def begin(self, jobs: int, *, isolated: int | None = None) -> None:
@@ -66,14 +66,14 @@ class Scene:
         session = await self.engine.open_session(a_worker(), 60 * SECOND)
         claimed = await self.engine.claim(session.id, [a_demand(limit=jobs)], jobs)
         self._records = claimed.jobs
-        self.board.opened(session.id)
+        self.status.set_session(session.id)
         for slot, record in enumerate(self._records):
-            self.board.begin(
+            self.status.begin(
                 slot, fence_of(record), record.definition.id,
                 began=0.0, timeout_at=inf, started_at=claimed.now,
             )  # fmt: skip
         if isolated is not None:
-            self.board.isolate(isolated)
+            self.status.isolate(isolated)
 
     async def fates(self) -> list[Fate]:
         """Return what became of the jobs, in the order of their slots."""
@@ -89,40 +89,40 @@ def scene() -> Scene:
 
 async def test_whoever_ran_or_had_ended_when_the_loop_ended_is_a_suspect(scene: Scene) -> None:
     await scene.begin(3)
-    scene.board.end(0)
-    scene.board.unwinds()
-    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    scene.status.end(0)
+    scene.status.set_unwinding()
+    await Aftermath(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [SUSPECT, SUSPECT, SUSPECT]
 
 
 async def test_the_only_attempt_of_a_process_whose_loop_ended_counts_a_crash(scene: Scene) -> None:
     await scene.begin(1)
-    scene.board.end(0)
-    scene.board.unwinds()
-    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    scene.status.end(0)
+    scene.status.set_unwinding()
+    await Aftermath(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [CRASH]
 
 
 async def test_an_attempt_in_another_process_did_not_end_the_loop(scene: Scene) -> None:
     await scene.begin(2, isolated=1)
-    scene.board.end(0)
-    scene.board.unwinds()
-    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    scene.status.end(0)
+    scene.status.set_unwinding()
+    await Aftermath(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [CRASH, SUSPECT]
 
 
 async def test_an_attempt_that_had_ended_before_a_kill_has_lost_its_lease(scene: Scene) -> None:
     await scene.begin(2)
-    scene.board.end(0)
-    await Aftermath(scene.board, CRASHED).settle(scene.engine)
+    scene.status.end(0)
+    await Aftermath(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [LOST, CRASH]
 
 
 async def test_a_process_that_was_stopped_hands_everything_back(scene: Scene) -> None:
     await scene.begin(2)
-    scene.board.end(0)
-    scene.board.unwinds()
-    await Aftermath(scene.board, stopped).settle(scene.engine)
+    scene.status.end(0)
+    scene.status.set_unwinding()
+    await Aftermath(scene.status, stopped).settle(scene.engine)
     assert await scene.fates() == [HANDED_BACK, HANDED_BACK]
 
 
@@ -130,9 +130,9 @@ async def test_suspects_stay_suspects_when_only_some_could_be_settled_at_first()
     scene = Scene(HalfStoring(ManualClock()))
     await scene.begin(2)
     for slot in range(2):
-        scene.board.end(slot)
-    scene.board.unwinds()
-    aftermath = Aftermath(scene.board, CRASHED)
+        scene.status.end(slot)
+    scene.status.set_unwinding()
+    aftermath = Aftermath(scene.status, CRASHED)
     with pytest.raises(EngineUnavailable):
         await aftermath.settle(scene.engine)
     await aftermath.settle(scene.engine)

@@ -53,7 +53,7 @@ def see_copies_end(shop: Shop, *arguments: str) -> None:
 def test_a_forked_child_does_not_write_the_board_of_its_worker(shop: Shop) -> None:
     job_id = shop.create("fork_and_die", retry=Retry.fixed("100ms", attempts=2))
     shop.working()
-    # The guardian found on the board that the handler was running, though the child's had ended.
+    # The shared status said that the handler was running, though the child's had ended.
     assert shop.state(job_id, "completed").head.crashes == 1
 
 

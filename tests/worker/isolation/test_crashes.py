@@ -144,15 +144,15 @@ async def test_a_suspect_that_only_this_process_finds_runs_alone_in_it() -> None
     async def accused(name: str) -> None:
         running.add(name)
         await asyncio.sleep(0)
-        seen.append((set(running), [each.isolated for each in worker._board.running()]))
+        seen.append((set(running), [each.isolated for each in worker._status.running()]))
         running.discard(name)
 
     async with own:
         await before.create()
         refs = await suspects(own, accused, ["first", "second"])
         async with own.worker(concurrency=4, poll="20ms") as worker:
-            await eventually(lambda: len(worker._roster.running) == 2)
-            assert sorted(each.isolated for each in worker._board.running()) == [False, True]
+            await eventually(lambda: len(worker._attempts.running) == 2)
+            assert sorted(each.isolated for each in worker._status.running()) == [False, True]
             late = await accused.create("late")
             # The second is handed back, because it waits in vain, and is as suspect as before.
             await eventually(lambda: worker.settled == 1)
@@ -172,7 +172,7 @@ async def test_a_process_that_dies_without_work_costs_no_job_anything() -> None:
         idle = (await (await isolated.where_plain.create("a")).wait("30s"))["process"]
         os.kill(idle, signal.SIGSTOP)  # it will not take what it is given
         ref = await isolated.where_plain.create("b")
-        await eventually(lambda: len(worker._roster.running) == 1)
+        await eventually(lambda: len(worker._attempts.running) == 1)
         os.kill(idle, signal.SIGKILL)
         assert (await ref.wait("30s"))["process"] != idle
     after = await head(shop, ref)
@@ -184,6 +184,6 @@ async def test_an_isolated_attempt_is_on_the_board_as_such(tmp_path: Path) -> No
     async with shop, shop.worker(grace="10ms") as worker:
         await isolated.keep_the_lock.create(str(path))
         await eventually(path.exists)
-        (running,) = worker._board.running()
+        (running,) = worker._status.running()
         assert running.isolated
-    assert not worker._board.running()
+    assert not worker._status.running()

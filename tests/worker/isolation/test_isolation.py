@@ -210,7 +210,7 @@ async def test_a_lifespan_that_no_other_process_finds_is_refused_before_work_beg
 
 
 async def test_a_process_without_work_ends_after_a_while() -> None:
-    name = LocalType(isolated.where_plain.job_type).found_as
+    name = LocalType(isolated.where_plain.job_type).handler_name
     assert name is not None
     processes = HandlerProcesses(2, kept=0.01)
     process = await processes.take(name, fresh=False)
@@ -220,7 +220,7 @@ async def test_a_process_without_work_ends_after_a_while() -> None:
 
 
 async def test_the_end_of_the_line_ends_a_process() -> None:
-    name = LocalType(isolated.where_plain.job_type).found_as
+    name = LocalType(isolated.where_plain.job_type).handler_name
     assert name is not None
     processes = HandlerProcesses(1)
     process = await processes.take(name, fresh=True)
@@ -230,7 +230,7 @@ async def test_the_end_of_the_line_ends_a_process() -> None:
 
 
 async def test_no_more_processes_are_kept_than_there_are_slots() -> None:
-    name = LocalType(isolated.where_plain.job_type).found_as
+    name = LocalType(isolated.where_plain.job_type).handler_name
     assert name is not None
     processes = HandlerProcesses(1)
     first = await processes.take(name, fresh=True)

@@ -101,9 +101,9 @@ async def test_a_cancel_that_comes_before_the_process_is_there_reaches_the_handl
 ) -> None:
     async with shop, shop.worker() as worker:
         ref = await isolated.look.create(str(tmp_path / "looks"))
-        await eventually(lambda: len(worker._roster.running) == 1)
-        (attempt,) = worker._roster.running.values()
-        attempt.asked = True
+        await eventually(lambda: len(worker._attempts.running) == 1)
+        (attempt,) = worker._attempts.running.values()
+        attempt.cancel_requested = True
         with pytest.raises(JobCancelled):
             await ref.wait("60s")
 
@@ -111,7 +111,7 @@ async def test_a_cancel_that_comes_before_the_process_is_there_reaches_the_handl
 async def run_until_begun(worker: Supervisor, path: Path) -> int:
     """Return the process of the one handler that runs, once it does."""
     process = await process_in(path)
-    (attempt,) = worker._roster.running.values()
+    (attempt,) = worker._attempts.running.values()
     await eventually(lambda: attempt.started_at is not None)
     return process
 
@@ -123,7 +123,7 @@ async def test_a_forced_cancel_ends_the_process(tmp_path: Path) -> None:
         engine = await shop.connection.engine()
         await control.apply(engine, JobId(ref.id), Cancel(force=True))
         await eventually(is_gone(process))
-        await eventually(lambda: not worker._roster.held)
+        await eventually(lambda: not worker._attempts.held)
     assert (await head(ref)).state is State.CANCELLED
 
 
@@ -133,7 +133,7 @@ async def test_an_attempt_whose_key_cannot_be_protected_ends_with_its_process(
     async with shop, shop.worker() as worker:
         ref = await isolated.sleep.create(str(tmp_path / "begun"))
         process = await run_until_begun(worker, tmp_path / "begun")
-        (attempt,) = worker._roster.running.values()
+        (attempt,) = worker._attempts.running.values()
         attempt.stop(Stop.UNREACHABLE)
         await eventually(lambda: worker.settled == 1)
         assert not lives(process)
@@ -164,7 +164,7 @@ async def test_an_attempt_stopped_before_its_process_is_there_has_not_begun() ->
     async with shop:
         async with shop.worker(grace="0s") as worker:
             ref = await isolated.where_plain.create("x")
-            await eventually(lambda: len(worker._roster.running) == 1)
+            await eventually(lambda: len(worker._attempts.running) == 1)
         events: list[Event] = await (await shop.connection.engine()).journal(JobId(ref.id))
     assert [event.kind for event in events] == ["created", "started", "retry"]
     assert (await head(ref)).attempt == 0

@@ -11,7 +11,7 @@ from django.utils.module_loading import autodiscover_modules  # type: ignore[imp
 
 from trellis.config import tell
 from trellis.integrations.django.configuration import jobs_url, service_name
-from trellis.worker.handler_context import around_plain_handlers
+from trellis.worker.handler_context import add_handler_context
 
 
 class TrellisConfig(AppConfig):  # type: ignore[misc] # Django has no types
@@ -25,7 +25,7 @@ class TrellisConfig(AppConfig):  # type: ignore[misc] # Django has no types
         """Import `jobs.py` of every installed app, so that its job types are declared."""
         tell("TRELLIS_URL", jobs_url)
         tell("TRELLIS_APP", service_name)
-        around_plain_handlers(FreshConnections)
+        add_handler_context(FreshConnections)
         autodiscover_modules("jobs")
         if hasattr(settings, "TASKS"):
             from trellis.integrations.django.tasks import (  # noqa: PLC0415 - needs the Tasks API

@@ -203,7 +203,7 @@ class Guardian:
             raise RuntimeError("A process that lives has nothing to clean up.")
         if ward.bye is not None:
             self._settled += ward.bye.settled
-        if not ward.board.session:
+        if not ward.status.session:
             return  # it never got so far as to hold anything
         is_crash = not (asked or ward.bye or watch.ended_why)
         limit = _FAREWELL if self._stop.is_set() else self._settings.lease / SECOND
@@ -216,12 +216,12 @@ class Guardian:
             )  # fmt: skip
         elif left:
             _logger.info("The jobs process %d left are now: %s.", ward.pid, fate)
-        ward.board.close()
+        ward.status.close()
 
     async def _settle(self, ward: Ward, judge: Judge, limit: float) -> Counter[str]:
         """Settle in the dead process's place; while the engine cannot, try again for so long."""
         told = False
-        aftermath = Aftermath(ward.board, judge)
+        aftermath = Aftermath(ward.status, judge)
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 while True:

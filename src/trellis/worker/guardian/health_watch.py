@@ -1,7 +1,7 @@
 """What a guardian looks for in a living worker process, and what it then does.
 
-Everything is read from the board, so a process that does not answer hides nothing. A stopped
-process (SIGSTOP, a debugger) is left alone and its lease with it: others take its jobs.
+Everything is read from the shared status, so a process that does not answer hides nothing. A
+stopped process (SIGSTOP, a debugger) is left alone and its lease with it: others take its jobs.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ class Watch:
 
     async def look(self, now: float) -> None:
         """Look once."""
-        board = self._ward.board
-        if not board.loop_moved:
+        status = self._ward.status
+        if not status.loop_moved:
             return  # it is still starting
         if now - self._looked > _STALLED:
             self._fair_from = now  # we were held up ourselves, and it most likely with us
         self._looked = now
-        if now - board.loop_moved > _SILENT and is_stopped(self._ward.pid):
+        if now - status.loop_moved > _SILENT and is_stopped(self._ward.pid):
             self._fair_from = now
             return
-        still = now - max(board.loop_moved, self._fair_from)
+        still = now - max(status.loop_moved, self._fair_from)
         if still < _STALLED:
             if self._stall_named:
                 _logger.warning("The loop of worker process %d moves again.", self._ward.pid)
@@ -90,14 +90,14 @@ class Watch:
             self._look_at_memory()
         else:
             await self._look_at_stall(now, still)
-        unrenewed = now - max(board.lease_renewed, self._renewed)
+        unrenewed = now - max(status.lease_renewed, self._renewed)
         if unrenewed > self._settings.heartbeat / SECOND * 1.5 and not is_stopped(self._ward.pid):
             self._renew(now)
 
     async def _look_at_stall(self, now: float, still: float) -> None:
         overdue = frozenset(
             each.fence
-            for each in self._ward.board.running()
+            for each in self._ward.status.running()
             if each.timeout_at + _TIMEOUT_MARGIN < now
         )
         if still > self._settings.stall_limit / SECOND:
@@ -117,7 +117,7 @@ class Watch:
 
     async def _name_stall(self, still: float) -> None:
         frame = await self._ward.stack()
-        jobs = ", ".join(each.job_id for each in self._ward.board.running())
+        jobs = ", ".join(each.job_id for each in self._ward.status.running())
         _logger.warning(
             "The loop of worker process %d has stood still for %.1f s, at %s. Jobs in it: %s. %s",
             self._ward.pid, still, frame or "an unknown place", jobs or "none",
@@ -143,15 +143,15 @@ class Watch:
             self._renewing = asyncio.create_task(self._renew_once())
 
     async def _renew_once(self) -> None:
-        board = self._ward.board
-        if not board.session:
+        status = self._ward.status
+        if not status.session:
             return
         try:
             engine = await self._engine()
-            running = board.running()
+            running = status.running()
             held = [each.fence for each in running]
-            await engine.renew(board.session, held, busy=len(running))
+            await engine.renew(status.session, held, busy=len(running))
             # A process that cannot renew cannot keep everything up either: another should.
-            await engine.free_lock(LEADER, board.session)
+            await engine.free_lock(LEADER, status.session)
         except EngineError as error:
             _logger.info("Cannot keep the lease of process %d now: %s", self._ward.pid, error)

@@ -1,7 +1,7 @@
 """What becomes of the jobs of a process that is gone.
 
 The process is dead before any of this, so it is certain that none of its handlers runs. What had
-begun and what had not is on its board, which outlives it:
+begun and what had not is in its shared status, which outlives it:
 
 - an attempt that ran counts as a crash if it was alone in the process; otherwise it is a suspect,
   handed back uncounted, and runs alone next time;
@@ -33,7 +33,7 @@ from trellis.core.job import Failure, Fence, JobRecord
 from trellis.engines.port import Engine
 from trellis.engines.values import SessionLost
 from trellis.errors import ConflictPersists
-from trellis.worker.shared_status import Board, Running
+from trellis.worker.shared_status import Running, SharedStatus
 
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 
@@ -74,14 +74,14 @@ def timed_out(overdue: frozenset[Fence]) -> Judge:
 class Aftermath:
     """The claims of one dead process; what was found about them is kept from try to try."""
 
-    def __init__(self, board: Board, judge: Judge) -> None:
-        self._board = board
+    def __init__(self, status: SharedStatus, judge: Judge) -> None:
+        self._status = status
         self._judge = judge
-        self._running = {each.fence: each for each in board.running()}
+        self._running = {each.fence: each for each in status.running()}
 
     async def settle(self, engine: Engine) -> Counter[str]:
         """Settle every claim the process held, end its session; count the states they are in."""
-        session = self._board.session
+        session = self._status.session
         # None of them runs any more, so keys and locks kept for one are free.
         answer = await engine.renew(session, (), tuple(self._running))
         if not session or isinstance(answer, SessionLost):
@@ -91,7 +91,7 @@ class Aftermath:
             for record in answer.unknown
             if record.head.fence is not None and not record.head.blocked
         ]
-        if self._board.is_unwinding:
+        if self._status.is_unwinding:
             self._find_ended(left)
         inside = frozenset(each.fence for each in self._running.values() if not each.isolated)
         asked = [(record, self._command(record, fence, inside)) for record, fence in left]
@@ -106,14 +106,14 @@ class Aftermath:
     def _find_ended(self, left: Sequence[tuple[JobRecord, Fence]]) -> None:
         """Count attempts whose handlers have ended among those that ran."""
         for record, fence in left:
-            if fence not in self._running and self._board.has_begun(fence):
+            if fence not in self._running and self._status.has_begun(fence):
                 self._running[fence] = Running(fence, 0.0, inf, None, record.definition.id)
 
     def _command(self, record: JobRecord, fence: Fence, inside: frozenset[Fence]) -> FencedCommand:
         running = self._running.get(fence)
         if running is not None:
             return self._judge(record, running, inside)
-        if not self._board.has_begun(fence):
+        if not self._status.has_begun(fence):
             return Release(fence, begun=False)
         if self._judge is stopped:
             return Release(fence)

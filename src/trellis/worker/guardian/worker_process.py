@@ -23,7 +23,7 @@ from trellis.worker.child_process import Ended, Life
 from trellis.worker.guardian.channel import Bye, Hello, Link
 from trellis.worker.guardian.stacks import ASK, Frame, blocking_frame
 from trellis.worker.guardian.stderr_relay import Relay
-from trellis.worker.shared_status import Board, board_size
+from trellis.worker.shared_status import SharedStatus, status_size
 
 _LAST_LINES: Final = 20
 _STACK_PATIENCE: Final = 1.0
@@ -51,9 +51,9 @@ class Ward:
         self._link: Link | None = None
         self._tasks: list[asyncio.Task[None]] = []
         with tempfile.TemporaryFile() as memory:
-            memory.truncate(board_size(slots))
-            self.board = Board(slots, memory.fileno())
-            self._board_file = os.dup(memory.fileno())
+            memory.truncate(status_size(slots))
+            self.status = SharedStatus(slots, memory.fileno())
+            self._status_file = os.dup(memory.fileno())
         self.started = 0.0
         #: Where the process keeps its jobs, said before it opens a session there; "" before.
         self.url = ""
@@ -80,7 +80,7 @@ class Ward:
         # Its way to the terminal when we are gone, and our end of its pipe, so that no write of a
         # handler fails before it has noticed.
         errors, (pipe, writing) = os.dup(sys.stderr.fileno()), os.pipe()
-        named = {"link": theirs.fileno(), "board": self._board_file,
+        named = {"link": theirs.fileno(), "status": self._status_file,
                  "stacks": self._stacks.fileno(), "errors": errors, "pipe": pipe}  # fmt: skip
         self._errors = os.fdopen(pipe, "rb", 0)
         try:
@@ -94,7 +94,7 @@ class Ward:
             self._errors.close()
             raise
         finally:
-            for file in (self._board_file, errors, writing):
+            for file in (self._status_file, errors, writing):
                 os.close(file)
         self._life = Life(self._process.pid, leads_group=False)
         self._end: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()

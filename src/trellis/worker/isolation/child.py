@@ -38,7 +38,7 @@ from trellis.declaration.imports import HandlerName, find_handler, find_lifespan
 from trellis.declaration.worker_location import Lifespan
 from trellis.errors import PayloadInvalid
 from trellis.worker import outcomes
-from trellis.worker.active_job import Surroundings
+from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.handler_call import bind, enter
 from trellis.worker.isolation import protocol
@@ -97,7 +97,7 @@ class Handling:
         self._states: dict[str, Any] = {}
         #: Answers what handlers ask; on the thread that hears the worker.
         self.locks = LineLocks(line)
-        self._surroundings = Surroundings(self._notes, self._states, self.locks)
+        self._environment = JobEnvironment(self._notes, self._states, self.locks)
         self._lifespans = Lifespans()
         self._process = os.getpid()
         self._attempt: Attempt | None = None
@@ -154,12 +154,12 @@ class Handling:
         try:
             payload = attempt.type.decode(definition.payload)
         except PayloadInvalid as error:
-            return outcomes.failed_for_good(attempt, error.code, str(error))
+            return outcomes.failed_permanently(attempt, error.code, str(error))
         context = copy_context()
         log = JobLog(attempt, self._notes)
         context.run(enter, log)
         context.run(current_token.set, attempt.fence.token)
-        call = bind(attempt, payload, self._surroundings, log)
+        call = bind(attempt, payload, self._environment, log)
         self._line.say("begun", token=attempt.fence.token)
         try:
             if attempt.type.is_async:
@@ -196,7 +196,7 @@ class Handling:
 
     def tell_stopping(self) -> None:
         """Pass on that the worker was told to stop."""
-        self._surroundings.stopping = True
+        self._environment.stopping = True
 
     def interrupt(self) -> None:
         """Have the handler end: a coroutine is cancelled, a function can only look."""
@@ -209,7 +209,7 @@ class Handling:
     def _pass_on(self) -> None:
         attempt = self._attempt
         if attempt is not None and self._is_asked:
-            attempt.asked = True
+            attempt.cancel_requested = True
         if attempt is not None and self._is_interrupted:
             attempt.stop_reason = Stop.LOST  # only the worker knows why, and settles by it
 

@@ -50,7 +50,7 @@ from trellis.core.trace_context import Context as TraceContext
 from trellis.engines.values import Heartbeat, Item, LockHolder, LogLine, NoteBody, Phase, Progress
 from trellis.errors import EngineClosed, EngineError, EngineUnavailable
 from trellis.worker.attempt import Attempt
-from trellis.worker.locks import LockDesk
+from trellis.worker.locks import LockService
 from trellis.worker.notes import NoteWriter
 
 _LENGTH: Final = struct.Struct("!I")
@@ -360,7 +360,7 @@ _Answer = Callable[[dict[str, Any]], None]
 
 
 class LineLocks:
-    """The desk of a handler process."""
+    """The lock service of a handler process."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -398,16 +398,16 @@ class LineLocks:
         return future
 
 
-def ask_for(message: Message, fence: Fence, desk: LockDesk | None, answer: _Answer) -> None:
-    """Ask the worker's desk what a handler process asks; `answer` is called in some thread."""
-    if desk is None:
+def ask_for(message: Message, fence: Fence, locks: LockService | None, answer: _Answer) -> None:
+    """Ask the worker's lock service what a handler process asks; any thread may call `answer`."""
+    if locks is None:
         refuse(message, answer)
         return
     match message:
         case {"what": "take", "name": str(name)}:
-            future: Future[Any] = desk.take(fence, name)
+            future: Future[Any] = locks.take(fence, name)
         case {"what": "free", "name": str(name)}:
-            future = desk.free(fence, name)
+            future = locks.free(fence, name)
         case _:
             raise BadMessage("an unknown question")
     future.add_done_callback(lambda done: answer(_written(message, done)))

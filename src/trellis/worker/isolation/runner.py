@@ -33,7 +33,7 @@ from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import Home
 from trellis.errors import ConfigurationError
 from trellis.worker import outcomes
-from trellis.worker.active_job import Surroundings
+from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.child_process import Death
 from trellis.worker.handler_call import enter
@@ -89,7 +89,7 @@ class Visit:
         process: HandlerProcess,
         attempt: Attempt,
         *,
-        surroundings: Surroundings,
+        environment: JobEnvironment,
         context: Context,
         on_begun: Callable[[], None],
     ) -> None:
@@ -105,7 +105,7 @@ class Visit:
         self.is_taken = False
         #: Whether the next attempt had better get another process.
         self.is_worn = False
-        self._surroundings = surroundings
+        self._environment = environment
         self._context = context
         self._on_begun = on_begun
 
@@ -113,16 +113,16 @@ class Visit:
         """Give the job to the process."""
         self.process.hear = self._hear
         self.process.ended.add_done_callback(self._died)
-        self.attempt.on_asked = self._ask
+        self.attempt.on_cancel_requested = self._ask
         fence = self.attempt.fence
         record = protocol.write_record(self.attempt.record)
         self.process.say("job", record=record, fence=fence, **order)
-        if self.attempt.asked:
+        if self.attempt.cancel_requested:
             self._ask()
 
     def end(self) -> None:
         """Hear no more."""
-        self.attempt.on_asked = None
+        self.attempt.on_cancel_requested = None
         self.process.hear = self.process.hear_nobody
         self.process.ended.remove_done_callback(self._died)
 
@@ -148,16 +148,16 @@ class Visit:
             case "begun":
                 self._on_begun()
             case "note":
-                self._surroundings.notes.add(self.attempt, protocol.read_note(message))
+                self._environment.notes.add(self.attempt, protocol.read_note(message))
             case "record":
                 protocol.emit(message, self._context)
             case "ask":
-                desk = self._surroundings.locks
-                ask_for(message, self.attempt.fence, desk, self.process.answer)
+                locks = self._environment.locks
+                ask_for(message, self.attempt.fence, locks, self.process.answer)
             case "ended":
                 self.command = protocol.read_verdict(message, self.attempt)
                 if self.command is None:
-                    self.attempt.found_over()
+                    self.attempt.mark_over()
                 self.is_worn = bool(message.get("worn"))
                 self.over.set_result(None)
             case _:
@@ -189,11 +189,11 @@ class Isolation:
         self,
         slots: int,
         *,
-        surroundings: Surroundings,
+        environment: JobEnvironment,
         homes: Mapping[str, Home],
         is_ending: Callable[[], bool],
     ) -> None:
-        self._surroundings = surroundings
+        self._environment = environment
         self._homes = homes
         self._is_ending = is_ending
         self._processes = HandlerProcesses(slots)
@@ -209,7 +209,7 @@ class Isolation:
 
     async def run(self, attempt: Attempt, on_begun: Callable[[], None]) -> FencedCommand | None:
         """Run an attempt to its end; None if it is no longer ours to settle."""
-        name = attempt.type.found_as
+        name = attempt.type.handler_name
         if name is None:
             raise ConfigurationError(f"No other process finds {attempt.type.job_type!r}.")
         order = self._order(attempt, name)
@@ -259,10 +259,10 @@ class Isolation:
     def _visit_to(
         self, process: HandlerProcess, attempt: Attempt, on_begun: Callable[[], None]
     ) -> Visit:
-        around = self._surroundings
+        around = self._environment
         context = self._context.copy()
         context.run(enter, JobLog(attempt, around.notes))
-        return Visit(process, attempt, surroundings=around, context=context, on_begun=on_begun)
+        return Visit(process, attempt, environment=around, context=context, on_begun=on_begun)
 
     async def _process(
         self, attempt: Attempt, name: HandlerName, *, fresh: bool
