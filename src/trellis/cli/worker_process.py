@@ -22,7 +22,7 @@ from trellis.cli.loading import load_services
 from trellis.cli.worker import WorkerProgram
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
-from trellis.worker import interpreter
+from trellis.worker.child_process import tune_interpreter
 from trellis.worker.guardian.channel import Link, Parting
 from trellis.worker.guardian.stacks import answer_with_stacks
 from trellis.worker.log import current_log, log_fields
@@ -45,7 +45,7 @@ def main(text: str) -> int:
         if program.url is not None:
             for service in services:
                 service.connection.point_at(program.url)
-        interpreter.set_up()
+        tune_interpreter()
         return asyncio.run(_work(services, program, files, status))
     except BaseException as error:  # noqa: BLE001 - every error becomes an exit code here
         status.set_unwinding()

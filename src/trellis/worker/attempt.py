@@ -1,13 +1,10 @@
-"""One attempt in this process: from the claim until its settlement is stored.
+"""The attempts of this worker process, each from its claim until its settlement is stored.
 
-An attempt is stopped at most once per reason, and only while its handler runs; whoever stops it
-says why, because the reason decides what is recorded.
-
-Every attempt this process holds, from claim to stored settlement: what a renewal must name.
-
-An attempt leaves only when its settlement is stored (or refused), so a claim that is still ours is
-never called unknown by our own renewals. Only the worker's loop changes the roster; the lease
-thread takes copies, which the interpreter makes in one step.
+An attempt is stopped at most once per reason, and only while its handler runs; the reason decides
+what is recorded. A renewal names every held attempt. An attempt is held until its settlement is
+stored or refused, so the worker's renewals never report one of its own claims as unknown. Only the
+worker's loop changes `HeldAttempts`; the lease thread takes copies, which the interpreter makes in
+one step.
 """
 
 from __future__ import annotations
@@ -27,9 +24,9 @@ class Stop(Enum):
 
     #: It took longer than its timeout.
     TIMEOUT = "timeout"
-    #: The engine says that the attempt is no longer ours.
+    #: The engine reported that the attempt no longer belongs to this worker.
     LOST = "lost"
-    #: The engine has answered its handler that the attempt is over; no renewal has reported it yet.
+    #: The engine refused a lock because the attempt is over; no renewal has reported it yet.
     OVER = "over"
     #: The worker stops and the grace is over.
     SHUTDOWN = "shutdown"
@@ -38,7 +35,7 @@ class Stop(Enum):
 
 
 class Attempt:
-    """A claimed job in this worker."""
+    """A job that this worker has claimed."""
 
     __slots__ = (
         "_cancel_requested",
@@ -64,17 +61,17 @@ class Attempt:
         self.record = record
         self.fence = fence
         self.type = kind
-        #: When it came and when its handler was called, by the monotonic clock.
+        #: When it was claimed and when its handler was called, by the monotonic clock.
         self.arrived = arrived
         self.began = 0.0
         self.timeout_at = inf
         #: When its handler was called, by the engine's clock; None before.
         self.started_at: Instant | None = None
         self.running = False
-        #: Its settlement was handed over, or there is none to make.
+        #: Its settlement was given to the settler, or none is needed.
         self.closed = False
         self._cancel_requested = record.head.asked_at is not None
-        #: Called when somebody wants it cancelled.
+        #: Called when a cancel is requested.
         self.on_cancel_requested: Callable[[], None] | None = None
         self.stop_reason: Stop | None = None
         self.task: asyncio.Task[None] | None = None
@@ -95,28 +92,28 @@ class Attempt:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a process died with the job in it, be it among others or alone."""
+        """Whether a process died while it ran this job, alone or with other jobs."""
         head = self.record.head
         return head.suspect or head.crashes > 0
 
     @property
     def is_isolated(self) -> bool:
-        """Whether its handler runs in a process of its own: by its type, or as a suspect."""
+        """Whether its handler runs in a handler process: because of its type, or as a suspect."""
         return self.type.in_process or (self.is_suspect and self.type.handler_name is not None)
 
     def begin(self, task: asyncio.Task[None] | None, began: float, started_at: Instant) -> None:
-        """Note that the handler is called now."""
+        """Record that the attempt has a slot and its handler is called now."""
         self.task = task
         self.running = True
         self.enter(began, started_at)
 
     def wait_for_handler(self) -> None:
-        """Note that the handler is not called yet after all: its place is still being made."""
+        """Record that the handler is not called yet: it waits for a process, or to run alone."""
         self.began = self.timeout_at = inf
         self.started_at = None
 
     def enter(self, began: float, started_at: Instant) -> None:
-        """Note that the handler is called now: from here on its time counts."""
+        """Record that the handler is called now: its timeout counts from here."""
         self.began = began
         self.started_at = started_at
         timeout = self.record.definition.policy.timeout
@@ -124,7 +121,7 @@ class Attempt:
             self.timeout_at = began + timeout / SECOND
 
     def stop(self, reason: Stop) -> None:
-        """Interrupt the handler; the slot that runs it settles by this reason."""
+        """Interrupt the handler; its slot settles the attempt according to the reason."""
         if not self.running or self.stop_reason is reason or self.task is None:
             return
         if self.stop_reason is Stop.LOST:
@@ -133,10 +130,10 @@ class Attempt:
         self.task.cancel()
 
     def mark_over(self) -> None:
-        """Note, from any thread, that the engine counts this attempt no more: it settles nothing.
+        """Record, from any thread, that the attempt is over in the engine: it settles nothing.
 
-        The handler is not interrupted: it is the one that asked. One that runs on all the same can
-        still be stopped for every other reason.
+        The handler is not interrupted, because its own request brought the answer. If it continues,
+        it can still be stopped for every other reason.
         """
         if self.stop_reason is None:
             self.stop_reason = Stop.OVER
@@ -148,18 +145,16 @@ class HeldAttempts:
     def __init__(self) -> None:
         #: Claimed and not settled.
         self.held: dict[Fence, Attempt] = {}
-        #: Handler called and not ended.
+        #: Their handlers were called and have not ended.
         self.running: dict[Fence, Attempt] = {}
-        #: Ended from outside, and their handlers have stopped since: what they held is free.
+        #: Ended by another process or by the engine, and their handlers have stopped since. The
+        #: next renewal reports them, which frees their keys and locks.
         self.stopped: list[Fence] = []
 
     def report_stopped(self, attempt: Attempt) -> None:
-        """Have the engine told that an ended attempt's handler does not run (any more).
-
-        It may have held a key, and any handler may have held locks.
-        """
+        """Report with the next renewal that the handler of an ended attempt does not run."""
         self.stopped.append(attempt.fence)
 
     def fences(self, session: SessionId) -> tuple[Fence, ...]:
-        """Return what is held under this session; safe from any thread."""
+        """Return the fences held under this session; safe from any thread."""
         return tuple(fence for fence in tuple(self.held) if fence.session == session)

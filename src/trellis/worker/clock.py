@@ -1,8 +1,6 @@
-"""The clock of this machine that nobody can set and that counts through suspend.
+"""The clocks of a worker: the uptime of its machine, and an estimate of the engine's time.
 
-The engine's time, as a worker knows it: an estimate that every answer of the engine narrows.
-
-The worker's own wall clock is never read, so a wrong one changes nothing.
+The worker never reads its own wall clock, so a wrong one changes nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +11,17 @@ from typing import Final
 
 from trellis.core.durations import Instant, Micros
 
+#: Counts through suspend, and cannot be set.
 SOURCE: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def uptime() -> Micros:
-    """Return microseconds since the machine started; engines judge leases by the same clock."""
+    """Return microseconds since the machine started; engines measure leases by the same clock."""
     return time.clock_gettime_ns(SOURCE) // 1000
 
 
 class EngineTime:
-    """A clock that is set by the engine's answers: on the worker's loop; read by any thread."""
+    """The engine's time, estimated from its answers; set on the worker's loop, read anywhere."""
 
     __slots__ = ("_ahead",)
 
@@ -30,14 +29,16 @@ class EngineTime:
         self._ahead = now - uptime()
 
     def learn(self, now: Instant, sent: Micros) -> None:
-        """Take in the time of an answer to a request that was sent at this `uptime`.
+        """Use the time in an answer to a request that was sent at this `uptime`.
 
-        The engine read its clock after the request was sent and before now. The loop may come to
-        the answer late, so what is known already stays unless these bounds exclude it.
+        The engine read its clock after the request was sent and before now. The loop may process
+        the answer late, so the estimate stays as it is unless these bounds exclude it.
         """
         at_least, at_most = now - uptime(), now - sent
         self._ahead = min(max(self._ahead, at_least), at_most)
 
     def now(self) -> Instant:
-        """Return the engine's time, as far as known here."""
-        return self._ahead + clock_gettime_ns(SOURCE) // 1000  # `uptime()`; asked once per job
+        """Return the estimated time of the engine."""
+        return (
+            self._ahead + clock_gettime_ns(SOURCE) // 1000
+        )  # `uptime()`, inlined: called for every job

@@ -1,47 +1,38 @@
-"""A job type as this worker process sees it: how to call its handler and how fast it has been.
+"""The job types of a worker process: which it runs, and how it calls and measures their handlers.
 
-What was lately seen decides whether its jobs may be claimed before a slot is free, so the measure
-follows the recent past and forgets the rest.
-
-Which of a program's job types a worker runs: all, or those of the types and queues it names.
+A `LocalType` measures how long its handlers took recently. The measure decides whether its jobs may
+be claimed before a slot is free, so it follows the recent past and forgets the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from difflib import get_close_matches
+from functools import wraps
 from typing import Any, Final
 
 from trellis.declaration.imports import HandlerName, importable
 from trellis.declaration.job_type import JobType
 from trellis.declaration.signature import Takes
 from trellis.errors import ConfigurationError
-from trellis.worker.handler_context import in_handler_contexts
 
-#: A type whose jobs lately took longer than this is never claimed ahead.
+#: A type whose jobs recently took longer than this (in seconds) is never claimed ahead.
 QUICK: Final = 0.1
-_WEIGHT: Final = 0.1
-_ENOUGH: Final = 5
+_NEWEST_WEIGHT: Final = 0.1
+_ENOUGH_SAMPLES: Final = 5
+
+#: Makes a context that is entered and left in the thread of a handler.
+HandlerContext = Callable[[], AbstractContextManager[object]]
+_handler_contexts: Final[list[HandlerContext]] = []
 
 
 class LocalType:
     """One job type that this process can run."""
 
-    __slots__ = (
-        "_samples",
-        "busy",
-        "decode",
-        "encode",
-        "function",
-        "handler_name",
-        "in_process",
-        "is_async",
-        "job_type",
-        "may_go_ahead",
-        "may_return_nothing",
-        "mean",
-        "takes",
-    )  # fmt: skip
+    __slots__ = ("_samples", "busy", "decode", "encode", "function", "handler_name", "in_process",
+                 "is_async", "job_type", "may_go_ahead", "may_return_nothing", "mean",
+                 "takes")  # fmt: skip
 
     def __init__(self, job_type: JobType) -> None:
         handler = job_type.handler
@@ -55,62 +46,96 @@ class LocalType:
         self.is_async = handler.is_async
         self.decode = job_type.payload.decode
         self.encode = job_type.result.encode
-        #: Whether None is a result of its type; most handlers return it, so it is asked once.
-        self.may_return_nothing = _fits_none(job_type)
+        #: Whether None is a valid result of the type. Most handlers return None, so this is
+        #: determined once.
+        self.may_return_nothing = _accepts_none(job_type)
         self.may_go_ahead = job_type.may_be_claimed_ahead
-        #: Whether its handler runs in a process of its own.
+        #: Whether its handler runs in a handler process.
         self.in_process = job_type.isolation == "process"
-        #: The name under which another process finds its handler; None if none can.
-        self.handler_name = _name_of(job_type)
+        #: The name under which a handler process imports the handler; None if it cannot.
+        self.handler_name = _importable_name(job_type)
         #: Attempts of this type that are claimed and whose handler has not ended.
         self.busy = 0
-        #: Seconds a handler lately took.
+        #: Mean duration of its recent handlers, in seconds.
         self.mean = 0.0
         self._samples = 0
 
     def took(self, seconds: float) -> None:
-        """Learn from one handler that has ended."""
-        if self._samples < _ENOUGH:
+        """Record the duration of a handler that has ended."""
+        if self._samples < _ENOUGH_SAMPLES:
             self._samples += 1
             self.mean += (seconds - self.mean) / self._samples
         else:
-            self.mean += (seconds - self.mean) * _WEIGHT
+            self.mean += (seconds - self.mean) * _NEWEST_WEIGHT
 
     def forget_pace(self) -> None:
-        """Forget how quick it was: its jobs were claimed ahead and waited in vain."""
+        """Forget the measured durations: jobs that were claimed ahead had to wait too long."""
         self._samples = 0
         self.mean = 0.0
 
     @property
     def is_quick(self) -> bool:
-        """Whether it has lately shown that its jobs end within a tenth of a second."""
-        return self.may_go_ahead and self._samples >= _ENOUGH and self.mean < QUICK
+        """Whether its recent jobs ended within a tenth of a second."""
+        return self.may_go_ahead and self._samples >= _ENOUGH_SAMPLES and self.mean < QUICK
 
     def room(self, slots: int) -> int:
-        """Return how many more attempts of this type may be claimed, its own limit considered."""
+        """Return how many more attempts of this type its own limit allows."""
         limit = self.job_type.concurrency
         return slots if limit is None else max(0, min(limit, slots) - self.busy)
 
 
-def _fits_none(job_type: JobType) -> bool:
+def _accepts_none(job_type: JobType) -> bool:
     try:
         job_type.result.encode(None, "result")
-    except Exception:  # noqa: BLE001 - a validator of the program's own may raise anything
+    except Exception:  # noqa: BLE001 - a validator of the program may raise any exception
         return False
     return True
 
 
-def _name_of(job_type: JobType) -> HandlerName | None:
+def _importable_name(job_type: JobType) -> HandlerName | None:
     try:
         return importable(job_type)
     except ConfigurationError:
         return None
 
 
+# -- contexts around plain handlers ------------------------------------------------------------
+
+
+def add_handler_context(context: HandlerContext) -> None:
+    """Make workers that start from now on call plain handlers inside this context.
+
+    It is for things that belong to a thread and outlive a call, such as the database connections of
+    a framework. Coroutine handlers are called without it, because their thread is shared. Adding
+    the same context twice has no effect.
+    """
+    if context not in _handler_contexts:
+        _handler_contexts.append(context)
+
+
+def in_handler_contexts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the handler wrapped in all contexts, the first outermost; itself without any."""
+    if not _handler_contexts:
+        return function
+    contexts = tuple(_handler_contexts)
+
+    @wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the handler's
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context())
+            return function(*args, **kwargs)
+
+    return inside
+
+
+# -- which types a worker runs -----------------------------------------------------------------
+
+
 def choose(
     job_types: Sequence[JobType], types: Sequence[str], queues: Sequence[str]
 ) -> list[JobType]:
-    """Return the types to work on; refuse a name that nothing here has."""
+    """Return the job types to run; refuse names that no job type or queue has."""
     for wanted in types:
         if not any(_is_named(each, wanted) for each in job_types):
             raise _unknown("type", wanted, {each.name for each in job_types})
@@ -132,7 +157,7 @@ def choose(
 
 
 def _is_named(job_type: JobType, wanted: str) -> bool:
-    """Tell whether this is the type meant: `send`, or `billing/send` among several services."""
+    """Return whether this name, `send` or `billing/send`, means this type."""
     return wanted in {job_type.name, f"{job_type.service}/{job_type.name}"}
 
 

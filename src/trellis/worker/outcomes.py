@@ -1,4 +1,4 @@
-"""From what a handler did to the command that settles its attempt."""
+"""Turns what a handler did into the command that settles its attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trellis.worker.attempt import Attempt, Stop
 from trellis.worker.log import storable
 
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
-_FRAMES: Final = 20
+_STACK_FRAMES: Final = 20
 
 
 def returned(attempt: Attempt, result: object) -> FencedCommand:
@@ -33,11 +33,11 @@ def returned(attempt: Attempt, result: object) -> FencedCommand:
 
 
 def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
-    """Settle an attempt whose handler raised; None if it is no longer ours to settle."""
+    """Settle an attempt whose handler raised; None if this worker must not settle it."""
     fence, started_at = attempt.fence, attempt.started_at
     match error:
         case Cancelled() | Stopped() if attempt.stop_reason is not None:
-            # The handler answers the stop, so the reason of the stop decides.
+            # The handler reacts to the stop, so the reason for the stop decides.
             return stopped(attempt, attempt.stop_reason, ended=True)
         case Stopped():
             return commands.Snooze(fence, 0, started_at)
@@ -59,22 +59,22 @@ def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
 
 
 def not_loaded(fence: Fence, error: BaseException) -> FencedCommand:
-    """Settle an attempt whose handler could not even be called in its process."""
+    """Settle an attempt whose handler could not be set up in its handler process."""
     message = (
-        "The handler could not be set up in a process of its own, where it must be found as in the "
-        f"worker: {_words(error)}"
+        "The handler could not be set up in its handler process, which must be able to import the "
+        f"same modules as the worker: {_words(error)}"
     )
     failure = Failure("not_loaded", storable(message, 2048), _stack(error))
     return commands.Fail(fence, failure, roll=_random.random())
 
 
 def not_started(attempt: Attempt, delay: Micros) -> FencedCommand:
-    """Settle an attempt for which no process could be started; the job is not to blame."""
+    """Settle an attempt for which no process could be started; the job did not cause this."""
     return commands.Snooze(attempt.fence, delay)
 
 
 def not_stored(attempt: Attempt, delay: Micros, *, ended: bool) -> FencedCommand:
-    """Hand back an attempt whose outcome could not be stored; the job is not to blame.
+    """Hand back an attempt whose outcome could not be stored; the job did not cause this.
 
     `ended` is False while the handler may still run.
     """
@@ -85,20 +85,20 @@ def not_stored(attempt: Attempt, delay: Micros, *, ended: bool) -> FencedCommand
 
 
 def crashed(attempt: Attempt, evidence: str) -> FencedCommand:
-    """Settle an attempt whose process died under it and held nothing else."""
+    """Settle an attempt whose process died while it ran no other attempt."""
     return commands.Crash(attempt.fence, storable(evidence, 4096), roll=_random.random())
 
 
 def failed_permanently(
     attempt: Attempt, code: str, message: str, detail: str | None = None
 ) -> FencedCommand:
-    """Settle an attempt that no further attempt can mend."""
+    """Settle an attempt that failed so that a retry cannot help."""
     failure = Failure(storable(code, 64), storable(message, 2048), detail)
     return commands.Fail(attempt.fence, failure, retryable=False, started_at=attempt.started_at)
 
 
 def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | None:
-    """Settle an attempt that was stopped from outside; None if it is no longer ours to settle.
+    """Settle an attempt that was stopped; None if this worker must not settle it.
 
     `ended` is False while the handler may still run (in a thread, which cannot be interrupted).
     """
@@ -110,7 +110,7 @@ def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | N
             begun = started_at is not None
             return commands.Release(fence, begun, started_at, stopped=ended)
         case Stop.UNREACHABLE:
-            message = "The engine was out of reach for a whole lease, and the job holds a key."
+            message = "The engine was unreachable for a whole lease, and the job holds a key."
             return commands.LoseLease(fence, message, roll, stopped=ended)
         case Stop.TIMEOUT:
             timeout = in_words(attempt.record.definition.policy.timeout or 0)
@@ -123,11 +123,11 @@ def _words(error: BaseException) -> str:
 
 
 def _stack(error: BaseException) -> str:
-    """Return the stack below our own frames."""
+    """Return the stack without the frames of the worker."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(
         "trellis.worker."
     ):
         trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
+    lines = traceback.format_exception(type(error), error, trace, limit=-_STACK_FRAMES)
     return storable("".join(lines))

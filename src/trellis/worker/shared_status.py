@@ -1,12 +1,12 @@
-"""What a worker process is doing, written where its guardian can read it whatever happens to it.
+"""What a worker process is doing, in memory that it shares with its guardian.
 
-A small piece of shared memory: nobody has to ask the process, so it can be read while its loop is
-blocked, while C code holds the interpreter lock, and after its death. The process writes, the
-guardian reads; a reader may see a record half written only while the process lives, so nothing
-that ends an attempt is decided from one look at a living process.
+The guardian reads this memory without the help of the process: while its loop is blocked, while C
+code holds the interpreter lock, and after its death. The process writes, the guardian reads. A
+reader may see a record half written only while the process lives, so no attempt is ended because of
+one look at a living process.
 
-Besides the attempts that run now it keeps the tokens of those that began lately: an attempt that
-has begun must never be handed back as if it had not, even when its handler has ended since.
+Besides the attempts that run now, the memory holds the tokens of those that began recently: an
+attempt that has begun must never be handed back as if it had not, even after its handler has ended.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from typing import Final, NamedTuple
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId, SessionId
 
-# In this machine's own form: written and read here only, and packed much faster.
+# In this machine's byte order: written and read on one machine, and packed much faster.
 _HEADER: Final = struct.Struct("@qddq")  # session, loop moved, lease renewed, unwinding
-#: session, token, began, timeout at, started at, job, isolated
+#: session, token, began, timeout at, started at, job, isolated; no session: an empty record
 _RECORD: Final = struct.Struct("@qqddq26s?")
 _TIMES: Final = struct.Struct("@ddq")
 _TIMES_AT: Final = 16
 _ISOLATED_AT: Final = _RECORD.size - 1
 _TOKEN: Final = struct.Struct("@q")
-_TIME_VALUE: Final = struct.Struct("@d")
+_TIME: Final = struct.Struct("@d")
+#: How many tokens of attempts that began recently are kept.
 _RECENT_TOKENS: Final = 8192
 _MOVED_AT: Final = 8
 _RENEWED_AT: Final = 16
@@ -45,17 +46,17 @@ class Running(NamedTuple):
     timeout_at: float
     started_at: Instant | None
     job_id: JobId
-    #: Its handler is not in this process: whatever happens to this one is not its doing.
+    #: Its handler runs in a handler process, so it cannot have caused the death of this one.
     isolated: bool = False
 
 
 def status_size(slots: int) -> int:
-    """Return how many bytes a board for so many slots needs."""
+    """Return the size in bytes of the status of a process with this many slots."""
     return _HEADER.size + slots * _RECORD.size + _RECENT_TOKENS * _TOKEN.size
 
 
 class SharedStatus:
-    """The shared memory of one worker process; without a file it is seen by the process alone."""
+    """The shared memory of one worker process; without a file, only the process itself sees it."""
 
     def __init__(self, slots: int, file: int = -1) -> None:
         self._memory = mmap.mmap(file, status_size(slots))
@@ -66,56 +67,56 @@ class SharedStatus:
     # -- written by the worker -----------------------------------------------------------------
 
     def set_session(self, session: SessionId) -> None:
-        """Note the session under which is claimed from now on."""
+        """Write the session under which the process claims from now on."""
         _TOKEN.pack_into(self._memory, 0, session)
 
     def set_loop_moved(self, now: float) -> None:
-        """Note that the loop moves."""
-        _TIME_VALUE.pack_into(self._memory, _MOVED_AT, now)
+        """Write when the loop last made a step."""
+        _TIME.pack_into(self._memory, _MOVED_AT, now)
 
     def set_lease_renewed(self, now: float) -> None:
-        """Note that the lease was renewed."""
-        _TIME_VALUE.pack_into(self._memory, _RENEWED_AT, now)
+        """Write when the lease was last renewed."""
+        _TIME.pack_into(self._memory, _RENEWED_AT, now)
 
     def set_unwinding(self) -> None:
-        """Note that the loop ends although the worker was not stopped."""
+        """Write that the loop ends although the worker was not stopped."""
         _TOKEN.pack_into(self._memory, _UNWINDING_AT, 1)
 
     def begin(
         self, slot: int, fence: Fence, job_id: JobId, *,
         began: float, timeout_at: float, started_at: Instant,
     ) -> None:  # fmt: skip
-        """Note that a handler is about to be called in this slot."""
+        """Write that the handler of an attempt is about to be called in this slot."""
         memory, (session, token) = self._memory, fence
         _write_record(
             memory, self._records[slot],
             session, token, began, timeout_at, started_at, job_id.encode(), False,
         )  # fmt: skip
-        place = self._next
-        _write_token(memory, place, token)
-        place += _TOKEN.size
-        self._next = self._recent_at if place == len(memory) else place
+        position = self._next
+        _write_token(memory, position, token)
+        position += _TOKEN.size
+        self._next = self._recent_at if position == len(memory) else position
 
     def isolate(self, slot: int) -> None:
-        """Note that the handler of this slot is yet to be called, and not in this process."""
+        """Write that the handler of this slot is not called yet, and not in this process."""
         start = self._records[slot]
         self._memory[start + _ISOLATED_AT] = True
-        _TIME_VALUE.pack_into(self._memory, start + _TIMES_AT + _TIME_VALUE.size, inf)
+        _TIME.pack_into(self._memory, start + _TIMES_AT + _TIME.size, inf)
 
     def enter(
         self, slot: int, *, began: float, timeout_at: float, started_at: Instant, isolated: bool
     ) -> None:
-        """Note that the handler of such a slot is called now; in this process, if not isolated."""
+        """Write that the handler of an isolated slot is called now; here, if not `isolated`."""
         start = self._records[slot]
         _TIMES.pack_into(self._memory, start + _TIMES_AT, began, timeout_at, started_at)
         self._memory[start + _ISOLATED_AT] = isolated
 
     def end(self, slot: int) -> None:
-        """Note that the handler of this slot has ended."""
-        _write_token(self._memory, self._records[slot], 0)  # a record without a session is none
+        """Write that the handler of this slot has ended."""
+        _write_token(self._memory, self._records[slot], 0)
 
     def detach(self) -> None:
-        """Write to private memory from now on: this process is a copy of the one that is read."""
+        """Write to private memory from now on: this process is a forked copy."""
         self._memory = mmap.mmap(-1, len(self._memory))
 
     # -- read by the guardian ------------------------------------------------------------------
@@ -127,13 +128,13 @@ class SharedStatus:
 
     @property
     def loop_moved(self) -> float:
-        """When the loop last moved, by the monotonic clock; 0 before it did."""
-        return float(_TIME_VALUE.unpack_from(self._memory, _MOVED_AT)[0])
+        """When the loop last made a step, by the monotonic clock; 0 before the first."""
+        return float(_TIME.unpack_from(self._memory, _MOVED_AT)[0])
 
     @property
     def lease_renewed(self) -> float:
-        """When the process last renewed its lease, by the monotonic clock; 0 before it did."""
-        return float(_TIME_VALUE.unpack_from(self._memory, _RENEWED_AT)[0])
+        """When the lease was last renewed, by the monotonic clock; 0 before the first time."""
+        return float(_TIME.unpack_from(self._memory, _RENEWED_AT)[0])
 
     @property
     def is_unwinding(self) -> bool:
@@ -153,8 +154,8 @@ class SharedStatus:
         return found
 
     def has_begun(self, fence: Fence) -> bool:
-        """Tell whether the handler of this attempt was ever called; if in doubt, it was."""
-        token = _TOKEN.pack(fence.token)  # never 0, which is what a place not yet written holds
+        """Return whether the handler of this attempt was ever called; True if in doubt."""
+        token = _TOKEN.pack(fence.token)  # never 0, the value of an empty entry
         kept = self._memory[self._recent_at :]
         at = kept.find(token)
         while at >= 0 and at % _TOKEN.size:
@@ -162,5 +163,5 @@ class SharedStatus:
         return at >= 0
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._memory.close()

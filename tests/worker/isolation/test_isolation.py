@@ -163,9 +163,7 @@ async def test_isolation_works_with_jobs_in_memory_but_none_can_be_created_there
 
 async def test_a_lifespan_that_fails_there_fails_the_attempt_and_says_so() -> None:
     async with ruin, ruin.worker():
-        with pytest.raises(
-            JobDead, match=r"could not be set up in a process of its own.*no databa"
-        ):
+        with pytest.raises(JobDead, match=r"could not be set up in its handler process.*no databa"):
             await (await isolated.never_called.create()).wait("30s")
 
 

@@ -11,7 +11,7 @@ from django.utils.module_loading import autodiscover_modules  # type: ignore[imp
 
 from trellis.config import tell
 from trellis.integrations.django.configuration import jobs_url, service_name
-from trellis.worker.handler_context import add_handler_context
+from trellis.worker.local_type import add_handler_context
 
 
 class TrellisConfig(AppConfig):  # type: ignore[misc] # Django has no types

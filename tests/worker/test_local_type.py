@@ -1,4 +1,4 @@
-"""Blocks that a program puts around plain handlers."""
+"""Contexts that a program puts around plain handlers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from trellis import JobDead, Retry, Service
-from trellis.worker import handler_context
+from trellis.worker import local_type
 
 seen: list[tuple[str, int]] = []
 
@@ -37,15 +37,15 @@ def inner() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler_context, "_blocks", [])
-    handler_context.add_handler_context(outer)
-    handler_context.add_handler_context(inner)
-    handler_context.add_handler_context(outer)  # it is there already
+def contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_type, "_handler_contexts", [])
+    local_type.add_handler_context(outer)
+    local_type.add_handler_context(inner)
+    local_type.add_handler_context(outer)  # it is there already
     seen.clear()
 
 
-async def test_a_plain_handler_runs_inside_all_blocks_in_one_thread() -> None:
+async def test_a_plain_handler_runs_inside_all_contexts_in_one_thread() -> None:
     app = Service("shop", "memory://")
 
     @app.job
@@ -61,7 +61,7 @@ async def test_a_plain_handler_runs_inside_all_blocks_in_one_thread() -> None:
     assert seen[0][1] != threading.get_ident()
 
 
-async def test_blocks_are_left_when_the_handler_raises() -> None:
+async def test_contexts_are_left_when_the_handler_raises() -> None:
     app = Service("shop", "memory://")
 
     @app.job(retry=Retry.never())
@@ -86,6 +86,6 @@ async def test_coroutines_are_left_alone() -> None:
     assert seen == []
 
 
-def test_without_blocks_a_handler_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler_context, "_blocks", [])
-    assert handler_context.in_handler_contexts(note) is note
+def test_without_contexts_a_handler_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_type, "_handler_contexts", [])
+    assert local_type.in_handler_contexts(note) is note

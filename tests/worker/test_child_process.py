@@ -7,10 +7,10 @@ import sys
 
 _PROGRAM = """
 import gc, sys
-from trellis.worker import interpreter
+from trellis.worker.child_process import tune_interpreter
 {choice}
 before = gc.get_threshold(), sys.getswitchinterval()
-interpreter.set_up()
+tune_interpreter()
 after = gc.get_threshold(), sys.getswitchinterval()
 print(before[0] != after[0], before[1] != after[1], gc.isenabled(), gc.get_freeze_count() > 0)
 """
