@@ -112,7 +112,7 @@ def believe_any_attempt() -> None:
 
 
 def stop_too_late() -> None:
-    guardian._FAREWELL = supervisor._LAST_MOMENT = 9.0  # type: ignore[misc]
+    guardian._FAREWELL = supervisor._INTERRUPT_LIMIT = 9.0  # type: ignore[misc]
 
 
 def journal_something_else() -> None:

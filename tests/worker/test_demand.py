@@ -44,46 +44,46 @@ def show_quick(plan: Planner, name: str, seconds: float = 0.0001) -> None:
 
 
 async def test_an_unknown_pace_claims_only_into_free_slots() -> None:
-    claim = planner((quick, {})).next_claim()
-    assert claim is not None
-    assert (claim[0][0].limit, claim[1]) == (10, 10)
+    claim = planner((quick, {})).plan_claim()
+    assert claim.demands
+    assert (claim.demands[0].limit, claim.limit) == (10, 10)
 
 
 async def test_a_quick_type_is_claimed_ahead() -> None:
     plan = planner((quick, {}))
     show_quick(plan, "quick")
-    claim = plan.next_claim()
-    assert claim is not None
-    assert claim[1] == BATCH
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert claim.limit == BATCH
 
 
 async def test_no_more_is_claimed_ahead_than_a_tenth_of_a_seconds_work() -> None:
     plan = planner((quick, {}))
     show_quick(plan, "quick", 0.02)
-    claim = plan.next_claim()
-    assert claim is not None
-    assert claim[1] == 10 + 50
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert claim.limit == 10 + 50
 
 
 async def test_a_slow_type_is_not_claimed_ahead() -> None:
     plan = planner((quick, {}))
     show_quick(plan, "quick", 0.2)
-    claim = plan.next_claim()
-    assert claim is not None
-    assert claim[1] == 10
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert claim.limit == 10
 
 
 async def test_a_type_that_was_claimed_ahead_in_vain_must_prove_itself_anew() -> None:
     plan = planner((quick, {}))
     show_quick(plan, "quick")
     plan.types["shop", "quick"].forget_pace()
-    claim = plan.next_claim()
-    assert claim is not None
-    assert claim[1] == 10
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert claim.limit == 10
     show_quick(plan, "quick")
-    claim = plan.next_claim()
-    assert claim is not None
-    assert claim[1] == BATCH
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert claim.limit == BATCH
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ async def test_a_type_that_was_claimed_ahead_in_vain_must_prove_itself_anew() ->
 async def test_types_that_would_lose_by_it_are_never_claimed_ahead(options: dict[str, Any]) -> None:
     plan = planner((quick, options))
     show_quick(plan, "quick")
-    claim = plan.next_claim()
-    assert claim is not None
-    assert claim[1] == 10
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert claim.limit == 10
 
 
 def occupy(plan: Planner, slots: int) -> None:
@@ -113,47 +113,49 @@ async def test_beside_a_quick_type_others_are_claimed_only_into_free_slots() -> 
     plan = planner((quick, {}), (other, {}), slots=4)
     show_quick(plan, "quick")
     occupy(plan, 1)
-    claim = plan.next_claim()
-    assert claim is not None
-    limits = {demand.types: demand.limit for demand in claim[0]}
+    claim = plan.plan_claim()
+    assert claim.demands
+    limits = {demand.types: demand.limit for demand in claim.demands}
     assert limits == {("other",): 3, ("quick",): BATCH}
     occupy(plan, 4)
-    claim = plan.next_claim()
-    assert claim is not None
-    assert [demand.types for demand in claim[0]] == [("quick",)]
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert [demand.types for demand in claim.demands] == [("quick",)]
 
 
 async def test_going_ahead_pauses_so_that_others_get_their_chance_at_a_slot() -> None:
     plan = planner((quick, {}), (other, {}), slots=4)
     show_quick(plan, "quick")
-    assert plan.next_claim() is not None
+    assert plan.plan_claim().demands
     occupy(plan, 4)
-    plan._last_chance -= 1
-    assert plan.next_claim() is None
+    plan._slot_was_free -= 1
+    assert not plan.plan_claim().demands
 
 
 async def test_with_fewer_free_slots_than_queues_nothing_is_claimed_ahead() -> None:
     plan = planner((quick, {}), (other, {}), (third, {}), slots=4)
     show_quick(plan, "quick")
     occupy(plan, 3)
-    claim = plan.next_claim()
-    assert claim is not None
-    assert (len(claim[0]), claim[1]) == (3, 1)
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert (len(claim.demands), claim.limit) == (3, 1)
 
 
 async def test_a_type_at_its_limit_is_not_asked_for() -> None:
     plan = planner((quick, {"concurrency": 2}), (other, {}))
     plan.types["shop", "quick"].busy = 2
-    claim = plan.next_claim()
-    assert claim is not None
-    assert [demand.types for demand in claim[0]] == [("other",)]
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert [demand.types for demand in claim.demands] == [("other",)]
 
 
 async def test_types_that_share_a_queue_share_a_demand() -> None:
     plan = planner((quick, {"queue": "mail"}), (other, {"queue": "mail"}))
-    claim = plan.next_claim()
-    assert claim is not None
-    assert [(demand.queue, demand.types) for demand in claim[0]] == [("mail", ("quick", "other"))]
+    claim = plan.plan_claim()
+    assert claim.demands
+    assert [(demand.queue, demand.types) for demand in claim.demands] == [
+        ("mail", ("quick", "other"))
+    ]
 
 
 async def test_a_worker_without_handlers_says_so() -> None:

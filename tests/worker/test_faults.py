@@ -159,7 +159,7 @@ async def test_an_outage_longer_than_the_lease_stops_no_handler_and_starts_none_
 ) -> None:
     async with scene.working() as (worker, refs):
         with fault(scene):
-            await eventually(lambda: worker._health.lease_may_have_expired)
+            await eventually(worker._health.lease_may_have_expired)
             scene.go_on.set()
             await eventually(lambda: len(scene.ended) == len(refs))
         refs.append(await scene.work.create())

@@ -149,7 +149,7 @@ async def test_an_outage_of_the_engine_stops_nobody_and_loses_nothing() -> None:
     async with worker(engine, service) as supervisor:
         await asyncio.wait_for(begun.wait(), 10)
         engine.down = True
-        await eventually(lambda: supervisor._health.lease_may_have_expired)
+        await eventually(supervisor._health.lease_may_have_expired)
         go_on.set()
         await eventually(lambda: engine.refused_writes >= 5)
         engine.down = False
@@ -233,11 +233,11 @@ async def test_a_late_word_about_an_old_session_is_not_taken_for_the_new_one() -
         old = supervisor._session.id
         await engine.close_session(old)
         answer = await engine.renew(old, ())
-        supervisor._renewals.hear(old, uptime(), answer)
+        supervisor._renewals.apply(old, uptime(), answer)
         await eventually(lambda: supervisor._session.id != old)
         job_id = await create(engine, service.find("work"))
         await asyncio.wait_for(begun.wait(), 10)
-        supervisor._renewals.hear(old, uptime(), answer)
+        supervisor._renewals.apply(old, uptime(), answer)
         go_on.set()
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
         assert len(await engine.sessions()) == 2
@@ -295,11 +295,11 @@ async def test_a_keyed_job_is_not_begun_while_the_lease_may_be_over() -> None:
     service = service_of(work, retry=SOON, per_key=PerKey.in_turn("one"))
     engine = FaultyEngine()
     async with worker(engine, service) as supervisor:
-        supervisor._executor.lease_may_have_expired = lambda: True
+        supervisor._executor._lease_may_have_expired = lambda: True
         job_id = await create(engine, service.find("work"))
         await eventually(lambda: _was(engine, job_id, EventKind.RETRY))
         assert begun == 0
-        supervisor._executor.lease_may_have_expired = lambda: False
+        supervisor._executor._lease_may_have_expired = lambda: False
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert (await record(engine, job_id)).head.attempt == 1
 

@@ -301,7 +301,7 @@ async def test_a_name_or_a_wait_that_cannot_be_is_refused(service: Service) -> N
     async def bad(job: ActiveJob[None]) -> None:
         with pytest.raises(ConfigurationError, match="name of a lock"):
             job.lock("")
-        with pytest.raises(ConfigurationError, match="belong to Trellis itself"):
+        with pytest.raises(ConfigurationError, match="are reserved for Trellis"):
             job.lock("trellis/leader")
         with pytest.raises(ConfigurationError, match="is not a span of time"):
             job.lock("x", wait="long")

@@ -162,5 +162,5 @@ async def test_a_worker_that_always_looks_ahead_is_found_out(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalType, "is_quick", property(lambda _: True))
-    monkeypatch.setattr(Planner, "_ahead", lambda *_: BATCH)
+    monkeypatch.setattr(Planner, "_jobs_ahead", lambda *_: BATCH)
     assert await _a_small_backlog(theatre)

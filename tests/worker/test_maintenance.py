@@ -96,7 +96,7 @@ def test_a_process_that_slept_is_neither_steady_nor_in_reach(scene: Scene) -> No
     scene.beat_for(LEASE)
     scene.clock.advance("1h")
     assert not scene.health.is_stable
-    assert scene.health.lease_may_have_expired
+    assert scene.health.lease_may_have_expired()
 
 
 async def test_silence_counts_when_the_next_look_finds_it_too(scene: Scene) -> None:

@@ -247,7 +247,7 @@ async def test_a_cancel_that_comes_after_its_handler_does_not_end_the_slot(
     slots: list[asyncio.Task[Any]] = []
     async with service.worker(concurrency=1) as worker:
         await (await leave_behind.create()).wait("10s")
-        await eventually(lambda: len(worker._executor._resting) == 1)
+        await eventually(lambda: len(worker._executor._idle_slots) == 1)
         slots[0].cancel()
         ref = await leave_behind.create()
         await ref.wait("10s")

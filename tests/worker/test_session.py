@@ -73,9 +73,9 @@ def test_a_worker_whose_loop_stands_still_for_ten_leases_loses_its_session_until
 
         supervisor = runner.run(start())
         keeper = supervisor._keeper
-        wait_until(lambda: keeper.is_home_stalled)
+        wait_until(lambda: keeper.is_worker_stalled)
         seen = engine.renewals
-        wait_until(lambda: supervisor._health.lease_may_have_expired)
+        wait_until(supervisor._health.lease_may_have_expired)
         assert engine.renewals == seen
 
         async def move_again() -> None:

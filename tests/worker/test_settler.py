@@ -61,7 +61,7 @@ async def test_an_unexpected_exception_while_storing_is_tried_again(
 async def test_an_outcome_that_cannot_be_stored_is_handed_back_and_the_others_are_stored(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(settler, "_PATIENCE", (0.001,))
+    monkeypatch.setattr(settler, "_RETRY_PAUSES", (0.001,))
 
     async def echo(number: int) -> int:
         return number
@@ -85,8 +85,8 @@ async def test_an_outcome_that_cannot_be_stored_is_handed_back_and_the_others_ar
 async def test_a_hand_back_that_cannot_be_stored_either_is_tried_until_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settler, "_PATIENCE", (0.001,))
-    monkeypatch.setattr(settler, "_LATER", SECOND // 100)
+    monkeypatch.setattr(settler, "_RETRY_PAUSES", (0.001,))
+    monkeypatch.setattr(settler, "_HAND_BACK_DELAY", SECOND // 100)
 
     async def echo(number: int) -> int:
         return number
@@ -104,7 +104,7 @@ async def test_a_hand_back_that_cannot_be_stored_either_is_tried_until_it_is(
 async def test_a_key_stays_taken_when_a_handler_that_runs_on_is_handed_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settler, "_PATIENCE", (0.001,))
+    monkeypatch.setattr(settler, "_RETRY_PAUSES", (0.001,))
     go_on = threading.Event()
     begun: list[str] = []
 

@@ -121,8 +121,8 @@ def _bypass_relay(files: dict[str, int]) -> None:
 async def _until_over(stop_asked: asyncio.Event, supervisor: Supervisor) -> Parting:
     """Wait until the process is asked to stop, has run its number of jobs, or is drained."""
     stop = asyncio.create_task(stop_asked.wait())
-    spent = asyncio.create_task(supervisor.until_spent())
-    drain = asyncio.create_task(supervisor.drain_asked.wait())
+    spent = asyncio.create_task(supervisor.until_max_jobs())
+    drain = asyncio.create_task(supervisor.drain_requested.wait())
     finish: asyncio.Task[None] | None = None
     try:
         await asyncio.wait((stop, spent, drain), return_when=asyncio.FIRST_COMPLETED)

@@ -1,13 +1,6 @@
-"""Items of a job: the many small things inside one job that can succeed or fail each on its own.
+"""The job as its handler sees it.
 
-Iteration over many items: each step reports progress and ends a handler that must stop.
-
-An `async for` over a plain iterable gives the loop its turn now and then, so that a long one cannot
-starve the other jobs of the process.
-
-What a handler sees of its job.
-
-Everything a handler says (`progress`, `phase`, `items`, `log`, `heartbeat`) is a plain call that
+Everything a handler reports (`progress`, `phase`, `items`, `log`, `heartbeat`) is a plain call that
 queues a fenced note: it never waits, works from threads, and is refused once the attempt is over.
 """
 
@@ -30,58 +23,60 @@ from trellis.errors import CapabilityMissing, ConfigurationError
 from trellis.worker.attempt import Attempt
 from trellis.worker.locks import RESERVED, JobLock, LockService
 from trellis.worker.log import JobLog, storable
-from trellis.worker.notes import NoteWriter
+from trellis.worker.notes import Notes
 
 
 class JobItems:
-    """`job.items.complete("page-7")`: plain calls, from any thread.
+    """The small parts of a job that succeed or fail one by one: `job.items.complete("page-7")`.
 
-    A job whose handler returns although items failed ends as `completed_with_errors`.
+    The methods are plain calls, from any thread. A job whose handler returns although items failed
+    ends as `completed_with_errors`.
     """
 
     __slots__ = ("_attempt", "_notes", "phase")
 
-    def __init__(self, attempt: Attempt, notes: NoteWriter) -> None:
+    def __init__(self, attempt: Attempt, notes: Notes) -> None:
         self._attempt = attempt
         self._notes = notes
         #: The phase these items belong to.
         self.phase = ""
 
     def start(self, name: str) -> None:
-        """Say that work on this item begins."""
+        """Report that work on this item begins."""
         self._move(name, "in_progress", None)
 
     def complete(self, name: str, detail: str | None = None) -> None:
-        """Say that this item is done."""
+        """Report that this item is done."""
         self._move(name, "completed", detail)
 
     def skip(self, name: str, detail: str | None = None) -> None:
-        """Say that this item needs nothing."""
+        """Report that this item needs no work."""
         self._move(name, "skipped", detail)
 
     def fail(self, name: str, detail: str | None = None) -> None:
-        """Say that this item could not be done."""
+        """Report that this item failed."""
         self._move(name, "failed", detail)
 
     def _move(self, name: str, status: ItemStatus, detail: str | None) -> None:
         errors = self._attempt.item_errors
         if errors is None:
             errors = self._attempt.item_errors = set()
-        place = f"{self.phase}/{name}"
+        item = f"{self.phase}/{name}"
         if status == "failed":
-            errors.add(place)
+            errors.add(item)
         else:
-            errors.discard(place)
+            errors.discard(item)
         text = None if detail is None else storable(detail)
         self._notes.add(self._attempt, Item(storable(name, 512), status, text))
 
 
 T = TypeVar("T")
+#: An `async for` over a plain iterable lets the loop run other tasks after this many seconds.
 _TURN: Final = 0.01
 
 
 class Tracked(Protocol):
-    """What a track needs of its job."""
+    """The methods of a job that `Track` uses."""
 
     def raise_if_cancelled(self) -> None:
         """Raise if the job was cancelled or the attempt must stop."""
@@ -98,7 +93,11 @@ class Tracked(Protocol):
 
 
 class Track(Generic[T]):
-    """Items on their way through a handler."""
+    """Iterates over items; each step reports progress and raises if the handler must stop.
+
+    An `async for` over a plain iterable regularly lets the loop run other tasks, so that a long one
+    cannot starve the other jobs of the process.
+    """
 
     def __init__(
         self, job: Tracked, items: Iterable[T] | AsyncIterable[T], step: str | None
@@ -145,28 +144,28 @@ P_co = TypeVar("P_co", covariant=True)
 
 
 class JobEnvironment:
-    """What the attempts of one process share, and all that they can reach beyond themselves.
+    """What the attempts of one process share.
 
-    An `ActiveJob` knows no engine and no loop: whatever it says goes to `notes`, its locks come
-    from `locks`. So it is the same in a worker and in a handler process, which brings its own two
-    ways to the worker.
+    An `ActiveJob` knows no engine and no loop: what it reports goes to `notes`, its locks come from
+    `locks`. So it is the same class in a worker and in a handler process, which passes both on to
+    the worker.
     """
 
     __slots__ = ("locks", "notes", "state", "stopping")
 
     def __init__(
         self,
-        notes: NoteWriter,
+        notes: Notes,
         state: Any = None,  # noqa: ANN401 - the program's
         locks: LockService | None = None,
     ) -> None:
-        #: Takes what attempts say about themselves, from any thread.
+        #: Accepts the notes of attempts, from any thread.
         self.notes = notes
-        #: Takes and frees locks for attempts, from any thread; None where there are none.
+        #: Takes and frees locks for attempts, from any thread; None where locks are not available.
         self.locks = locks
-        #: Per service, what its lifespan set up.
+        #: The state that the lifespan of each service has set up.
         self.state = state
-        #: The worker was told to stop.
+        #: Whether the worker stops.
         self.stopping = False
 
 
@@ -197,7 +196,7 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
 
     @property
     def payload(self) -> P_co:
-        """What was asked for, validated."""
+        """The validated payload."""
         return self._payload
 
     @property
@@ -207,7 +206,7 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
 
     @property
     def attempt_id(self) -> str:
-        """The fence of this attempt: what a receiver of effects can tell attempts apart by."""
+        """The fence of this attempt; a receiver of its effects can tell attempts apart by it."""
         return self._attempt.fence.attempt_id
 
     @property
@@ -249,18 +248,18 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
 
     @property
     def expect(self) -> str | None:
-        """The hash that the creator expects the handler's world to have."""
+        """The hash that the creator expects the handler's environment to have."""
         return self._attempt.record.definition.expect
 
     @property
     def state(self) -> Any:  # noqa: ANN401 - what the program's lifespan yields
-        """What the service's lifespan set up for this worker process."""
+        """The state that the service's lifespan has set up for this worker process."""
         states = self._environment.state
         return states.get(self._attempt.record.definition.service) if states else None
 
     @property
     def cancelled(self) -> bool:
-        """Whether a cancel of this job was asked or forced: its work is not wanted any more."""
+        """Whether a cancel of this job was requested or forced."""
         return self._attempt.cancel_requested
 
     @property
@@ -293,28 +292,30 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         step: str | None = None,
         message: str | None = None,
     ) -> None:
-        """Say how far the work is."""
+        """Report how far the work is."""
         text = None if message is None else storable(message, 1024)
-        self._say(Progress(current, total, None if step is None else storable(step, 256), text))
+        self._add_note(
+            Progress(current, total, None if step is None else storable(step, 256), text)
+        )
 
     def phase(self, name: str) -> None:
-        """Say that another part of the work begins; it starts with no items."""
+        """Report that another part of the work begins; it starts with no items."""
         self.items.phase = name
-        self._say(Phase(storable(name, 256)))
+        self._add_note(Phase(storable(name, 256)))
 
     def heartbeat(self) -> None:
-        """Say that the work goes on, for types with an activity timeout."""
-        self._say(Heartbeat())
+        """Report that the work continues, for types with an activity timeout."""
+        self._add_note(Heartbeat())
 
     def track(self, items: Iterable[T] | AsyncIterable[T], *, step: str | None = None) -> Track[T]:
-        """Go through items with `for` or `async for`, reporting progress.
+        """Iterate over items with `for` or `async for`, and report progress.
 
         Between two items it does what `raise_if_cancelled` does.
         """
         return Track(self, items, step)
 
     def lock(self, name: str, wait: Span | None = None) -> JobLock:
-        """Hold a named lock, of which there is one for all workers, with `with` or `async with`.
+        """Return a named lock, shared by all workers, to hold with `with` or `async with`.
 
         If another job has it, this waits: without limit, or for `wait` and then raises `LockBusy`.
         While it waits, a cancel raises `Cancelled`; `Stopped` is raised if the attempt is stopped
@@ -323,21 +324,21 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         """
         locks = self._environment.locks
         if locks is None:
-            raise CapabilityMissing("There are no locks where this handler runs.")
+            raise CapabilityMissing("Locks are not available where this handler runs.")
         if check_lock_name(name).startswith(RESERVED):
             raise ConfigurationError(
-                f"Locks whose names begin with {RESERVED!r} belong to Trellis itself. Call "
-                f"{name!r} something else."
+                f"Locks whose names begin with {RESERVED!r} are reserved for Trellis. Choose "
+                f"another name than {name!r}."
             )
-        patience = None if wait is None else checks.span("wait", wait) / SECOND
+        limit = None if wait is None else checks.span("wait", wait) / SECOND
         return JobLock(
             name,
-            patience,
+            limit,
             owner=self,
             attempt=self._attempt,
             locks=locks,
             held=self._locks,
         )
 
-    def _say(self, body: Progress | Phase | Heartbeat) -> None:
+    def _add_note(self, body: Progress | Phase | Heartbeat) -> None:
         self._environment.notes.add(self._attempt, body)

@@ -1,9 +1,9 @@
-"""How much of what to claim next.
+"""How many jobs of which types to claim next.
 
-Jobs are claimed into free slots. Only types that have lately shown that they end within a tenth of
-a second are claimed ahead, at most two batches and at most a tenth of a second's work, so no job
-waits here while another worker is free. Where other types are served too, going ahead stops every
-tenth of a second until a slot is free, so that those get their chance.
+Jobs are claimed into free slots. Only types whose recent jobs ended within a tenth of a second are
+claimed ahead, at most two batches and at most a tenth of a second's work, so that no job waits here
+while another worker is free. Where other types are served too, claiming ahead pauses every tenth of
+a second until a slot is free, so that the other types get a slot.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from trellis.core.job import JobRecord
 from trellis.declaration.job_type import JobType
@@ -20,90 +20,101 @@ from trellis.worker.executor import Executor
 from trellis.worker.local_type import QUICK, LocalType
 
 BATCH: Final = 500
-_MOST_AHEAD: Final = 2 * BATCH
-_LEAST_MEAN: Final = 1e-6
+_LIMIT_AHEAD: Final = 2 * BATCH
+_SHORTEST_MEAN: Final = 1e-6
+
+#: Demands, and the most jobs that one claim may return for all of them together.
+_Demands: TypeAlias = tuple[list[Demand], int]
+
+
+class ClaimPlan(NamedTuple):
+    """What to claim now, and how the executor queues what is claimed."""
+
+    #: Empty if there is no room.
+    demands: list[Demand]
+    limit: int
+    #: More work is wanted as soon as this many attempts wait for a slot.
+    refill_at: int
+    #: Whether some types are not claimed ahead; their attempts go before the others.
+    others_first: bool
 
 
 class Planner:
-    """Knows the types of this worker and how much of each there is room for."""
+    """Knows the types of this worker, and how many more attempts of each it can take."""
 
     def __init__(
-        self, job_types: Iterable[JobType], executor: Executor, most: int | None = None
+        self, job_types: Iterable[JobType], executor: Executor, max_jobs: int | None = None
     ) -> None:
         self.types = {(each.service, each.name): LocalType(each) for each in job_types}
         self._executor = executor
         self._slots = executor.slots
-        #: How many jobs this process may run in all; None: any number.
-        self._most = most
-        self._last_chance = 0.0
+        self._max_jobs = max_jobs
+        #: When a slot was last free, by the monotonic clock.
+        self._slot_was_free = 0.0
         self._groups: dict[tuple[str, str], list[LocalType]] = {}
         for kind in self.types.values():
-            place = (kind.job_type.service, kind.job_type.queue)
-            self._groups.setdefault(place, []).append(kind)
+            queue = (kind.job_type.service, kind.job_type.queue)
+            self._groups.setdefault(queue, []).append(kind)
 
     @property
-    def is_spent(self) -> bool:
-        """Whether this process has run, or is running, all the jobs it may."""
-        return self._most is not None and self._executor.begun >= self._most
+    def has_reached_max_jobs(self) -> bool:
+        """Whether as many jobs as this process may run have run or are running."""
+        return self._max_jobs is not None and self._executor.begun >= self._max_jobs
 
-    def next_claim(self) -> tuple[list[Demand], int] | None:
-        """Return the demands and the limit of the next claim; None if there is no room."""
-        plan = self._next_claim()
-        if plan is None or self._most is None:
-            return plan
-        left = self._most - self._executor.begun - len(self._executor.line)
-        return (plan[0], min(plan[1], left)) if left > 0 else None
-
-    def _next_claim(self) -> tuple[list[Demand], int] | None:
-        free = self._slots - self._executor.load
+    def plan_claim(self) -> ClaimPlan:
+        """Plan the next claim."""
         quick = [kind for kind in self.types.values() if kind.is_quick]
-        ahead = self._ahead(quick)
-        self._executor.low_water = ahead // 2
+        ahead = self._jobs_ahead(quick)
         is_mixed = len(quick) < len(self.types)
-        self._executor.others_first = is_mixed
-        now = time.monotonic()
-        if free > 0:
-            self._last_chance = now
-            if is_mixed:
-                return self._into_slots(quick, free, ahead)
-        elif is_mixed and now - self._last_chance > QUICK:
-            return None
-        missing = free + ahead
-        if free <= 0 and missing < min(BATCH, ahead // 2):
-            return None
-        return self._plan(quick, max(min(missing, BATCH), free))
+        demands, limit = self._next_demands(quick, ahead, is_mixed=is_mixed)
+        if self._max_jobs is not None:
+            limit = min(limit, self._max_jobs - self._executor.begun - len(self._executor.waiting))
+        return ClaimPlan(demands if limit > 0 else [], limit, ahead // 2, is_mixed)
 
-    def is_full(self, demands: Sequence[Demand], limit: int, jobs: Sequence[JobRecord]) -> bool:
-        """Tell whether a claim brought so much that there may be more."""
-        if len(jobs) >= limit:
+    @staticmethod
+    def is_full(plan: ClaimPlan, jobs: Sequence[JobRecord]) -> bool:
+        """Return whether a claim brought as much as it could, so that there may be more."""
+        if len(jobs) >= plan.limit:
             return True
         got = Counter((record.definition.service, record.definition.type) for record in jobs)
         return any(
             sum(got[demand.service, name] for name in demand.types) >= demand.limit
-            for demand in demands
+            for demand in plan.demands
         )
 
-    def _into_slots(
-        self, quick: list[LocalType], free: int, ahead: int
-    ) -> tuple[list[Demand], int] | None:
-        """Claim for all types: the others share the free slots, the quick ones go ahead."""
-        others = [kind for kind in self.types.values() if not kind.is_quick]
-        shares = len({(kind.job_type.service, kind.job_type.queue) for kind in others})
-        if not ahead or free < shares:
-            return self._plan(self.types.values(), free)
-        limit = min(free + ahead, BATCH)
-        for_others = self._plan(others, free // shares)
-        for_quick = self._plan(quick, limit)
-        demands = [*(for_others or ((), 0))[0], *(for_quick or ((), 0))[0]]
-        return (demands, limit) if demands else None
-
-    def _ahead(self, quick: list[LocalType]) -> int:
+    def _jobs_ahead(self, quick: list[LocalType]) -> int:
+        """Return how many jobs of the quick types may be claimed before a slot is free."""
         if not quick:
             return 0
-        slowest = max(_LEAST_MEAN, *(kind.mean for kind in quick))
-        return min(_MOST_AHEAD, int(self._slots * QUICK / slowest))
+        slowest = max(_SHORTEST_MEAN, *(kind.mean for kind in quick))
+        return min(_LIMIT_AHEAD, int(self._slots * QUICK / slowest))
 
-    def _plan(self, kinds: Iterable[LocalType], limit: int) -> tuple[list[Demand], int] | None:
+    def _next_demands(self, quick: list[LocalType], ahead: int, *, is_mixed: bool) -> _Demands:
+        free = self._slots - self._executor.load
+        now = time.monotonic()
+        if free > 0:
+            self._slot_was_free = now
+            if is_mixed:
+                return self._demands_for_slots(quick, free, ahead)
+        elif is_mixed and now - self._slot_was_free > QUICK:
+            return [], 0
+        missing = free + ahead
+        if free <= 0 and missing < min(BATCH, ahead // 2):
+            return [], 0
+        limit = max(min(missing, BATCH), free)
+        return self._demands(quick, limit), limit
+
+    def _demands_for_slots(self, quick: list[LocalType], free: int, ahead: int) -> _Demands:
+        """Return demands for all types: the quick ones go ahead, the others share free slots."""
+        others = [kind for kind in self.types.values() if not kind.is_quick]
+        queues = len({(kind.job_type.service, kind.job_type.queue) for kind in others})
+        if not ahead or free < queues:
+            return self._demands(self.types.values(), free), free
+        limit = min(free + ahead, BATCH)
+        return [*self._demands(others, free // queues), *self._demands(quick, limit)], limit
+
+    def _demands(self, kinds: Iterable[LocalType], limit: int) -> list[Demand]:
+        """Return demands for these types, each for at most `limit` jobs."""
         wanted = {id(kind) for kind in kinds}
         demands: list[Demand] = []
         for (service, queue), members in self._groups.items():
@@ -118,4 +129,4 @@ class Planner:
                     demands.append(Demand(service, queue, names, min(room, limit)))
             if together:
                 demands.append(Demand(service, queue, tuple(together), limit))
-        return (demands, limit) if demands and limit > 0 else None
+        return demands

@@ -1,8 +1,8 @@
-"""Slots: coroutines that take claimed jobs from one line and run them, one at a time each.
+"""Slots: coroutines that take claimed attempts from one queue and run them, one at a time each.
 
-No job gets a task or a timer of its own. A handler runs inside its slot's task; to stop it, the
-slot is cancelled, and the reason kept in the attempt says how to settle. Nothing a handler raises
-can end its slot, and neither can a handler that cancels the task it runs in.
+No attempt has a task or a timer to itself. A handler runs inside the task of its slot. To stop a
+handler, the slot is cancelled; the stop reason in the attempt decides how it is settled. Nothing a
+handler raises can end its slot, and neither can a handler that cancels the task it runs in.
 """
 
 from __future__ import annotations
@@ -29,17 +29,15 @@ from trellis.worker.isolation.runner import Isolation, Solitude
 from trellis.worker.log import JobLog
 from trellis.worker.shared_status import SharedStatus
 
-#: Handlers that never wait give the loop its turn after this long.
+#: Slots whose handlers never wait let the loop run other tasks after this long, in seconds.
 _TURN: Final = 0.005
-#: A handler that will not be stopped is left behind after this long.
-_FAREWELL: Final = 0.25
 
 Settle = Callable[[Attempt, FencedCommand], None]
 Work: TypeAlias = Coroutine[Any, Any, FencedCommand]
 
 
 class Executor:
-    """Runs attempts in a fixed number of slots."""
+    """Runs attempts in a fixed number of slots; a `Loop` of many tasks."""
 
     def __init__(
         self,
@@ -51,130 +49,153 @@ class Executor:
         settle: Settle,
         status: SharedStatus | None = None,
         homes: Mapping[str, Home] | None = None,
+        guarded: bool = False,
+        lease_may_have_expired: Callable[[], bool] = lambda: False,
+        request_work: Callable[[], None] = lambda: None,
     ) -> None:
         self.slots = slots
-        #: How many handlers were called so far.
+        #: How many handlers were called up to now.
         self.begun = 0
-        #: Whether a guardian ends what cannot be stopped here.
-        self.guarded = False
-        #: Whether the lease that protects keys may be over.
-        self.lease_may_have_expired: Callable[[], bool] = lambda: False
-        #: Called when a slot is free or the line is getting short.
-        self.on_hungry: Callable[[], None] = lambda: None
-        #: The line must be at least this long, or more is asked for.
-        self.low_water = 0
-        #: Whether types are served that are never claimed ahead; theirs go first.
-        self.others_first = False
-        self.line: deque[Attempt] = deque()
+        #: Claimed attempts that wait for a slot.
+        self.waiting: deque[Attempt] = deque()
         self._attempts = attempts
         self._environment = environment
         self._time = engine_time
         self._settle = settle
         self._status = status or SharedStatus(slots)
+        # Whether a guardian ends handlers that cannot be stopped here.
+        self._guarded = guarded
+        # Whether another worker may have taken over the keys that are held here.
+        self._lease_may_have_expired = lease_may_have_expired
+        # Called when a slot is free or few attempts wait.
+        self._request_work = request_work
+        self._refill_at = 0
+        self._others_first = False
         self._threads = HandlerThreads(slots)
         self._isolation = Isolation(
             slots, environment=environment, homes=homes or {}, is_ending=lambda: self._is_ending
         )
-        self._solitude = Solitude(attempts.running, self._wake)
+        self._exclusive = Solitude(attempts.running, self._wake)
         self._context = copy_context()
-        self._resting: deque[asyncio.Future[None]] = deque()
+        self._idle_slots: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
-        self._bystander: asyncio.Task[None] | None = None
-        #: When a handler last ended, and when the loop must have its turn.
+        self._sentinel: asyncio.Task[None] | None = None
+        # When a handler last ended, and until when the slots may run without a pause.
         self._now = 0.0
         self._turn_ends = 0.0
         self._closing = False
-        #: Whether this is a forked copy of the process that opened the slots.
+        # Whether this is a forked copy of the process that opened the slots.
         self._is_copy = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # -- from outside --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Open the slots."""
         copies.watch(self)
-        self._bystander = asyncio.create_task(self._stand_by(), name="trellis-bystander")
+        self._sentinel = asyncio.create_task(self._watch_for_end(), name="trellis-sentinel")
         for number in range(self.slots):
             self._tasks.append(
                 asyncio.create_task(self._slot(number), name=f"trellis-slot-{number}")
             )
 
+    async def stop(self, limit: float | None = None) -> None:
+        """Close the slots and end handler processes.
+
+        Handlers that do not end within `limit` seconds, and threads that still run, are abandoned.
+        """
+        self._closing = True
+        copies.forget(self)
+        tasks = [*self._tasks, *([self._sentinel] if self._sentinel else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=limit)
+        self._threads.close()
+        await self._isolation.close()
+
     @property
     def load(self) -> int:
-        """How many attempts run or stand in line; nothing fits beside one that must be alone."""
-        if self._solitude.is_wanted:
-            return self.slots + len(self.line)
-        return len(self._attempts.running) + len(self.line)
+        """How many attempts run or wait; as many as fit if one of them must run alone."""
+        if self._exclusive.is_wanted:
+            return self.slots + len(self.waiting)
+        return len(self._attempts.running) + len(self.waiting)
+
+    def look_ahead(self, refill_at: int, *, others_first: bool) -> None:
+        """Request work when this many attempts wait; run first what is not claimed ahead."""
+        self._refill_at = refill_at
+        self._others_first = others_first
 
     def add(self, attempts: Sequence[Attempt]) -> None:
-        """Put attempts into the line and wake as many slots as they can use."""
-        line = self.line
+        """Queue attempts and wake as many slots as they can use."""
+        waiting = self.waiting
         for attempt in attempts:
             attempt.type.busy += 1
-        if self.others_first:
+        if self._others_first:
             # What was claimed for a free slot must not wait behind what was claimed ahead.
-            line.extendleft([each for each in reversed(attempts) if not each.type.is_quick])
+            waiting.extendleft([each for each in reversed(attempts) if not each.type.is_quick])
             attempts = [each for each in attempts if each.type.is_quick]
-        line.extend(attempts)
-        self._quiet.clear()
+        waiting.extend(attempts)
+        self._idle.clear()
         self._wake()
 
-    def tell_stopping(self) -> None:
-        """Pass on to handlers in other processes that the worker was told to stop."""
+    async def until_idle(self) -> None:
+        """Wait until no handler runs and no attempt waits."""
+        await self._idle.wait()
+
+    def notify_stopping(self) -> None:
+        """Inform handlers, also those in handler processes, that the worker stops."""
+        self._environment.stopping = True
         self._isolation.tell_stopping()
 
-    def hand_back(self, keep: int = 0) -> None:
-        """Release the attempts in line that have not begun, except the first `keep`."""
-        while len(self.line) > keep:
-            self._give_back(self.line.pop())
-        self._note_quiet()
+    def release_waiting(self) -> None:
+        """Hand back the attempts that wait: their handlers were not called."""
+        while self.waiting:
+            self._release(self.waiting.pop())
+        self._note_idle()
 
-    def _give_back(self, attempt: Attempt) -> None:
-        attempt.type.busy -= 1
-        if not attempt.closed:
-            attempt.closed = True
-            self._settle(attempt, Release(attempt.fence, begun=False))
+    def interrupt_running(self) -> None:
+        """Interrupt all handlers because the worker stops."""
+        for attempt in list(self._attempts.running.values()):
+            attempt.stop(Stop.SHUTDOWN)
 
-    def drop(self, attempt: Attempt) -> None:
-        """Forget an attempt that is no longer ours before it began."""
-        if attempt in self.line:
-            self.line.remove(attempt)
-            attempt.type.busy -= 1
-            attempt.closed = True
+    def release_running(self) -> None:
+        """Hand back attempts that still run although they were stopped; refuse late results.
 
-    def disown(self) -> None:
-        """Release what still runs although it was stopped; late results will be refused."""
+        In a guarded process they are left to the guardian, which first ends the process.
+        """
+        if self._guarded:
+            return
         for attempt in self._attempts.running.values():
             if not attempt.closed:
                 attempt.closed = True
                 command = Release(attempt.fence, started_at=attempt.started_at, stopped=False)
                 self._settle(attempt, command)
 
-    async def until_quiet(self) -> None:
-        """Wait until no handler runs and nothing stands in line."""
-        await self._quiet.wait()
-
-    async def close(self) -> None:
-        """Close the slots and end handler processes; threads that still run are left behind."""
-        self._closing = True
-        copies.forget(self)
-        tasks = [*self._tasks, *([self._bystander] if self._bystander else [])]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_FAREWELL)
-        self._threads.close()
-        await self._isolation.close()
+    def forget(self, attempt: Attempt) -> None:
+        """Drop a waiting attempt that no longer belongs to this worker."""
+        if attempt in self.waiting:
+            self.waiting.remove(attempt)
+            attempt.type.busy -= 1
+            attempt.closed = True
 
     def become_copy(self) -> None:
-        """Let neither a slot nor a handler go on in a forked copy of the process."""
+        """Let neither a slot nor a handler continue in a forked copy of the process."""
         self._is_copy = True
         self._settle = lambda *_: copies.end()
-        self.line.clear()
+        self.waiting.clear()
         if threading.get_ident() == self._thread:
             copies.trap(self._loop)
         self._status.detach()
+
+    def _release(self, attempt: Attempt) -> None:
+        attempt.type.busy -= 1
+        if not attempt.closed:
+            attempt.closed = True
+            self._settle(attempt, Release(attempt.fence, begun=False))
 
     # -- inside a slot -------------------------------------------------------------------------
 
@@ -182,12 +203,13 @@ class Executor:
     def _is_ending(self) -> bool:
         """Whether the slots must end: they are closed, or every task of the loop is cancelled.
 
-        Only code that cancels every task cancels the bystander: the end of the loop, or a handler.
+        The sentinel does nothing and is known to no other code, so it is cancelled only by code
+        that cancels every task: the end of the loop, or a handler.
         """
-        return self._closing or (self._bystander is not None and self._bystander.cancelling() > 0)
+        return self._closing or (self._sentinel is not None and self._sentinel.cancelling() > 0)
 
-    async def _stand_by(self) -> None:
-        """Wait for the end of the slots; note it if the worker was not stopped."""
+    async def _watch_for_end(self) -> None:
+        """Wait until the loop ends; report it to the guardian if the worker was not stopped."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -199,7 +221,7 @@ class Executor:
         while not self._is_ending:
             try:
                 await self._serve(task, number)
-                await asyncio.sleep(0)  # raises what was not raised yet, lest the next job gets it
+                await asyncio.sleep(0)  # raises a pending cancellation before the next job gets it
             except asyncio.CancelledError:
                 if self._is_ending:
                     raise
@@ -207,45 +229,45 @@ class Executor:
                 task.uncancel()
 
     async def _serve(self, task: asyncio.Task[None] | None, number: int) -> None:
-        """Run one attempt after another until the task is cancelled, whoever does it and why."""
-        line = self.line
+        """Run one attempt after another until the task is cancelled, for any reason."""
+        waiting = self.waiting
         while task is None or not task.cancelling():
-            if not line or self._solitude.is_wanted:
-                await self._rest()
+            if not waiting or self._exclusive.is_wanted:
+                await self._wait_for_work()
                 continue
-            attempt = line.popleft()
-            if len(line) == self.low_water:
-                self.on_hungry()
-            if attempt.record.definition.key is not None and self.lease_may_have_expired():
-                # As after a long stop: somebody else may have the key by now.
-                self._give_back(attempt)
+            attempt = waiting.popleft()
+            if len(waiting) == self._refill_at:
+                self._request_work()
+            if attempt.record.definition.key is not None and self._lease_may_have_expired():
+                # As after a long suspend: another worker may hold the key by now.
+                self._release(attempt)
                 continue
             await self._execute(attempt, task, number)
             if self._now > self._turn_ends:
                 await asyncio.sleep(0)
                 self._turn_ends = time.monotonic() + _TURN
 
-    async def _rest(self) -> None:
-        self._note_quiet()
-        self.on_hungry()
+    async def _wait_for_work(self) -> None:
+        self._note_idle()
+        self._request_work()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._resting.append(woken)
+        self._idle_slots.append(woken)
         try:
             await woken
         except asyncio.CancelledError:
-            with suppress(ValueError):  # it was just about to be woken
-                self._resting.remove(woken)
+            with suppress(ValueError):  # it was about to be woken
+                self._idle_slots.remove(woken)
             raise
 
     def _wake(self) -> None:
-        for _ in range(min(len(self.line), len(self._resting))):
-            resting = self._resting.popleft()
-            if not resting.done():
-                resting.set_result(None)
+        for _ in range(min(len(self.waiting), len(self._idle_slots))):
+            woken = self._idle_slots.popleft()
+            if not woken.done():
+                woken.set_result(None)
 
-    def _note_quiet(self) -> None:
-        if not self.line and not self._attempts.running:
-            self._quiet.set()
+    def _note_idle(self) -> None:
+        if not self.waiting and not self._attempts.running:
+            self._idle.set()
 
     async def _execute(
         self, attempt: Attempt, task: asyncio.Task[None] | None, number: int
@@ -261,22 +283,20 @@ class Executor:
         )  # fmt: skip
         self.begun += 1
         command: FencedCommand | None = None
-        cut_off = False
+        is_cut_off = False
         try:
             if attempt.type.in_process or attempt.is_suspect:
-                command = await self._call_apart(attempt, number)
+                command = await self._call_isolated(attempt, number)
             else:
                 called = self._call(attempt)
                 command = called if isinstance(called, FENCED) else await called
         except BaseException as error:
             if self._is_ending and isinstance(error, asyncio.CancelledError | GeneratorExit):
-                cut_off = (
-                    True  # it stays in the shared status, where the guardian finds and judges it
-                )
+                is_cut_off = True  # the guardian settles it, from the shared status
                 raise
             command = self._raised(attempt, error)  # even SystemExit ends only this attempt
         finally:
-            if not cut_off:
+            if not is_cut_off:
                 self._status.end(number)
             self._leave(attempt, began)
         if command is not None and not attempt.closed:
@@ -294,7 +314,7 @@ class Executor:
             return
         self._attempts.report_stopped(attempt)
         if attempt.stop_reason is Stop.LOST or attempt.stop_reason is Stop.OVER:
-            # If the engine still has it under this session, a renewal finds it and hands it back.
+            # If the engine still has it under this session, a renewal reports it as unknown here.
             self._attempts.held.pop(attempt.fence, None)
 
     def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
@@ -305,7 +325,7 @@ class Executor:
         return outcomes.raised(attempt, error)
 
     def _call(self, attempt: Attempt) -> FencedCommand | Work:
-        """Call the handler; one that never waits has ended when this returns, without a task."""
+        """Call the handler. If it never waits, it has ended when this returns its command."""
         kind = attempt.type
         definition = attempt.record.definition
         try:
@@ -325,20 +345,20 @@ class Executor:
             return outcomes.returned(attempt, end.value)
         return _returned(attempt, go_on(work, context, waits_for))
 
-    async def _call_apart(self, attempt: Attempt, number: int) -> FencedCommand | None:
-        """Run a handler in a process of its own, or a suspect alone in this one."""
+    async def _call_isolated(self, attempt: Attempt, number: int) -> FencedCommand | None:
+        """Run a handler in a handler process, or a suspect alone in this process."""
         attempt.wait_for_handler()
         self._status.isolate(number)
         if attempt.is_isolated:
-            on_begun = partial(self._begin_apart, attempt, number, isolated=True)
+            on_begun = partial(self._enter, attempt, number, isolated=True)
             return await self._isolation.run(attempt, on_begun)
-        async with self._solitude.of(attempt):
-            self._begin_apart(attempt, number, isolated=False)
+        async with self._exclusive.of(attempt):
+            self._enter(attempt, number, isolated=False)
             called = self._call(attempt)
             return called if isinstance(called, FENCED) else await called
 
-    def _begin_apart(self, attempt: Attempt, number: int, *, isolated: bool) -> None:
-        """Note that a handler is called only now, though its attempt has had a slot before."""
+    def _enter(self, attempt: Attempt, number: int, *, isolated: bool) -> None:
+        """Record that the handler is called now, some time after its attempt got the slot."""
         began, started_at = time.monotonic(), self._time.now()
         attempt.enter(began, started_at)
         self._status.enter(
@@ -347,7 +367,7 @@ class Executor:
         )  # fmt: skip
 
     async def _in_thread(self, attempt: Attempt, call: Callable[[], Any], context: Context) -> Any:  # noqa: ANN401 - the handler's result
-        """Run a plain function. It cannot be interrupted, only disowned; its slot stays taken."""
+        """Run a plain function. It cannot be interrupted; its slot stays taken until it ends."""
         future = self._threads.call(call, context)
         while not future.done():
             try:
@@ -356,9 +376,9 @@ class Executor:
                 if self._is_ending:
                     raise
                 if attempt.stop_reason is None:
-                    continue  # a leftover of another handler; this one runs on
-                if self.guarded and attempt.stop_reason is Stop.SHUTDOWN:
-                    continue  # the guardian hands it back once it has really stopped
+                    continue  # meant for an earlier handler of this slot
+                if self._guarded and attempt.stop_reason is Stop.SHUTDOWN:
+                    continue  # the guardian hands it back once the handler has really stopped
                 command = outcomes.stopped(attempt, attempt.stop_reason, ended=future.done())
                 if command is not None and not attempt.closed:
                     attempt.closed = True

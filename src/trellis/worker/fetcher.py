@@ -1,8 +1,8 @@
-"""Asking the engine for work: as much as there is room for, when there may be some.
+"""Claiming jobs from the engine: as many as there is room for, whenever there may be some.
 
-A hint or a full answer says that there may be more; without either the engine is asked once per
-poll interval. One round trip serves all types. A claim under way is never abandoned: its answer
-would be jobs that nobody runs.
+A hint from the engine or a claim that returned its limit means that there may be more jobs. Without
+either, the engine is polled once per poll interval. One round trip serves all types. A claim under
+way is never abandoned: no worker would run the jobs that it returns.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from trellis.core.durations import SECOND, Micros
 from trellis.core.job import JobRecord
 from trellis.engines.port import Engine
-from trellis.engines.values import Demand
 from trellis.errors import EngineUnavailable
 from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.clock import EngineTime, uptime
-from trellis.worker.demand import Planner
+from trellis.worker.demand import ClaimPlan, Planner
 from trellis.worker.executor import Executor
+from trellis.worker.loop import TaskLoop
 from trellis.worker.session import SessionHolder
 
-_PATIENCE: Final = (0.1, 0.3, 1.0, 2.0)
+_RETRY_PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _logger = logging.getLogger(__name__)
 
 
-class Fetcher:
-    """Keeps the executor's line filled."""
+class Fetcher(TaskLoop):
+    """Keeps the executor supplied with attempts."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Fetcher:
         attempts: HeldAttempts,
         engine_time: EngineTime,
         poll: Micros,
+        wakeup: asyncio.Event,
     ) -> None:
         self._engine = engine
         self._session = session
@@ -52,87 +53,102 @@ class Fetcher:
         self._attempts = attempts
         self._time = engine_time
         self._poll = poll / SECOND
-        self._news = asyncio.Event()
+        self._wakeup = wakeup
         self._maybe_more = True
-        self._stopping = False
-        #: Set once all the jobs this process may run have ended.
-        self.spent = asyncio.Event()
+        self._finishing = False
+        #: Set once as many jobs as this process may run have run.
+        self.reached_max_jobs = asyncio.Event()
         #: When the claim under way was sent, by the monotonic clock; None when there is none.
-        self.asking_since: float | None = None
-        executor.on_hungry = self._news.set
+        self.claiming_since: float | None = None
 
     def nudge(self) -> None:
-        """Say that there may be work."""
+        """Look for jobs soon: there may be some."""
         self._maybe_more = True
-        self._news.set()
+        self._wakeup.set()
 
-    def stop(self) -> None:
-        """Ask for nothing more; the claim under way is still awaited."""
-        self._stopping = True
-        self._news.set()
-
-    async def listen(self) -> None:
-        """Follow the engine's hints."""
-        with suppress(EngineUnavailable):
-            async for _ in self._engine.watch(("ready",)):
-                self.nudge()
+    async def finish(self, limit: float | None = None) -> None:
+        """Claim no more; wait for the claim under way, at most `limit` seconds."""
+        self._finishing = True
+        self._wakeup.set()
+        await self.wait(limit)
 
     async def run(self) -> None:
-        """Fetch until stopped."""
+        """Claim until `finish` is called or as many jobs have run as may run."""
         failures = 0
-        while not self._stopping:
-            if self._planner.is_spent:
-                await self._executor.until_quiet()
-                self.spent.set()
+        while not self._finishing:
+            if self._planner.has_reached_max_jobs:
+                await self._executor.until_idle()
+                self.reached_max_jobs.set()
                 return
-            self._news.clear()
-            plan = self._planner.next_claim() if self._maybe_more else None
+            self._wakeup.clear()
+            plan = self._plan() if self._maybe_more else None
             if plan is None:
-                await self._wait()
+                await self._wait_for_work()
                 continue
             self._maybe_more = False
-            demands, limit = plan
             try:
-                jobs = await self._claim(demands, limit)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next claim may work
+                jobs = await self._claim(plan)
+            except Exception as error:  # noqa: BLE001 - the next claim may succeed
                 if not failures:
-                    _logger.warning("Cannot claim jobs now: %s", error)
+                    _logger.warning("Cannot claim jobs; will try again: %s", error)
                 self._maybe_more = True
-                await asyncio.sleep(_PATIENCE[min(failures, len(_PATIENCE) - 1)])
+                await asyncio.sleep(_RETRY_PAUSES[min(failures, len(_RETRY_PAUSES) - 1)])
                 failures += 1
             else:
                 failures = 0
-                if self._planner.is_full(demands, limit, jobs):
+                if self._planner.is_full(plan, jobs):
                     self._maybe_more = True
 
-    async def _wait(self) -> None:
+    def _plan(self) -> ClaimPlan | None:
+        """Plan a claim and prepare the executor for it; return None if there is no room."""
+        plan = self._planner.plan_claim()
+        self._executor.look_ahead(plan.refill_at, others_first=plan.others_first)
+        return plan if plan.demands else None
+
+    async def _wait_for_work(self) -> None:
         try:
             async with asyncio.timeout(self._poll * _random.uniform(0.9, 1.0)):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             self._maybe_more = True
 
-    async def _claim(self, demands: list[Demand], limit: int) -> Sequence[JobRecord]:
-        self.asking_since = time.monotonic()
+    async def _claim(self, plan: ClaimPlan) -> Sequence[JobRecord]:
+        self.claiming_since = time.monotonic()
         sent = uptime()
         try:
-            claimed = await self._engine.claim(self._session.id, demands, limit)
+            claimed = await self._engine.claim(self._session.id, plan.demands, plan.limit)
         finally:
-            self.asking_since = None
+            self.claiming_since = None
         self._time.learn(claimed.now, sent)
         if claimed.jobs:
-            self._executor.add(self._take(claimed.jobs))
+            self._executor.add(self._hold(claimed.jobs))
         return claimed.jobs
 
-    def _take(self, records: Sequence[JobRecord]) -> list[Attempt]:
+    def _hold(self, records: Sequence[JobRecord]) -> list[Attempt]:
         arrived, types, held = time.monotonic(), self._planner.types, self._attempts.held
         attempts = []
         for record in records:
             definition, head = record
             fence = head.fence
             if fence is None:
-                raise RuntimeError(f"The engine handed out job {definition.id} without a fence.")
+                raise RuntimeError(f"The engine returned job {definition.id} without a fence.")
             kind = types[definition.service, definition.type]
             held[fence] = attempt = Attempt(record, fence, kind, arrived)
             attempts.append(attempt)
         return attempts
+
+
+class HintListener(TaskLoop):
+    """Follows the engine's hints that jobs are ready."""
+
+    def __init__(self, engine: Engine, on_hint: Callable[[], None]) -> None:
+        self._engine = engine
+        self._on_hint = on_hint
+
+    async def run(self) -> None:
+        """Listen until cancelled; listen again after the connection was lost."""
+        while True:
+            with suppress(EngineUnavailable):
+                async for _ in self._engine.watch(("ready",)):
+                    self._on_hint()
+            await asyncio.sleep(self.restart_pause)

@@ -1,11 +1,8 @@
-"""Calling handlers: on the loop without a task of their own, or in threads of our own.
+"""Calling handlers: on the loop, in threads, or as a plain function for tests.
 
-Each call runs in a context of its own, so what a handler sets in a context variable is gone when
-it ends; `enter` puts the job into that context. A handler that never waits costs
-no more than one step. Threads are daemons: a handler stuck in a C call cannot keep the process
-from ending.
-
-Running a handler as a function, for tests and tries: no engine, no lease, no retries.
+Each call has its own context, so a context variable that a handler sets is gone when it ends;
+`enter` puts the job into that context. A coroutine that never waits costs one step and no task.
+Threads are daemons: a handler stuck in a C call cannot keep the process from ending.
 """
 
 from __future__ import annotations
@@ -34,23 +31,22 @@ from trellis.worker.attempt import Attempt
 from trellis.worker.local_type import LocalType
 from trellis.worker.locks import LocalLocks
 from trellis.worker.log import JobLog
-from trellis.worker.notes import NoteWriter
 
-#: Puts a job, for which its log stands, into the current context.
+#: Puts a job, represented by its log, into the current context.
 enter = current_job.set
 
 
 def bind(
     attempt: Attempt, payload: object, environment: JobEnvironment, log: JobLog
 ) -> Callable[[], Any]:
-    """Return the call of the handler with what it takes."""
+    """Return a function that calls the handler with its arguments."""
     return partial(attempt.type.function, *arguments(attempt, payload, environment, log))
 
 
 def arguments(
     attempt: Attempt, payload: object, environment: JobEnvironment, log: JobLog
 ) -> tuple[object, ...]:
-    """Return what the handler takes."""
+    """Return the arguments of the handler."""
     match attempt.type.takes:
         case "payload":
             return (payload,)
@@ -61,7 +57,7 @@ def arguments(
 
 
 def first_step(work: Coroutine[Any, Any, Any], log: JobLog) -> Any:  # noqa: ANN401 - what asyncio passes along
-    """Enter the job and begin its handler; return what it waits for, or raise `StopIteration`."""
+    """Enter the job and start its handler; return what it awaits, or raise `StopIteration`."""
     enter(log)
     return work.send(None)
 
@@ -72,7 +68,7 @@ def go_on(
     context: Context,
     waits_for: Any,  # noqa: ANN401 - what asyncio passes along
 ) -> Generator[Any, Any, Any]:
-    """Await a coroutine that has begun inside this context, in the task that awaits us."""
+    """Continue a coroutine that was started in this context, in the current task."""
     step: Callable[[], Any]
     while True:
         try:
@@ -117,7 +113,7 @@ class HandlerThreads:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            # The loop may be gone when a stuck handler returns at last; then nobody listens.
+            # The loop may be closed when a stuck handler finally returns.
             with suppress(RuntimeError):
                 work()
 
@@ -129,10 +125,10 @@ class HandlerThreads:
         try:
             result = context.run(function)
         except (StopIteration, GeneratorExit) as error:
-            # Neither can travel through an `await`: they would end the slot instead.
+            # Neither can be raised through an `await`: they would end the slot instead.
             failure = RuntimeError(f"The handler raised {type(error).__name__}.")
             failure.__cause__ = error
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends only this attempt
+        except BaseException as error:  # noqa: BLE001 - it ends only this attempt
             failure = error
         if os.getpid() != self._process:
             copies.end(failure)
@@ -150,18 +146,18 @@ class HandlerThreads:
             future.set_exception(failure)
 
 
-class _NoNotes(NoteWriter):
-    """Hears everything and keeps nothing."""
-
-    def __init__(self) -> None:
-        """Need no engine."""
+class _DroppedNotes:
+    """Accepts notes and drops them."""
 
     def add(self, attempt: Attempt, body: NoteBody) -> None:
-        """Keep nothing."""
+        """Drop the note."""
 
 
 async def run_inline(job_type: JobType, payload: object) -> Any:  # noqa: ANN401 - the handler's
-    """Validate the payload, call the handler here and return what it returns."""
+    """Validate the payload, call the handler as a function and return its result.
+
+    For tests and experiments: there is no engine, no lease and no retry.
+    """
     handler = job_type.handler
     if handler is None:
         raise ConfigurationError(
@@ -179,7 +175,7 @@ def _arguments(job_type: JobType, handler: Handler, value: object, text: str) ->
     if handler.takes == "payload":
         return (value,)
     attempt = Attempt(_record(job_type, text), Fence(SessionId(1), 1), LocalType(job_type), 0.0)
-    notes = _NoNotes()
+    notes = _DroppedNotes()
     return (
         ActiveJob(
             value, attempt, JobEnvironment(notes, locks=LocalLocks()), JobLog(attempt, notes)

@@ -1,8 +1,9 @@
-"""Keeping the lease from a thread of its own, so that a busy or blocked loop does not look dead.
+"""Renewing the lease from a thread, so that a busy or blocked loop does not look dead.
 
 The thread has its own event loop and, where the engine allows several, its own engine object. It
-only renews and passes on what the engine answers; the worker's loop acts on it. A worker whose loop
-is closed, or has not moved for the stall limit, is dead all the same: its lease is renewed no more.
+renews and passes on the engine's answers; the worker's loop acts on them. If the worker's loop is
+closed, or has not made a step for the stall limit, the worker counts as dead and its lease is no
+longer renewed.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
 from trellis.worker.attempt import HeldAttempts
 from trellis.worker.clock import uptime
+from trellis.worker.loop import run_until_done
 from trellis.worker.maintenance import LEADER
 from trellis.worker.session import RenewalHealth, SessionHolder
 from trellis.worker.shared_status import SharedStatus
 
-_RETRY: Final = 1.0
-_FAREWELL: Final = 0.5
+_RETRY_PAUSE: Final = 1.0
 _logger = logging.getLogger(__name__)
 
-#: Called with the session that was renewed, when that was asked (by `uptime`), and the answer.
-Hear = Callable[[SessionId, Micros, Renewed | SessionLost], None]
+#: Called with the session that was renewed, when the request was sent (by `uptime`), the answer.
+OnRenewal = Callable[[SessionId, Micros, Renewed | SessionLost], None]
 
 
 class LeaseKeeper:
-    """Renews a session until stopped."""
+    """Renews the lease of the session until stopped; a `Loop` in a thread."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class LeaseKeeper:
         heartbeat: Micros,
         stall_limit: Micros,
         sweep: Micros,
-        hear: Hear,
+        on_renewal: OnRenewal,
         status: SharedStatus,
     ) -> None:
         self._make_engine = make_engine
@@ -55,52 +56,52 @@ class LeaseKeeper:
         self._attempts = attempts
         self._health = health
         self._heartbeat = heartbeat / SECOND
-        self._hear = hear
+        self._on_renewal = on_renewal
         self._status = status
-        self._home = asyncio.get_running_loop()
-        self._home_moved = time.monotonic()
-        self._home_may_stall = stall_limit / SECOND
-        self._look_every = sweep / SECOND / 2
+        self._worker_loop = asyncio.get_running_loop()
+        self._worker_loop_moved = time.monotonic()
+        self._stall_limit = stall_limit / SECOND
+        self._check_every = sweep / SECOND / 2
         self._has_yielded = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wake: asyncio.Event | None = None
+        self._wakeup: asyncio.Event | None = None
         self._stopping = False
         self._ended = asyncio.Event()
-        #: Whether the worker's loop was given up; it may still come back.
-        self.is_home_stalled = False
+        #: Whether the worker's loop has exceeded the stall limit; it may still continue.
+        self.is_worker_stalled = False
 
     def start(self) -> None:
         """Start renewing."""
         threading.Thread(target=self._run, name="trellis-lease", daemon=True).start()
 
-    async def stop(self) -> None:
-        """Renew no more."""
+    async def stop(self, limit: float | None = None) -> None:
+        """Stop renewing; return when the thread has ended, or after `limit` seconds."""
         self._stopping = True
         self.wake()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(limit):
                 await self._ended.wait()
 
     def wake(self) -> None:
-        """Renew now: something should be known soon."""
-        loop, wake = self._loop, self._wake
-        if loop is not None and wake is not None:
+        """Renew now, because there is something to report or to learn."""
+        loop, wakeup = self._loop, self._wakeup
+        if loop is not None and wakeup is not None:
             with suppress(RuntimeError):  # the thread has just ended
-                loop.call_soon_threadsafe(wake.set)
+                loop.call_soon_threadsafe(wakeup.set)
 
     # -- in the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._keep())
-        except Exception:
-            _logger.exception("The lease is no longer renewed")
+            asyncio.run(run_until_done(self._keep, name="The renewal of the lease"))
         finally:
-            with suppress(RuntimeError):  # the worker's loop may be gone
-                self._home.call_soon_threadsafe(self._ended.set)
+            with suppress(RuntimeError):  # the worker's loop may be closed
+                self._worker_loop.call_soon_threadsafe(self._ended.set)
 
     async def _keep(self) -> None:
-        wake = self._wake = asyncio.Event()
+        if self._stopping:
+            return
+        wakeup = self._wakeup = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         engine = self._make_engine()
         is_own = engine.capabilities.processes
@@ -108,57 +109,62 @@ class LeaseKeeper:
         try:
             while not self._stopping:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(min(due - time.monotonic(), self._look_every)):
-                        await wake.wait()
-                if not self._knock():
+                    async with asyncio.timeout(min(due - time.monotonic(), self._check_every)):
+                        await wakeup.wait()
+                if not self._check_worker_loop():
                     return
                 await self._yield_lead(engine)
-                if not wake.is_set() and time.monotonic() < due:
+                if not wakeup.is_set() and time.monotonic() < due:
                     continue
-                wake.clear()
-                if not self.is_home_stalled and (not self._stopping or self._attempts.stopped):
+                wakeup.clear()
+                if not self.is_worker_stalled and (not self._stopping or self._attempts.stopped):
                     due = time.monotonic() + await self._try(engine)
         finally:
             if is_own:
                 await engine.close()
 
-    def _knock(self) -> bool:
-        """See whether the worker's loop still moves; False if it is closed."""
+    def _check_worker_loop(self) -> bool:
+        """Check whether the worker's loop still makes steps; return False if it is closed."""
         try:
-            self._home.call_soon_threadsafe(self._note_home_moved)
+            self._worker_loop.call_soon_threadsafe(self._note_worker_loop_moved)
         except RuntimeError:
             return False
-        stalled = time.monotonic() - self._home_moved > self._home_may_stall
-        if stalled and not self.is_home_stalled:
-            _logger.error("The worker's loop has stood still for too long: it loses its jobs.")
-        self.is_home_stalled = stalled
+        still = time.monotonic() - self._worker_loop_moved
+        stalled = still > self._stall_limit
+        if stalled and not self.is_worker_stalled:
+            _logger.error(
+                "The worker's loop has stood still for too long (%.0f s; the limit is %.0f s). Its "
+                "lease is no longer renewed, so other workers will retry its jobs.",
+                still, self._stall_limit,
+            )  # fmt: skip
+        self.is_worker_stalled = stalled
         return True
 
+    def _note_worker_loop_moved(self) -> None:
+        self._worker_loop_moved = time.monotonic()
+
     async def _yield_lead(self, engine: Engine) -> None:
-        """Let another worker keep everything up while our own loop cannot."""
+        """Let another worker do the maintenance while this worker's loop cannot."""
         still = time.monotonic() - self._status.loop_moved
-        if still < self._look_every * 2:
+        if still < self._check_every * 2:
             self._has_yielded = False
         elif not self._has_yielded:
             with suppress(EngineError):
                 await engine.free_lock(LEADER, self._session.id)
                 self._has_yielded = True
 
-    def _note_home_moved(self) -> None:
-        self._home_moved = time.monotonic()
-
     async def _try(self, engine: Engine) -> float:
-        """Renew once; return how long to wait before the next time."""
+        """Renew once; return how many seconds to wait before the next time."""
         try:
             await self._renew(engine)
         except EngineError as error:
-            _logger.warning("Cannot renew the lease now: %s", error)
+            _logger.warning("Cannot renew the lease; will try again: %s", error)
         except Exception:
-            _logger.exception("Cannot renew the lease now")
+            _logger.exception("Cannot renew the lease; will try again")
         else:
             return self._heartbeat
         self._health.record_failure()
-        return min(_RETRY, self._heartbeat / 3)
+        return min(_RETRY_PAUSE, self._heartbeat / 3)
 
     async def _renew(self, engine: Engine) -> None:
         await engine.open()
@@ -171,5 +177,5 @@ class LeaseKeeper:
         if isinstance(answer, SessionLost):
             self._health.record_failure()
         del self._attempts.stopped[: len(stopped)]
-        with suppress(RuntimeError):  # the worker's loop is gone
-            self._home.call_soon_threadsafe(self._hear, session, sent, answer)
+        with suppress(RuntimeError):  # the worker's loop is closed
+            self._worker_loop.call_soon_threadsafe(self._on_renewal, session, sent, answer)

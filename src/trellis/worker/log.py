@@ -1,13 +1,9 @@
-"""A job's own log: lines that are stored with the job and shown to whoever looks at it.
+"""Logs about jobs: the log that is stored with a job, and the worker's log of attempts.
 
-At most so many lines per attempt are kept; what is said after them is how many were dropped.
-
-What a worker's own log says about jobs: one line for each attempt that did not complete.
-
-Every line carries the job, the attempt and the trace as fields (`log_fields`), whatever the format
-of the log. Attempts that complete are counted, not told.
-
-Making text from anywhere fit to be stored: logs and error messages must never poison a batch.
+`JobLog` stores lines with the job, up to a limit per attempt; further lines are only counted.
+`log_settlement` writes one line to the worker's log for each attempt that did not complete, with
+the job, the attempt and the trace as fields (`log_fields`). Completed attempts are not logged.
+`storable` makes any text fit to be stored, because one bad text would fail a whole batch.
 """
 
 from __future__ import annotations
@@ -26,9 +22,14 @@ from trellis.core.trace_context import Context
 from trellis.declaration.current_job import current_job
 from trellis.engines.values import LogLine
 from trellis.worker.attempt import Attempt
-from trellis.worker.notes import NoteWriter
+from trellis.worker.notes import Notes
 
-MOST_LINES: Final = 5_000
+LINES_LIMIT: Final = 5_000
+_TEXT_LIMIT: Final = 16_384
+_FAILURE_STATES: Final = frozenset({State.FAILED, State.DEAD, State.STALE})
+_logger = logging.getLogger("trellis.jobs")
+
+# -- the log of a job --------------------------------------------------------------------------
 
 
 class JobLog:
@@ -36,27 +37,27 @@ class JobLog:
 
     __slots__ = ("_attempt", "_notes")
 
-    def __init__(self, attempt: Attempt, notes: NoteWriter) -> None:
+    def __init__(self, attempt: Attempt, notes: Notes) -> None:
         self._attempt = attempt
         self._notes = notes
 
     @property
     def attempt(self) -> Attempt:
-        """Whose log this is."""
+        """The attempt that writes this log."""
         return self._attempt
 
     @property
     def context(self) -> Context:
-        """The request its job works for."""
+        """The request and trace its job belongs to."""
         return self._attempt.record.definition.context
 
     @property
     def captures(self) -> bool:
-        """Whether it takes the records of the standard `logging`, too."""
+        """Whether it also takes records of the standard `logging`."""
         return self._attempt.type.job_type.capture_logs
 
     def debug(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
-        """Add a line for people who look closely."""
+        """Add a line for debugging."""
         self.write("debug", _text(message, args), fields)
 
     def info(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
@@ -80,69 +81,69 @@ class JobLog:
         """Add a line of any level."""
         attempt = self._attempt
         attempt.log_lines += 1
-        dropped = attempt.log_lines - MOST_LINES
+        dropped = attempt.log_lines - LINES_LIMIT
         if dropped > 0:
-            if not _is_told(dropped):
+            if not _is_reported(dropped):
                 return
             level, fields = "warning", None
-            message = f"An attempt keeps {MOST_LINES:,} lines; {dropped:,} more were dropped."
+            message = f"An attempt keeps {LINES_LIMIT:,} lines; {dropped:,} more were dropped."
         text = json.dumps(fields, default=str) if fields else None
-        line = LogLine(level, storable(message), None if text is None else _small(text))
+        line = LogLine(level, storable(message), None if text is None else _storable_fields(text))
         self._notes.add(attempt, line)
 
 
-def _is_told(dropped: int) -> bool:
-    """Tell whether this many is worth a line: 1, 10, 100, 1,000, ..."""
+def _is_reported(dropped: int) -> bool:
+    """Return whether this number of dropped lines is logged: 1, 10, 100, 1,000, ..."""
     return str(dropped).rstrip("0") == "1"
 
 
 def _text(message: object, args: tuple[object, ...]) -> str:
-    """Return the line; a log call never fails because of what it was given."""
+    """Return the line; a log call never fails because of its arguments."""
     try:
         return str(message) % args if args else str(message)
     except (TypeError, ValueError):
         return " ".join(map(str, (message, *args)))
 
 
-def _small(text: str, limit: int = 16_384) -> str:
-    # json.dumps has escaped everything, so only the size and an escaped NUL can be in the way.
+def _storable_fields(text: str, limit: int = _TEXT_LIMIT) -> str:
+    # json.dumps escapes every other character, so only the size and an escaped NUL matter.
     if len(text) > limit or "\\u0000" in text:
         return json.dumps({"dropped": f"{len(text)} characters of fields that cannot be stored"})
     return text
 
 
 def current_log() -> JobLog | None:
-    """Return the log of the job whose handler is running here: it stands for the job."""
+    """Return the log of the job whose handler is running here; None outside of handlers."""
     job = current_job.get()
     return job if isinstance(job, JobLog) else None
 
 
 class _Capture(logging.Handler):
-    """Sends records of the standard `logging` made inside a handler to its job's log, too."""
+    """Copies records of the standard `logging` that a handler makes to the log of its job."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._users = 0
 
     def install(self) -> None:
-        """Listen to the root logger; several workers of a process share one listener."""
+        """Attach to the root logger; the workers of a process share one capture."""
         self._users += 1
         logging.getLogger().addHandler(self)
 
     def remove(self) -> None:
-        """Listen no more, once the last worker has stopped."""
+        """Detach from the root logger, once the last worker has stopped."""
         self._users -= 1
         if not self._users:
             logging.getLogger().removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Copy the record, if it was made inside a handler."""
+        """Copy the record, if a handler made it."""
         log = current_log()
         if log is None or not log.captures or record.name.startswith("trellis."):
             return
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001 - a bad format string is logging's own business
+        except Exception:  # noqa: BLE001 - logging reports a bad format string itself
             self.handleError(record)
             return
         log.write(record.levelname.lower(), message, {"logger": record.name})
@@ -150,13 +151,11 @@ class _Capture(logging.Handler):
 
 log_capture: Final = _Capture()
 
-
-_logger = logging.getLogger("trellis.jobs")
-_BAD: Final = frozenset({State.FAILED, State.DEAD, State.STALE})
+# -- the worker's log --------------------------------------------------------------------------
 
 
 def log_fields(attempt: Attempt) -> dict[str, object]:
-    """Return what every line about an attempt carries."""
+    """Return the fields of every log line about an attempt."""
     definition, head = attempt.record
     return {
         "job": definition.id,
@@ -167,19 +166,19 @@ def log_fields(attempt: Attempt) -> dict[str, object]:
     }
 
 
-def report(attempt: Attempt, result: Result) -> None:
-    """Write the line about an attempt that ended otherwise than by completing."""
+def log_settlement(attempt: Attempt, result: Result) -> None:
+    """Log how an attempt ended that did not complete."""
     match result:
         case Applied(record):
-            _tell(attempt, _level(record), _words(attempt, record))
+            _log(attempt, _level(record), _words(attempt, record))
         case Stale(head):
-            late = f"the attempt is over, its result is refused: the job is {head.state}"
-            _tell(attempt, logging.WARNING, late)
+            words = f"The attempt was over; its result is refused. The job is {head.state}."
+            _log(attempt, logging.WARNING, words)
         case _:
             pass
 
 
-def _tell(attempt: Attempt, level: int, words: str) -> None:
+def _log(attempt: Attempt, level: int, words: str) -> None:
     if _logger.isEnabledFor(level):
         fields = log_fields(attempt)
         text = "%s %s attempt %s: %s"
@@ -188,7 +187,7 @@ def _tell(attempt: Attempt, level: int, words: str) -> None:
 
 
 def _level(record: JobRecord) -> int:
-    if record.head.state in _BAD:
+    if record.head.state in _FAILURE_STATES:
         return logging.ERROR
     return logging.WARNING if record.head.error is not None else logging.INFO
 
@@ -199,22 +198,22 @@ def _words(attempt: Attempt, record: JobRecord) -> str:
     if head.state is not State.RETRY:
         return f"{why}The job is {head.state}."
     if head.error is None:
-        return "handed back"
+        return "The job was handed back."
     wait = max(0, head.run_at - (attempt.started_at or head.run_at))
-    return f"{why}Tried again in about {in_words(wait // SECOND * SECOND)}."
+    return f"{why}It is retried in about {in_words(wait // SECOND * SECOND)}."
 
 
 def _sentence(message: str) -> str:
-    """Return the first line of a message, closed, so that another sentence can follow."""
+    """Return the first line of a message as a sentence, so that another can follow."""
     line = next(iter(message.splitlines()), "").rstrip()
     return line if line.endswith((".", "!", "?", ":")) else f"{line}."
 
 
-_LIMIT: Final = 16_384
+# -- texts that can be stored ------------------------------------------------------------------
 
 
-def storable(text: str, limit: int = _LIMIT) -> str:
-    """Return the text without NUL and lone surrogates, and not longer than the limit."""
+def storable(text: str, limit: int = _TEXT_LIMIT) -> str:
+    """Return the text without NUL and lone surrogates, cut to the limit."""
     if len(text) > limit:
         text = f"{text[:limit]}… ({len(text) - limit:,} more characters)"
     if text.isascii():

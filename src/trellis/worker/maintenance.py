@@ -1,13 +1,11 @@
-"""Doing what the clock calls for: due jobs, lapsed workers, deadlines, retention.
+"""Maintenance of the engine: due jobs, expired leases, deadlines, retention.
 
-One worker does it for all, the one that holds the leader's lock, which lasts as long as its
-session. That saves work and decides nothing: every write is guarded by the job's version, so two
-that think they lead do a thing once.
+One worker does it for all: the one that holds the leader lock, which lasts as long as its session.
+The lock only saves work. Every write is guarded by the job's version, so two workers that both
+consider themselves the leader change each job once.
 
-A process judges others, be it a session or a silent attempt, only after its own renewals have
-succeeded for one full lease without a gap, so that an outage of the engine costs nobody a job.
-
-The lock that the worker holds which does the upkeep for all.
+A process declares a session or a silent attempt dead only after its own renewals have succeeded for
+one full lease without a gap, so that no worker loses a job because of an outage of the engine.
 """
 
 from __future__ import annotations
@@ -28,28 +26,28 @@ from trellis.core.timers import overdue
 from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineUnavailable
+from trellis.worker.loop import TaskLoop
 from trellis.worker.session import RenewalHealth, SessionHolder
 
+#: The lock that the worker holds which does the maintenance.
 LEADER: Final = "trellis/leader"
-
-
-_LIMIT: Final = 500
+_PAGE: Final = 500
 _PRUNE_EVERY: Final = 60.0
-#: No hint says that the time of a job has come, nor that the leader is gone: these are looked for
-#: at least so often (in seconds), however seldom the worker polls for work.
+#: The engine sends no hint when a job becomes due or the leader is gone. Both are checked at least
+#: this often (in seconds), even if the worker polls for work less often.
 _PROMOTE_EVERY: Final = 1.0
-_STAND_EVERY: Final = 2.0
-_MOST_PAGES: Final = 20
+_ELECT_EVERY: Final = 2.0
+_PAGES_LIMIT: Final = 20
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _logger = logging.getLogger(__name__)
 
-Judge: TypeAlias = Callable[[DueJob, Instant], Command | None]
-#: An attempt and its last sign of life.
+Decide: TypeAlias = Callable[[DueJob, Instant], Command | None]
+#: An attempt and its last heartbeat.
 Silence: TypeAlias = tuple[Fence, Instant | None]
 
 
-class Maintenance:
-    """The upkeep loops of one worker process."""
+class Maintenance(TaskLoop):
+    """The maintenance of one worker process."""
 
     def __init__(
         self,
@@ -67,22 +65,20 @@ class Maintenance:
         self._on_promoted = on_promoted
         self._sweep = sweep / SECOND
         self._promote_every = min(poll / SECOND / 2, _PROMOTE_EVERY)
-        self._stand_every = min(2 * poll / SECOND, _STAND_EVERY)
-        #: What the last sweep found silent.
+        self._elect_every = min(2 * poll / SECOND, _ELECT_EVERY)
+        # The silent attempts that the last sweep found.
         self._silent: set[Silence] = set()
         self._leads = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep everything up until cancelled."""
+        """Do the maintenance until cancelled."""
         async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._forever(self._stand_every, self.stand_for_leader))
-            loops.create_task(
-                self._forever(self._promote_every, self._promote_in_time, self._leads)
-            )
-            loops.create_task(self._forever(self._sweep, self.sweep, self._leads))
-            loops.create_task(self._forever(_PRUNE_EVERY, self._prune, self._leads))
+            loops.create_task(self._repeat(self._elect_every, self.take_lead))
+            loops.create_task(self._repeat(self._promote_every, self._promote_in_time, self._leads))
+            loops.create_task(self._repeat(self._sweep, self.sweep, self._leads))
+            loops.create_task(self._repeat(_PRUNE_EVERY, self._prune, self._leads))
 
-    async def _forever(
+    async def _repeat(
         self,
         every: float,
         work: Callable[[], Awaitable[None]],
@@ -90,18 +86,18 @@ class Maintenance:
     ) -> None:
         while True:
             if when is not None and not when.is_set():
-                await when.wait()  # and then at once: whoever led before may be long gone
+                await when.wait()  # then work at once: the last leader may be long gone
             else:
                 await asyncio.sleep(every * _random.uniform(0.8, 1.0))
             try:
                 await work()
             except EngineUnavailable as error:
-                _logger.info("Upkeep waits for the engine: %s", error)
+                _logger.info("Maintenance waits for the engine: %s", error)
             except Exception:
-                _logger.exception("Upkeep failed and will be tried again")
+                _logger.exception("Maintenance failed; will try again")
 
-    async def stand_for_leader(self) -> None:
-        """Take the lock if it is free; see whether it is still ours."""
+    async def take_lead(self) -> None:
+        """Take the leader lock if it is free; check that it is still held."""
         try:
             holder = await self._engine.take_lock(LEADER, self._session.id)
         except EngineUnavailable:
@@ -113,12 +109,12 @@ class Maintenance:
             self._leads.clear()
 
     async def promote(self) -> None:
-        """Make jobs claimable whose time has come."""
-        if await self._engine.promote(_LIMIT):
+        """Make due jobs claimable."""
+        if await self._engine.promote(_PAGE):
             self._on_promoted()
 
     async def _promote_in_time(self) -> None:
-        """Promote now, and once more at the moment the next job is due, if that comes first."""
+        """Promote now, and again when the next job is due, if that is before the next round."""
         await self.promote()
         due = await self._engine.next_due()
         if due is not None:
@@ -128,9 +124,9 @@ class Maintenance:
                 await self.promote()
 
     async def sweep(self) -> None:
-        """Look for workers that have gone, what they left, and what is overdue."""
+        """Find expired sessions, the jobs they left, and overdue jobs, and settle them."""
         if self._health.is_stable:
-            due = await self._engine.due("sessions", _LIMIT)
+            due = await self._engine.due("sessions", _PAGE)
             for session in due.sessions:
                 if self._health.is_stable:
                     await self._engine.reap(session)
@@ -142,37 +138,37 @@ class Maintenance:
         (definition, head), seen_at = job
         command = overdue(definition, head, seen_at, now, _random.random())
         if isinstance(command, Fail) and not self._health.is_stable:
-            # It may have ended in time, and an outage may hold up its settlement.
+            # It may have ended in time, and an outage may delay its settlement.
             return None
         if not isinstance(command, LoseLease):
             return command
-        # A sign of life that an outage held up may be on its way: silence counts when the next
+        # A heartbeat that an outage delayed may still arrive, so silence counts only when the next
         # sweep finds it again.
         silence = command.fence, seen_at
         self._silent.add(silence)
         return command if silence in known and self._health.is_stable else None
 
-    async def _settle_due(self, kind: DueKind, judge: Judge) -> None:
-        """Apply what is called for, page after page while they come back full."""
-        for _ in range(_MOST_PAGES):
-            due = await self._engine.due(kind, _LIMIT)
-            asked: list[tuple[JobRecord, Command]] = []
+    async def _settle_due(self, kind: DueKind, decide: Decide) -> None:
+        """Apply the commands that due jobs need, page after page while pages are full."""
+        for _ in range(_PAGES_LIMIT):
+            due = await self._engine.due(kind, _PAGE)
+            commands: list[tuple[JobRecord, Command]] = []
             for job in due.jobs:
-                command = judge(job, due.now)
+                command = decide(job, due.now)
                 if command is not None:
-                    asked.append((job.record, command))
-            if asked:
-                await control.apply_all(self._engine, asked, due.now)
+                    commands.append((job.record, command))
+            if commands:
+                await control.apply_all(self._engine, commands, due.now)
                 self._on_promoted()
-            if not asked or len(due.jobs) < _LIMIT:
+            if not commands or len(due.jobs) < _PAGE:
                 return
 
     async def _prune(self) -> None:
         while self._leads.is_set():
             began = time.monotonic()
-            if await self._engine.prune(_LIMIT) < _LIMIT:
+            if await self._engine.prune(_PAGE) < _PAGE:
                 return
-            await asyncio.sleep(time.monotonic() - began)  # half of the time is for the others
+            await asyncio.sleep(time.monotonic() - began)  # leave half of the time to other work
 
 
 def _lost(job: DueJob, _: Instant) -> Command | None:

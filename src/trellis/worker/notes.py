@@ -1,8 +1,8 @@
-"""What attempts say about themselves, sent in batches.
+"""Notes of attempts (progress, phases, items, log lines, heartbeats), sent in batches.
 
-Any thread may add a note; order is kept per attempt, except that of the progress notes of a phase
-only the newest matters. Notes are no truth: when the engine is away they wait, up to a limit, then
-log lines are dropped; a settlement is never sent before the notes that were made until then.
+Any thread may add a note. The order is kept per attempt, except that only the newest progress of a
+phase is sent. Notes may be lost: while the engine is unavailable they wait up to a limit, then log
+lines are dropped. A settlement is never sent before the notes that were added before it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import Final
+from typing import Final, Protocol
 
 from trellis.engines.port import Engine
 from trellis.engines.values import Heartbeat, LogLine, Note, NoteBody, Phase, Progress
 from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt
+from trellis.worker.loop import TaskLoop
 
-_LINGER: Final = 0.1
+#: How long to collect notes before they are sent, in seconds.
+_COLLECT_FOR: Final = 0.1
 _PAGE: Final = 500
-_MOST_WAITING: Final = 20_000
+_LINES_LIMIT: Final = 20_000
 _logger = logging.getLogger(__name__)
 
 
-class NoteWriter:
-    """The way of notes to the engine."""
+class Notes(Protocol):
+    """Accepts notes of attempts."""
+
+    def add(self, attempt: Attempt, body: NoteBody) -> None:
+        """Accept a note, from any thread."""
+
+
+class NoteWriter(TaskLoop):
+    """Sends notes to the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -32,43 +41,43 @@ class NoteWriter:
         self._guard = threading.Lock()
         self._lines: list[Note] = []
         self._newest: dict[tuple[int, type], Note] = {}
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._sending = asyncio.Lock()
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be sent, or is just being sent."""
+        """Whether notes wait to be sent or are being sent."""
         return bool(self._lines or self._newest) or self._sending.locked()
 
     def add(self, attempt: Attempt, body: NoteBody) -> None:
-        """Take a note, from any thread; it is sent soon."""
+        """Accept a note, from any thread; it is sent soon."""
         record = attempt.record
         note = Note(record.definition.row, record.head.claims, attempt.fence, body)
         with self._guard:
             was_empty = not self._lines and not self._newest
             if isinstance(body, Phase):
-                # The newest is sent last, and what was reached before belongs to no later phase.
+                # The newest progress is sent last, so progress of the earlier phase must go.
                 self._newest.pop((attempt.fence.token, Progress), None)
             if isinstance(body, Progress | Heartbeat):
                 self._newest[attempt.fence.token, type(body)] = note
-            elif len(self._lines) < _MOST_WAITING or not isinstance(body, LogLine):
+            elif len(self._lines) < _LINES_LIMIT or not isinstance(body, LogLine):
                 self._lines.append(note)
         if was_empty:
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self._wakeup.set)
 
     async def run(self) -> None:
-        """Send what comes, a tenth of a second's worth at a time."""
+        """Send new notes in batches until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            await asyncio.sleep(_LINGER)
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            await asyncio.sleep(_COLLECT_FOR)
             try:
                 await self.flush()
             except EngineError:
-                self._news.set()
+                self._wakeup.set()
 
     async def flush(self) -> None:
-        """Send everything noted until now; raise `EngineError` if it has to wait."""
+        """Send all notes added up to now; raise `EngineError` if they have to wait."""
         async with self._sending:
             waiting = self._take()
             while waiting:
@@ -79,8 +88,8 @@ class NoteWriter:
                     with self._guard:
                         self._lines[:0] = waiting
                     raise
-                except Exception:  # a note must not hold up settlements
-                    _logger.exception("%d notes could not be stored and are dropped", len(page))
+                except Exception:  # notes must not delay settlements
+                    _logger.exception("%d notes could not be stored and were dropped", len(page))
                 waiting = waiting[_PAGE:]
 
     def _take(self) -> list[Note]:

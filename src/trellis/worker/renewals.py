@@ -1,12 +1,8 @@
-"""Acting on what the engine says about our claims: cancels to pass on, attempts we lost, strays.
+"""Acting on what the engine reports about this worker's claims: cancels, lost and unknown attempts.
 
-A handler is stopped only by the engine's word, never by a silence. A claim the engine knows and we
-do not is a lost reply: it is handed back once no claim of ours can still bring it.
-
-Reading the heads of running attempts: which were cancelled, which were ended otherwise.
-
-Once a second this passes cancels on sooner than the next renewal does. And it tells apart, for a
-renewal that only reports an attempt as lost, a forced cancel from every other end.
+A handler is stopped only because the engine reported something, never because it did not answer. A
+claim that the engine has and this worker does not know comes from a lost reply; it is handed back
+as soon as no claim under way can still return it.
 """
 
 from __future__ import annotations
@@ -30,14 +26,20 @@ from trellis.worker.clock import EngineTime, uptime
 from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher
+from trellis.worker.loop import TaskLoop
 from trellis.worker.session import SessionHolder
 from trellis.worker.settler import Settler
 
+_REOPEN_PAUSE: Final = 1.0
+_CHECK_INTERVAL: Final = 1.0
+_PAGE: Final = 500
+#: A lost attempt is stopped after this many seconds even if its head could not be read.
+_LOOK_LIMIT: Final = 1.0
 _logger = logging.getLogger(__name__)
 
 
 class Renewals:
-    """Hears every answer to a renewal, on the worker's loop."""
+    """Acts on every answer to a renewal, on the worker's loop."""
 
     def __init__(
         self,
@@ -62,27 +64,30 @@ class Renewals:
         self._cancels = cancels
         self._on_drain = on_drain
         self._stopping: set[asyncio.Task[None]] = set()
-        self._strays: dict[Fence, float] = {}
+        #: When each unknown claim was first reported, by the monotonic clock.
+        self._unknown: dict[Fence, float] = {}
         self._reopening: asyncio.Task[None] | None = None
         self._closed = False
 
-    def hear(self, session: SessionId, sent: Micros, answer: Renewed | SessionLost) -> None:
-        """Act on an answer about this session."""
+    def apply(self, session: SessionId, sent: Micros, answer: Renewed | SessionLost) -> None:
+        """Act on the answer to a renewal of this session."""
         self._time.learn(answer.now, sent)
-        if self._closed or session != self._session.id:  # a late word about a session that is over
+        if self._closed or session != self._session.id:  # late answer about an earlier session
             return
         if isinstance(answer, SessionLost):
-            self._lose_everything()
+            self._replace_session()
             return
         if answer.draining:
             self._on_drain()
         for fence in answer.asked:
-            self._ask(self._attempts.held.get(fence))
-        if running := self._drop(answer.lost):
+            attempt = self._attempts.held.get(fence)
+            if attempt is not None:
+                attempt.cancel_requested = True
+        if running := self._forget_waiting(answer.lost):
             stopping = asyncio.create_task(self._cancels.stop_lost(running), name="trellis-lost")
             self._stopping.add(stopping)
             stopping.add_done_callback(self._stopping.discard)
-        self._hand_back_strays(answer.unknown)
+        self._release_unknown(answer.unknown)
 
     def close(self) -> None:
         """Open no further session."""
@@ -90,42 +95,37 @@ class Renewals:
         if self._reopening is not None:
             self._reopening.cancel()
 
-    @staticmethod
-    def _ask(attempt: Attempt | None) -> None:
-        if attempt is not None:
-            attempt.cancel_requested = True
-
-    def _drop(self, fences: Iterable[Fence]) -> list[Attempt]:
-        """Forget lost attempts that have not begun; return those that run."""
+    def _forget_waiting(self, fences: Iterable[Fence]) -> list[Attempt]:
+        """Forget lost attempts whose handlers were not called; return those that run."""
         running: list[Attempt] = []
         for fence in fences:
             attempt = self._attempts.held.get(fence)
-            # A closed attempt is in the settler's hands: its own settlement may be what ended it.
+            # The settler has a closed attempt: its own settlement may be what ended it.
             if attempt is None or attempt.closed:
                 continue
             if attempt.running:
                 running.append(attempt)
             else:
-                self._executor.drop(attempt)
+                self._executor.forget(attempt)
                 self._attempts.held.pop(fence, None)
                 self._attempts.report_stopped(attempt)
         return running
 
-    def _hand_back_strays(self, unknown: Iterable[JobRecord]) -> None:
+    def _release_unknown(self, unknown: Iterable[JobRecord]) -> None:
         now = time.monotonic()
         seen: dict[Fence, float] = {}
         for record in unknown:
             fence = record.head.fence
-            # A blocked job is held by nobody on purpose: it waits for an operator.
+            # No worker holds a blocked job: it waits for an operator.
             if fence is None or fence in self._attempts.held or record.head.blocked:
                 continue
-            first = seen[fence] = self._strays.get(fence, now)
-            asking = self._fetcher.asking_since
-            if first < now and (asking is None or asking > first):
-                self._hand_back(record, fence)
-        self._strays = seen
+            first = seen[fence] = self._unknown.get(fence, now)
+            claiming = self._fetcher.claiming_since
+            if first < now and (claiming is None or claiming > first):
+                self._release(record, fence)
+        self._unknown = seen
 
-    def _hand_back(self, record: JobRecord, fence: Fence) -> None:
+    def _release(self, record: JobRecord, fence: Fence) -> None:
         kind = self._planner.types.get((record.definition.service, record.definition.type))
         if kind is None:
             return
@@ -133,11 +133,16 @@ class Renewals:
         attempt.closed = True
         self._settler.put(attempt, Release(fence, begun=False))
 
-    def _lose_everything(self) -> None:
+    def _replace_session(self) -> None:
         if self._reopening is not None and not self._reopening.done():
             return
-        _logger.warning("The session was ended by others: its jobs are lost to them.")
-        for attempt in self._drop(self._attempts.fences(self._session.id)):
+        lost = self._attempts.fences(self._session.id)
+        _logger.warning(
+            "Session %s was ended by another worker (lease expired). Its %d jobs will be retried "
+            "elsewhere; opening a new session.",
+            self._session.id, len(lost),
+        )  # fmt: skip
+        for attempt in self._forget_waiting(lost):
             attempt.stop(Stop.LOST)
         self._reopening = asyncio.create_task(self._reopen(), name="trellis-session")
 
@@ -147,21 +152,19 @@ class Renewals:
             try:
                 session = await self._session.open()
             except EngineError:
-                await asyncio.sleep(1)
+                await asyncio.sleep(_REOPEN_PAUSE)
             else:
                 self._time.learn(session.now, sent)
                 self._fetcher.nudge()
                 return
 
 
-_EVERY: Final = 1.0
-_PAGE: Final = 500
-#: A lost attempt is stopped at the latest after this long, whether its head could be read or not.
-_PATIENCE: Final = 1.0
+class CancelWatch(TaskLoop):
+    """Reads once a second the heads of attempts that have been running for a second.
 
-
-class CancelWatch:
-    """Looks once a second at the heads of attempts that have been running for a second."""
+    So a cancel reaches its handler sooner than with the next renewal. And where a renewal only
+    reports an attempt as lost, the head tells a forced cancel from every other end.
+    """
 
     def __init__(self, engine: Engine, attempts: HeldAttempts) -> None:
         self._engine = engine
@@ -170,8 +173,8 @@ class CancelWatch:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY)
-            begun_before = time.monotonic() - _EVERY
+            await asyncio.sleep(_CHECK_INTERVAL)
+            begun_before = time.monotonic() - _CHECK_INTERVAL
             running = [
                 attempt
                 for attempt in self._attempts.running.values()
@@ -181,9 +184,9 @@ class CancelWatch:
                 await self._look(running)
 
     async def stop_lost(self, attempts: Sequence[Attempt]) -> None:
-        """Stop attempts that are over in the engine; let those know that a cancel ended."""
+        """Stop attempts that are over in the engine; mark those that a cancel ended."""
         with suppress(EngineError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_LOOK_LIMIT):
                 await self._look(attempts)
         for attempt in attempts:
             attempt.stop(Stop.LOST)

@@ -1,12 +1,7 @@
-"""The session of a worker process: who it is, and the id under which it claims.
+"""The session of a worker process: the id under which it claims, and how reliably it is renewed.
 
-A session lives as long as its process, across reconnects. Only when it was reaped behind our back
-does the process start another.
-
-How well this process is in touch with the engine, told by its renewals.
-
-Only a steady process may judge others: after an outage of the engine everybody looks silent, so
-whoever has noticed one gives the others a full lease to be heard again.
+A session lasts as long as its process, across reconnects. The process opens another one only after
+another worker has ended its session.
 """
 
 from __future__ import annotations
@@ -15,6 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from trellis.config import WorkerSettings
@@ -23,12 +19,13 @@ from trellis.core.job import SessionId
 from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import Session, WorkerInfo
+from trellis.errors import EngineError
 from trellis.worker.clock import uptime
 from trellis.worker.shared_status import SharedStatus
 
 
 class SessionHolder:
-    """The current session id; read from any thread."""
+    """Opens and closes sessions; any thread may read the id of the current one."""
 
     def __init__(
         self, engine: Engine, info: WorkerInfo, lease: Micros, status: SharedStatus
@@ -40,15 +37,20 @@ class SessionHolder:
         self.id = SessionId(0)
 
     async def open(self) -> Session:
-        """Start a session and make it the current one."""
+        """Open a session and make it the current one."""
         session = await self._engine.open_session(self._info, self.lease)
         self.id = session.id
         self._status.set_session(session.id)
         return session
 
+    async def close(self) -> None:
+        """End the current session; if the engine is unavailable, its lease expires instead."""
+        with suppress(EngineError):
+            await self._engine.close_session(self.id)
+
 
 def describe_worker(job_types: Iterable[JobType], settings: WorkerSettings) -> WorkerInfo:
-    """Return who this process is and what it can do."""
+    """Return what the engine stores about this process: its name, host, types and slots."""
     host = socket.gethostname()
     types = sorted(f"{each.service}/{each.name}" for each in job_types)
     facts = {"types": types, "slots": settings.concurrency}
@@ -65,38 +67,42 @@ def _version() -> str:
 
 
 class RenewalHealth:
-    """The renewals of one process; the lease thread writes it, the worker's loop reads it."""
+    """How reliably this process renews its lease; the lease thread writes it, the loop reads it.
+
+    Only a process with stable renewals may declare other workers dead. After an outage of the
+    engine no worker has renewed its lease recently, so a process that has noticed an outage gives
+    the others a full lease to renew.
+    """
 
     def __init__(
         self, lease: Micros, heartbeat: Micros, clock: Callable[[], Micros] = uptime
     ) -> None:
         self._lease = lease
         # With three renewals per lease, an outage that goes unnoticed here is too short to have
-        # cost anybody the lease.
+        # cost any worker its lease.
         self._longest_gap = heartbeat * 3 // 2
         self._clock = clock
         #: When the last successful renewal was sent.
         self.renewed = clock()
-        self._steady_since = self.renewed
+        self._stable_since = self.renewed
 
     def record_success(self, sent: Micros) -> None:
-        """Note that a renewal that was sent then has just succeeded."""
+        """Record that a renewal that was sent at this `uptime` has just succeeded."""
         now = self._clock()
         if now - self.renewed > self._longest_gap:
-            self._steady_since = now
+            self._stable_since = now
         self.renewed = sent
 
     def record_failure(self) -> None:
-        """Note that a renewal has failed."""
-        self._steady_since = self._clock()
+        """Record that a renewal has failed."""
+        self._stable_since = self._clock()
 
     @property
     def is_stable(self) -> bool:
-        """Whether renewals have come without a gap for one full lease."""
+        """Whether renewals have succeeded without a gap for one full lease."""
         now = self._clock()
-        return now - self.renewed <= self._longest_gap and now - self._steady_since >= self._lease
+        return now - self.renewed <= self._longest_gap and now - self._stable_since >= self._lease
 
-    @property
     def lease_may_have_expired(self) -> bool:
-        """Whether the lease may be over by now."""
+        """Return whether no renewal has succeeded for a full lease."""
         return self._clock() - self.renewed >= self._lease

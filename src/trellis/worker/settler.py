@@ -1,10 +1,10 @@
-"""Recording how attempts ended: all settlements that wait form the next batch.
+"""Storing how attempts ended. All settlements that wait form the next batch.
 
-Nothing is dropped. While the engine is unavailable, settlements wait and are tried again. A batch
-that the engine refuses because of its values is split until the offender is alone, which is then
-settled as unstorable. Any other exception says nothing about the job: the batch is tried again a
-few times, then split, and an attempt that cannot be settled alone either is handed back. An attempt
-leaves the roster only here, once the engine has answered.
+No settlement is dropped. While the engine is unavailable, settlements wait and are tried again. A
+batch that the engine rejects because of its values is split until the cause is alone, which is then
+settled as unstorable. Any other exception is not attributed to the job: the batch is tried again a
+few times, then split, and an attempt that cannot be settled even alone is handed back. An attempt
+is held until the engine has answered its settlement.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from trellis.errors import EngineError, PayloadInvalid, Unstorable
 from trellis.worker import outcomes
 from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.clock import EngineTime
-from trellis.worker.log import report
+from trellis.worker.log import log_settlement
+from trellis.worker.loop import TaskLoop
 from trellis.worker.notes import NoteWriter
 
-_MOST: Final = 500
-_PATIENCE: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
-#: How often a batch is tried when storing it raises what the engine has no name for.
-_TRIES: Final = len(_PATIENCE)
-#: When a job that was handed back is due, and when a hand-back that failed is tried again.
-_LATER: Final = 10 * SECOND
-_ABOUT_THE_VALUES: Final = (Unstorable, PayloadInvalid)
+_BATCH: Final = 500
+_RETRY_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
+#: How often a batch is tried when storing it raises an exception that is not an engine error.
+_TRIES: Final = len(_RETRY_PAUSES)
+#: When a job that was handed back is due, and when handing it back is tried again after a failure.
+_HAND_BACK_DELAY: Final = 10 * SECOND
+_VALUE_ERRORS: Final = (Unstorable, PayloadInvalid)
 _logger = logging.getLogger(__name__)
 
 Settlement: TypeAlias = tuple[Attempt, FencedCommand]
 
 
-class Settler:
-    """The way of outcomes to the engine."""
+class Settler(TaskLoop):
+    """Stores settlements in batches."""
 
     def __init__(
         self, engine: Engine, attempts: HeldAttempts, notes: NoteWriter, engine_time: EngineTime
@@ -52,35 +53,35 @@ class Settler:
         self._notes = notes
         self._time = engine_time
         self._waiting: deque[Settlement] = deque()
-        self._news = asyncio.Event()
-        self._done = asyncio.Event()
-        self._done.set()
+        self._wakeup = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
         #: Settlements stored, and results refused because the attempt was over.
         self.settled = 0
         self.refused = 0
         self.last_state: State | None = None
 
     def put(self, attempt: Attempt, command: FencedCommand) -> None:
-        """Take over a settlement; it is stored with the next batch."""
+        """Accept a settlement; it is stored with the next batch."""
         if not self._waiting:
-            self._news.set()
-            self._done.clear()
+            self._wakeup.set()
+            self._empty.clear()
         self._waiting.append((attempt, command))
 
     async def flush(self) -> None:
-        """Wait until everything taken over is stored."""
-        await self._done.wait()
+        """Wait until every accepted settlement is stored."""
+        await self._empty.wait()
 
     async def run(self) -> None:
-        """Store batch after batch."""
+        """Store batch after batch until cancelled."""
         while True:
-            await self._news.wait()
+            await self._wakeup.wait()
             waiting = self._waiting
-            batch = [waiting.popleft() for _ in range(min(len(waiting), _MOST))]
+            batch = [waiting.popleft() for _ in range(min(len(waiting), _BATCH))]
             await self._settle(batch)
             if not waiting:
-                self._news.clear()
-                self._done.set()
+                self._wakeup.clear()
+                self._empty.set()
 
     async def _settle(self, batch: Sequence[Settlement], tries: int = _TRIES) -> None:
         failures = 0
@@ -90,7 +91,7 @@ class Settler:
             except EngineError as error:
                 if not failures:
                     _logger.warning("%d settlements wait for the engine: %s", len(batch), error)
-            except _ABOUT_THE_VALUES as error:
+            except _VALUE_ERRORS as error:
                 await self._split(batch, error, tries)
                 return
             except Exception as error:  # noqa: BLE001 - no fault may stop the other settlements
@@ -99,19 +100,19 @@ class Settler:
                     await self._split(batch, error, tries)
                     return
                 _logger.warning(
-                    "Storing %d settlements failed and is tried again: %s: %s",
+                    "Storing %d settlements failed; will try again: %s: %s",
                     len(batch), type(error).__name__, error,
                 )  # fmt: skip
             else:
                 return
-            await asyncio.sleep(_PATIENCE[min(failures, len(_PATIENCE) - 1)])
+            await asyncio.sleep(_RETRY_PAUSES[min(failures, len(_RETRY_PAUSES) - 1)])
             failures += 1
 
     async def _commit(self, batch: Sequence[Settlement]) -> None:
         if self._notes.pending:
             await self._notes.flush()
-        asked = [(attempt.record, command) for attempt, command in batch]
-        results = await control.apply_all(self._engine, asked, self._time.now())
+        commands = [(attempt.record, command) for attempt, command in batch]
+        results = await control.apply_all(self._engine, commands, self._time.now())
         held = self._attempts.held
         for (attempt, command), result in zip(batch, results, strict=True):
             if type(result) is Applied and type(command) is Complete:  # most are
@@ -131,11 +132,11 @@ class Settler:
         self.refused += is_over
         self.settled += not is_over
         if type(command) is not Complete:
-            report(attempt, result)
+            log_settlement(attempt, result)
         if isinstance(result, Applied):
             self.last_state = result.record.head.state
-        # Only now does the engine keep the key's slot for a handler that may run on, so a handler
-        # that has stopped meanwhile must be reported from here.
+        # The engine keeps the key's slot from now on if the handler may still run. Report it here
+        # if the handler has stopped since.
         if (is_over or not command.stopped) and not attempt.running:
             self._attempts.report_stopped(attempt)
 
@@ -146,7 +147,7 @@ class Settler:
             await self._settle(batch[middle:], tries)
             return
         ((attempt, command),) = batch
-        if isinstance(error, _ABOUT_THE_VALUES) and not _is_unstorable(command):
+        if isinstance(error, _VALUE_ERRORS) and not _is_unstorable(command):
             message = f"The outcome could not be stored: {type(error).__name__}: {error}"
             failed = outcomes.failed_permanently(attempt, "unstorable", message)
             await self._settle([(attempt, failed)], tries)
@@ -155,17 +156,17 @@ class Settler:
 
     async def _hand_back(self, attempt: Attempt, command: FencedCommand, error: Exception) -> None:
         _logger.error(
-            "The outcome of job %s cannot be stored, so its attempt is handed back: %s: %s",
+            "The outcome of job %s cannot be stored; its attempt is handed back: %s: %s",
             attempt.record.definition.id, type(error).__name__, error,
         )  # fmt: skip
-        returned = outcomes.not_stored(attempt, _LATER, ended=command.stopped)
+        returned = outcomes.not_stored(attempt, _HAND_BACK_DELAY, ended=command.stopped)
         try:
             await self._commit([(attempt, returned)])
-        except Exception as failure:  # noqa: BLE001 - it stays in the roster until this succeeds
-            _logger.warning("Job %s cannot be handed back yet: %s",
+        except Exception as failure:  # noqa: BLE001 - the attempt is held until this succeeds
+            _logger.warning("Job %s cannot be handed back; will try again: %s",
                             attempt.record.definition.id, failure)  # fmt: skip
             loop = asyncio.get_running_loop()
-            loop.call_later(_LATER / SECOND, self.put, attempt, returned)
+            loop.call_later(_HAND_BACK_DELAY / SECOND, self.put, attempt, returned)
 
 
 def _is_unstorable(command: FencedCommand) -> bool:

@@ -1,16 +1,16 @@
-"""One worker process: composes the loops and says in which order they stop. No logic of its own.
+"""One worker process: composes its loops and decides in which order they stop.
 
-Stopping: fetch no more, hand back what has not begun, let handlers finish within the grace, release
-the rest, store everything, end the session. In a guarded process what cannot be stopped is left to
-the guardian, which ends the process first: only then is it true that the handler does not run.
+A stop claims no more, hands back attempts that have not begun, lets handlers finish within the
+grace, interrupts and releases the others, stores all settlements and ends the session. In a guarded
+process, handlers that cannot be stopped are left to the guardian. It ends the process before it
+settles their attempts, so that no handler still runs when its attempt is released.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,16 +23,17 @@ from trellis.declaration.worker_location import Home
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.active_job import JobEnvironment
-from trellis.worker.attempt import HeldAttempts, Stop
+from trellis.worker.attempt import HeldAttempts
 from trellis.worker.clock import EngineTime, uptime
 from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
-from trellis.worker.fetcher import Fetcher
+from trellis.worker.fetcher import Fetcher, HintListener
 from trellis.worker.isolation.runner import check_isolation
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.local_type import choose
 from trellis.worker.locks import EngineLocks
 from trellis.worker.log import log_capture
+from trellis.worker.loop import TaskLoop, stop_all, within
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
 from trellis.worker.renewals import CancelWatch, Renewals
@@ -41,10 +42,12 @@ from trellis.worker.settler import Settler
 from trellis.worker.shared_status import SharedStatus
 from trellis.worker.sweeper import Sweeper
 
-#: How long stopped handlers and the last settlements may take after the grace.
-_LAST_MOMENT: Final = 2.0
-_RESTART: Final = 1.0
-_logger = logging.getLogger(__name__)
+# How long the steps of a stop may take, in seconds; the grace is a setting.
+_LAST_CLAIM_LIMIT: Final = 1.0
+_INTERRUPT_LIMIT: Final = 0.5
+_SETTLE_LIMIT: Final = 1.0
+_LEASE_LIMIT: Final = 0.5
+_SLOTS_LIMIT: Final = 0.25
 
 
 class Supervisor:
@@ -69,50 +72,58 @@ class Supervisor:
             )
         check_isolation(job_types, homes or {})
         self.settings = settings
-        self._guarded = guarded
-        info = describe_worker(job_types, settings)
-        #: What this worker runs: `service/type` of each.
+        #: The names of the types that this worker runs, as `service/type`.
         self.type_names = tuple(f"{each.service}/{each.name}" for each in job_types)
+        #: Set when an operator has requested that this worker finishes its work and exits.
+        self.drain_requested = asyncio.Event()
         self._engine = engine
-        #: An operator wants this process to finish what it has and go.
-        self.drain_asked = asyncio.Event()
+        self._guarded = guarded
+        self._grace_is_over = asyncio.Event()
         self._status = status or SharedStatus(settings.concurrency)
+        info = describe_worker(job_types, settings)
         self._session = SessionHolder(engine, info, settings.lease, self._status)
+        self._health = RenewalHealth(settings.lease, settings.heartbeat)
         self._attempts = HeldAttempts()
-        self._notes = NoteWriter(engine)
         self._time = EngineTime(0)
+        self._notes = NoteWriter(engine)
         self._settler = Settler(engine, self._attempts, self._notes, self._time)
         self._environment = JobEnvironment(self._notes, states, EngineLocks(engine))
+        self._compose_work(job_types, homes)
+        self._compose_watch(make_engine)
+        self._loops: tuple[TaskLoop, ...] = (
+            self._fetcher, self._listener, self._settler, self._notes, self._sweeper,
+            self._cancels, self._maintenance,
+        )  # fmt: skip
+
+    def _compose_work(self, job_types: Sequence[JobType], homes: Mapping[str, Home] | None) -> None:
+        """Compose the parts that claim jobs and run their handlers."""
+        settings, work_wanted = self.settings, asyncio.Event()
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
             engine_time=self._time, settle=self._settler.put, status=self._status, homes=homes,
+            guarded=self._guarded, lease_may_have_expired=self._health.lease_may_have_expired,
+            request_work=work_wanted.set,
         )  # fmt: skip
-        self._executor.guarded = guarded
         self._planner = Planner(job_types, self._executor, settings.max_jobs)
         self._fetcher = Fetcher(
-            engine, session=self._session, executor=self._executor, planner=self._planner,
-            attempts=self._attempts, engine_time=self._time, poll=settings.poll,
+            self._engine, session=self._session, executor=self._executor, planner=self._planner,
+            attempts=self._attempts, engine_time=self._time, poll=settings.poll, wakeup=work_wanted,
         )  # fmt: skip
-        self._fetching: asyncio.Task[None] | None = None
-        self._loops: list[asyncio.Task[None]] = []
-        self._grace_is_over = asyncio.Event()
-        self._compose_watch(make_engine)
+        self._listener = HintListener(self._engine, self._fetcher.nudge)
 
     def _compose_watch(self, make_engine: Callable[[], Engine]) -> None:
-        """Compose what keeps the lease, looks after running attempts and keeps everything up."""
+        """Compose the parts that renew the lease, watch running attempts and do maintenance."""
         engine, settings = self._engine, self.settings
         self._cancels = CancelWatch(engine, self._attempts)
         self._renewals = Renewals(
             session=self._session, attempts=self._attempts, executor=self._executor,
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,
-            engine_time=self._time, cancels=self._cancels, on_drain=self.drain_asked.set,
+            engine_time=self._time, cancels=self._cancels, on_drain=self.drain_requested.set,
         )  # fmt: skip
-        self._health = health = RenewalHealth(settings.lease, settings.heartbeat)
-        self._executor.lease_may_have_expired = lambda: health.lease_may_have_expired
         self._keeper = LeaseKeeper(
             make_engine, session=self._session, attempts=self._attempts, health=self._health,
             heartbeat=settings.heartbeat, stall_limit=settings.stall_limit, sweep=settings.sweep,
-            hear=self._renewals.hear, status=self._status,
+            on_renewal=self._renewals.apply, status=self._status,
         )  # fmt: skip
         self._maintenance = Maintenance(
             engine, self._session, self._health, self._fetcher.nudge,
@@ -142,24 +153,11 @@ class Supervisor:
 
     @property
     def last_state(self) -> State | None:
-        """The state in which the last settled job is now."""
+        """The state of the job that was settled last."""
         return self._settler.last_state
 
-    async def until_spent(self) -> None:
-        """Wait until as many jobs have run as this worker is to run (`max_jobs`)."""
-        await self._fetcher.spent.wait()
-        await self._settler.flush()
-
-    async def finish(self) -> None:
-        """Claim no more, and wait until every handler has ended in its own time."""
-        self._fetcher.stop()
-        if self._fetching is not None:
-            await _finished(self._fetching)
-        self._executor.hand_back()
-        await self._executor.until_quiet()
-
     async def start(self) -> None:
-        """Open a session and begin to work."""
+        """Open a session and start all loops."""
         sent = uptime()
         session = await self._session.open()
         self._time.learn(session.now, sent)
@@ -167,92 +165,67 @@ class Supervisor:
         self._status.set_loop_moved(time.monotonic())
         self._executor.start()
         self._keeper.start()
-        self._fetching = asyncio.create_task(self._fetcher.run(), name="trellis-fetch")
-        for work in (
-            self._fetcher.listen, self._settler.run, self._notes.run, self._sweeper.run,
-            self._cancels.run, self._maintenance.run,
-        ):  # fmt: skip
-            self._loops.append(asyncio.create_task(_keep_going(work), name=work.__qualname__))
+        for loop in self._loops:
+            loop.start()
+
+    async def until_max_jobs(self) -> None:
+        """Wait until as many jobs have run as this worker may run (`max_jobs`)."""
+        await self._fetcher.reached_max_jobs.wait()
+        await self._settler.flush()
+
+    async def finish(self) -> None:
+        """Claim no more, and wait without limit until every handler has ended."""
+        await self._fetcher.finish()
+        self._executor.release_waiting()
+        await self._executor.until_idle()
 
     async def stop(self) -> None:
-        """Stop in order; afterwards nothing of this worker runs and nothing is held.
+        """Stop gracefully; afterwards nothing of this worker runs and it holds no jobs.
 
-        Whoever cuts this short leaves jobs behind, but nothing that runs or renews.
+        If this call is cancelled, jobs may still be held, but nothing runs or renews their lease.
         """
         try:
             try:
                 await self._finish_work()
             finally:
-                await self._keeper.stop()
+                await self._keeper.stop(_LEASE_LIMIT)
             await self._end_session()
         finally:
-            await self._close_loops()
+            await self._stop_loops()
 
     def stop_at_once(self) -> None:
-        """Cut the grace of a stop under way: handlers are interrupted now."""
+        """End the grace of a stop under way: handlers are interrupted now."""
         self._grace_is_over.set()
 
     async def _finish_work(self) -> None:
-        self._environment.stopping = True
-        self._executor.tell_stopping()
+        self._executor.notify_stopping()
         grace_ends = time.monotonic() + self.settings.grace / SECOND
-        self._fetcher.stop()
-        if self._fetching is not None:
-            await self._within(_LAST_MOMENT / 2, _finished(self._fetching))
-        self._executor.hand_back()
-        await self._within(grace_ends - time.monotonic(), self._quiet_or_over())
-        await self._release_the_rest()
-        await self._within(_LAST_MOMENT / 2, self._settler.flush())
+        await self._fetcher.finish(_LAST_CLAIM_LIMIT)
+        self._executor.release_waiting()
+        await within(grace_ends - time.monotonic(), self._until_idle_or_grace_is_over())
+        self._executor.interrupt_running()
+        await within(_INTERRUPT_LIMIT, self._executor.until_idle())
+        self._executor.release_running()
+        await within(_SETTLE_LIMIT, self._settler.flush())
+
+    async def _until_idle_or_grace_is_over(self) -> None:
+        idle = asyncio.create_task(self._executor.until_idle())
+        over = asyncio.create_task(self._grace_is_over.wait())
+        try:
+            await asyncio.wait((idle, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+            over.cancel()
 
     async def _end_session(self) -> None:
         with suppress(EngineError):
             await self._notes.flush()
         if self._guarded and (self._attempts.held or self._attempts.running):
             return  # the guardian settles these, frees their keys, and then ends the session
-        with suppress(EngineError):
-            await self._engine.close_session(self._session.id)
+        await self._session.close()
 
-    async def _quiet_or_over(self) -> None:
-        quiet = asyncio.create_task(self._executor.until_quiet())
-        over = asyncio.create_task(self._grace_is_over.wait())
-        try:
-            await asyncio.wait((quiet, over), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            quiet.cancel()
-            over.cancel()
-
-    async def _release_the_rest(self) -> None:
-        for attempt in list(self._attempts.running.values()):
-            attempt.stop(Stop.SHUTDOWN)
-        await self._within(_LAST_MOMENT / 4, self._executor.until_quiet())
-        if not self._guarded:
-            self._executor.disown()
-
-    async def _close_loops(self) -> None:
+    async def _stop_loops(self) -> None:
         log_capture.remove()
         self._renewals.close()
-        await self._executor.close()
-        tasks = [*self._loops, *([self._fetching] if self._fetching else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    @staticmethod
-    async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await work
-
-
-async def _keep_going(work: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop again when it ends: a worker without it would look alive and do nothing."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            _logger.exception("A part of the worker failed and is started again")
-        await asyncio.sleep(_RESTART)
-
-
-async def _finished(task: asyncio.Task[None]) -> None:
-    await asyncio.wait((task,))
+        await self._executor.stop(_SLOTS_LIMIT)
+        await stop_all(self._loops)

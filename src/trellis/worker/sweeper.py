@@ -1,7 +1,7 @@
-"""One sweep over all running attempts instead of a timer for each.
+"""One periodic check of all attempts, instead of a timer for each.
 
-Ends what takes too long, tells the engine about handlers that have been running for a while, stops
-keyed jobs whose lease can no longer be protected, and hands back claims that wait here in vain.
+It stops attempts that take too long and keyed attempts whose lease may have expired, reports to the
+engine which handlers have been running for a while, and hands back claims that found no slot here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from trellis.engines.values import Begun
 from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.executor import Executor
 from trellis.worker.lease import LeaseKeeper
+from trellis.worker.loop import TaskLoop
 from trellis.worker.notes import NoteWriter
 from trellis.worker.session import RenewalHealth
 from trellis.worker.shared_status import SharedStatus
 
-_TICK: Final = 0.1
-_BEGUN_AFTER: Final = 0.25
-_WAITED_IN_VAIN: Final = 0.5
+#: All in seconds.
+_INTERVAL: Final = 0.1
+_REPORT_BEGUN_AFTER: Final = 0.25
+_LONGEST_WAIT: Final = 0.5
 
 
-class Sweeper:
-    """Looks at every attempt ten times a second."""
+class Sweeper(TaskLoop):
+    """Checks every attempt ten times a second."""
 
     def __init__(
         self,
@@ -46,30 +48,30 @@ class Sweeper:
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_INTERVAL)
             self.sweep(time.monotonic())
 
     def sweep(self, now: float) -> None:
-        """Look at everything once."""
+        """Check everything once."""
         self._status.set_loop_moved(now)
-        out_of_reach = self._health.lease_may_have_expired
+        lease_may_have_expired = self._health.lease_may_have_expired()
         for attempt in list(self._attempts.running.values()):
             if now >= attempt.timeout_at:
                 attempt.stop(Stop.TIMEOUT)
-            elif out_of_reach and attempt.record.definition.key is not None:
+            elif lease_may_have_expired and attempt.record.definition.key is not None:
                 attempt.stop(Stop.UNREACHABLE)
-            if not attempt.begun_noted and now - attempt.began > _BEGUN_AFTER:
-                self._note_begun(attempt)
+            if not attempt.begun_noted and now - attempt.began > _REPORT_BEGUN_AFTER:
+                self._report_begun(attempt)
         if self._attempts.stopped:
             self._keeper.wake()
-        line = self._executor.line
-        if line and now - line[0].arrived > _WAITED_IN_VAIN:
-            for attempt in line:
-                # Else it would be claimed ahead again at once, by us, who have no room for it.
+        waiting = self._executor.waiting
+        if waiting and now - waiting[0].arrived > _LONGEST_WAIT:
+            for attempt in waiting:
+                # Otherwise this worker, which has no room for it, would claim it ahead again.
                 attempt.type.forget_pace()
-            self._executor.hand_back()
+            self._executor.release_waiting()
 
-    def _note_begun(self, attempt: Attempt) -> None:
+    def _report_begun(self, attempt: Attempt) -> None:
         attempt.begun_noted = True
         if attempt.started_at is not None:
             self._notes.add(attempt, Begun(attempt.started_at))
