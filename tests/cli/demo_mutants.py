@@ -25,7 +25,7 @@ from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.values import DueJob
 from trellis.worker import maintenance, outcomes, supervisor
 from trellis.worker.attempt import Attempt
-from trellis.worker.guardian import guardian, settle_dead
+from trellis.worker.guardian import settle_dead, shutdown
 from trellis.worker.shared_status import Running
 
 VARIABLE: Final = "DEMO_MUTANT"
@@ -89,7 +89,7 @@ def give_up_what_crashed() -> None:
     def judge(_: JobRecord, running: Running, __: frozenset[Fence]) -> FencedCommand:
         return given_up(running.fence)
 
-    setattr(settle_dead, "crashed", lambda *_: judge)  # noqa: B010 - with any arguments
+    setattr(settle_dead, "crash_commands", lambda *_: judge)  # noqa: B010 - with any arguments
 
 
 def give_up_what_is_lost() -> None:
@@ -112,7 +112,7 @@ def believe_any_attempt() -> None:
 
 
 def stop_too_late() -> None:
-    guardian._FAREWELL = supervisor._INTERRUPT_LIMIT = 9.0  # type: ignore[misc]
+    shutdown._AFTER_GRACE = supervisor._INTERRUPT_LIMIT = 9.0  # type: ignore[misc]
 
 
 def journal_something_else() -> None:

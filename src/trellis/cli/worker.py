@@ -20,7 +20,7 @@ from trellis.config import WorkerSettings, worker_settings
 
 if TYPE_CHECKING:
     from trellis.cli.worker_log import LogFormat
-    from trellis.worker.guardian.stderr_relay import Relay
+    from trellis.worker.guardian.stderr_relay import StderrRelay
 
 _SETTINGS: Final = (
     "concurrency",
@@ -67,7 +67,7 @@ def worker(services: tuple[str, ...], *, url: str | None, once: bool, **options:
 
     from trellis.cli import worker_log
     from trellis.config import environment
-    from trellis.worker.guardian.stderr_relay import Relay
+    from trellis.worker.guardian.stderr_relay import StderrRelay
 
     variables = environment()
     settings = _settings(variables, options)
@@ -85,7 +85,7 @@ def worker(services: tuple[str, ...], *, url: str | None, once: bool, **options:
     )
     # The parent process may have set SIGCHLD to be ignored; the guardian needs it.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    relay = Relay(sys.stderr.buffer)
+    relay = StderrRelay(sys.stderr.buffer)
     worker_log.set_up(program.log_format, program.log_level, stream=relay)
     try:
         return asyncio.run(_guard(program, relay, once=once))
@@ -106,7 +106,7 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-async def _guard(program: WorkerProgram, relay: Relay, *, once: bool) -> int:
+async def _guard(program: WorkerProgram, relay: StderrRelay, *, once: bool) -> int:
     import asyncio
     import signal
 

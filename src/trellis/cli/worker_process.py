@@ -23,8 +23,8 @@ from trellis.cli.worker import WorkerProgram
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
 from trellis.worker.child_process import tune_interpreter
-from trellis.worker.guardian.channel import Link, Parting
-from trellis.worker.guardian.stacks import answer_with_stacks
+from trellis.worker.guardian.channel import Channel, EndReason
+from trellis.worker.guardian.stacks import write_stacks_on_signal
 from trellis.worker.log import current_log, log_fields
 from trellis.worker.shared_status import SharedStatus
 from trellis.worker.supervisor import Supervisor
@@ -36,7 +36,7 @@ def main(text: str) -> int:
     """Run the program; return the exit code."""
     program, files = WorkerProgram.read(text)
     faulthandler.enable(all_threads=False)
-    answer_with_stacks(files["stacks"])
+    write_stacks_on_signal(files["stacks"])
     _leave_signals_to_guardian()
     worker_log.set_up(program.log_format, program.log_level, _current_job_fields)
     status = SharedStatus(program.settings.concurrency, files["status"])
@@ -71,15 +71,15 @@ async def _work(
     services: Sequence[Service], program: WorkerProgram, files: dict[str, int], status: SharedStatus
 ) -> int:
     _refuse_in_process(services[0])
-    link = await Link.over(socket.socket(fileno=files["link"]))
-    await link.send("opening", url=services[0].url)
+    channel = await Channel.open(socket.socket(fileno=files["channel"]))
+    await channel.send("opening", url=services[0].url)
     stop_asked = asyncio.Event()
     async with work(services, program.settings, status=status) as supervisor:
-        listening = asyncio.create_task(_listen(link, stop_asked, supervisor, files))
-        await link.send("hello", types=list(supervisor.type_names))
+        listening = asyncio.create_task(_listen(channel, stop_asked, supervisor, files))
+        await channel.send("working", types=list(supervisor.type_names))
         reason = await _until_over(stop_asked, supervisor)
-    await link.send(
-        "bye", reason=reason, settled=supervisor.settled, last_state=supervisor.last_state
+    await channel.send(
+        "finished", reason=reason, settled=supervisor.settled, last_state=supervisor.last_state
     )
     listening.cancel()
     return OK
@@ -95,13 +95,13 @@ def _refuse_in_process(service: Service) -> None:
 
 
 async def _listen(
-    link: Link, stop_asked: asyncio.Event, supervisor: Supervisor, files: dict[str, int]
+    channel: Channel, stop_asked: asyncio.Event, supervisor: Supervisor, files: dict[str, int]
 ) -> None:
     """Receive the guardian's messages: the first asks to stop, the second to stop at once.
 
     When the guardian is gone, this process ends itself and writes to stderr itself.
     """
-    async for _ in link.words():
+    async for _ in channel.messages():
         if stop_asked.is_set():
             supervisor.stop_at_once()
         stop_asked.set()
@@ -111,14 +111,14 @@ async def _listen(
 
 def _bypass_relay(files: dict[str, int]) -> None:
     """Write to stderr directly, starting with the text that the guardian has not relayed."""
-    os.dup2(files["errors"], sys.stderr.fileno())
-    os.set_blocking(files["pipe"], False)
+    os.dup2(files["stderr"], sys.stderr.fileno())
+    os.set_blocking(files["stderr_pipe"], False)
     with suppress(BlockingIOError, OSError):
-        while unread := os.read(files["pipe"], 1 << 16):
-            os.write(files["errors"], unread)
+        while unread := os.read(files["stderr_pipe"], 1 << 16):
+            os.write(files["stderr"], unread)
 
 
-async def _until_over(stop_asked: asyncio.Event, supervisor: Supervisor) -> Parting:
+async def _until_over(stop_asked: asyncio.Event, supervisor: Supervisor) -> EndReason:
     """Wait until the process is asked to stop, has run its number of jobs, or is drained."""
     stop = asyncio.create_task(stop_asked.wait())
     spent = asyncio.create_task(supervisor.until_max_jobs())
@@ -129,7 +129,7 @@ async def _until_over(stop_asked: asyncio.Event, supervisor: Supervisor) -> Part
         if stop.done():
             return "stopped"
         if spent.done():
-            return "spent"
+            return "max_jobs"
         _logger.info("Draining: claiming no more jobs; the process ends when its jobs have ended.")
         finish = asyncio.create_task(supervisor.finish())
         await asyncio.wait((stop, finish), return_when=asyncio.FIRST_COMPLETED)

@@ -16,11 +16,11 @@ from trellis.engines.values import CommitResult
 from trellis.errors import EngineUnavailable
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.worker.guardian.settle_dead import Aftermath, crashed, stopped
+from trellis.worker.guardian.settle_dead import DeadProcess, crash_commands, release_command
 from trellis.worker.shared_status import SharedStatus
 
 SLOTS = 4
-CRASHED = crashed("The process exited with code 1.")
+CRASHED = crash_commands("The process exited with code 1.")
 
 
 class Fate(NamedTuple):
@@ -91,7 +91,7 @@ async def test_whoever_ran_or_had_ended_when_the_loop_ended_is_a_suspect(scene: 
     await scene.begin(3)
     scene.status.end(0)
     scene.status.set_unwinding()
-    await Aftermath(scene.status, CRASHED).settle(scene.engine)
+    await DeadProcess(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [SUSPECT, SUSPECT, SUSPECT]
 
 
@@ -99,7 +99,7 @@ async def test_the_only_attempt_of_a_process_whose_loop_ended_counts_a_crash(sce
     await scene.begin(1)
     scene.status.end(0)
     scene.status.set_unwinding()
-    await Aftermath(scene.status, CRASHED).settle(scene.engine)
+    await DeadProcess(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [CRASH]
 
 
@@ -107,14 +107,14 @@ async def test_an_attempt_in_another_process_did_not_end_the_loop(scene: Scene) 
     await scene.begin(2, isolated=1)
     scene.status.end(0)
     scene.status.set_unwinding()
-    await Aftermath(scene.status, CRASHED).settle(scene.engine)
+    await DeadProcess(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [CRASH, SUSPECT]
 
 
 async def test_an_attempt_that_had_ended_before_a_kill_has_lost_its_lease(scene: Scene) -> None:
     await scene.begin(2)
     scene.status.end(0)
-    await Aftermath(scene.status, CRASHED).settle(scene.engine)
+    await DeadProcess(scene.status, CRASHED).settle(scene.engine)
     assert await scene.fates() == [LOST, CRASH]
 
 
@@ -122,7 +122,7 @@ async def test_a_process_that_was_stopped_hands_everything_back(scene: Scene) ->
     await scene.begin(2)
     scene.status.end(0)
     scene.status.set_unwinding()
-    await Aftermath(scene.status, stopped).settle(scene.engine)
+    await DeadProcess(scene.status, release_command).settle(scene.engine)
     assert await scene.fates() == [HANDED_BACK, HANDED_BACK]
 
 
@@ -132,8 +132,8 @@ async def test_suspects_stay_suspects_when_only_some_could_be_settled_at_first()
     for slot in range(2):
         scene.status.end(slot)
     scene.status.set_unwinding()
-    aftermath = Aftermath(scene.status, CRASHED)
+    dead = DeadProcess(scene.status, CRASHED)
     with pytest.raises(EngineUnavailable):
-        await aftermath.settle(scene.engine)
-    await aftermath.settle(scene.engine)
+        await dead.settle(scene.engine)
+    await dead.settle(scene.engine)
     assert await scene.fates() == [SUSPECT, SUSPECT]

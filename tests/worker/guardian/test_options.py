@@ -54,7 +54,7 @@ def test_a_process_above_max_memory_is_replaced(shop: Shop) -> None:
     worker = shop.working("--max-memory=150MB")
     (first,) = children(worker.process.pid)
     shop.state(shop.create("eat_memory"), "completed")
-    worker.says("more than the 150 MB it may")
+    worker.says("more than its limit of 150 MB")
     wait_until(lambda: children(worker.process.pid) not in ([first], []))
 
 

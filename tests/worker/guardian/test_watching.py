@@ -33,19 +33,19 @@ def test_a_blocked_loop_and_a_held_interpreter_lock_cost_no_lease_and_are_named(
         )
         begun = [shop.begun(job_id) for job_id in jobs]
         shop.see_silence_judged(6 * SECOND)
-        line = loop.says("has stood still")
+        line = loop.says("has been blocked for")
         assert re.search(r"at .*program\.py:\d+ in hold_loop. Jobs in it: " + jobs[0], line)
         assert "belongs in a plain function" in line
-        line = lock.says("has stood still")
+        line = lock.says("has been blocked for")
         assert re.search(r"at .*program\.py:\d+ in hold_interpreter. Jobs in it: " + jobs[1], line)
         assert "isolation='process'" in line
     for job_id in jobs:
         shop.state(job_id, "completed")
         assert shop.kinds(job_id) == ["created", "started", "completed"]
-    loop.says("moves again")
-    lock.says("moves again")
+    loop.says("runs again")
+    lock.says("runs again")
     assert all(is_alive(each.pid) for each in begun)
-    assert "has stood still" not in judge.log
+    assert "has been blocked for" not in judge.log
 
 
 def test_a_timeout_is_enforced_from_outside(shop: Shop) -> None:
@@ -58,7 +58,7 @@ def test_a_timeout_is_enforced_from_outside(shop: Shop) -> None:
     code, message = shop.failure(job_id)
     assert code == "timeout"
     assert "in a process that did not answer" in message
-    worker.says("An attempt blocked it past its timeout.")
+    worker.says("An attempt blocked it for longer than its timeout.")
 
 
 def test_who_blocked_a_process_past_a_neighbour_s_timeout_is_a_suspect(shop: Shop) -> None:
@@ -130,4 +130,4 @@ def test_a_process_that_stands_still_past_the_stall_limit_is_ended(shop: Shop) -
     dead = shop.state(job_id, "dead")
     assert not is_alive(begun.pid)
     assert dead.head.error is not None
-    assert "Its loop had stood still" in worker.log
+    assert "Its event loop was blocked" in worker.log

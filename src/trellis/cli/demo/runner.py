@@ -34,7 +34,7 @@ from trellis.core.job import JobId, JobRecord, SessionId
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, TrellisError
 from trellis.insight.doctor import diagnose
-from trellis.worker.guardian.proc_info import is_stopped
+from trellis.worker.guardian.health_watch import is_stopped
 
 T = TypeVar("T")
 

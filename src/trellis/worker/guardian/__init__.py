@@ -1,9 +1,13 @@
-"""The guardian: a small process without user code that watches over worker processes.
+"""The guardian: a small process without user code that supervises worker processes.
 
-A worker process runs other people's code, which may block its loop, keep the interpreter lock, eat
-the memory or end the process. The guardian keeps its lease while it cannot, receives the signals,
-enforces timeouts from outside, settles what a dead process held, and starts another.
+A worker process runs the code of handlers, which may block its event loop, hold the interpreter
+lock, use up the memory or end the process. The guardian receives the signals, renews the lease
+while a blocked process cannot, enforces timeouts, settles the attempts of a process that died, and
+starts the next process.
 
-Start at `guardian.py`; `ward.py` is one worker process in its care, `watch.py` what is looked for,
-`aftermath.py` what happens to the jobs of a process that is gone.
+It may import `config`, `control`, `core`, `engines` and the modules of `trellis.worker`, and
+nothing that needs the program of the user.
+
+Start reading at `guardian.py`. `shutdown.py` lists what SIGTERM does, `health_watch.py` what is
+checked in a living process, `settle_dead.py` what happens to the attempts of a dead one.
 """

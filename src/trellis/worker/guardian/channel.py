@@ -1,8 +1,9 @@
-"""The line between a guardian and its worker process: one JSON object per line, both ways.
+"""The channel between a guardian and its worker process: one JSON object per line, both ways.
 
-Down: `stop` (finish within the grace), `stop_now`. Up: `opening` with the engine's URL before a
-session is opened there, `hello` once work begins, `bye` with the reason when it ends. The end of
-the line means that the other side is gone.
+The guardian sends `stop` (finish within the grace) and `stop_now`. The worker process sends
+`opening` with the URL of the engine before it opens a session there, `working` when it claims jobs,
+and `finished` with the reason before it exits. The end of the stream means that the other process
+has ended.
 """
 
 from __future__ import annotations
@@ -14,48 +15,48 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
-Parting = Literal["stopped", "drained", "spent"]
-_LONGEST: Final = 1 << 20
+EndReason = Literal["stopped", "drained", "max_jobs"]
+_MAX_LINE: Final = 1 << 20
 
 
-class Hello(NamedTuple):
-    """The worker process works."""
+class Working(NamedTuple):
+    """The worker process claims jobs of these types."""
 
     types: list[str]
 
 
-class Bye(NamedTuple):
-    """The worker process is about to end in order."""
+class Finished(NamedTuple):
+    """The worker process has closed its session and is about to exit."""
 
-    reason: Parting
+    reason: EndReason
     settled: int
     last_state: str | None
 
 
-class Link:
-    """One end of the line."""
+class Channel:
+    """One end of the channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     @classmethod
-    async def over(cls, end: socket.socket) -> Link:
-        """Speak over this end of a socket pair."""
-        return cls(*await asyncio.open_unix_connection(sock=end, limit=_LONGEST))
+    async def open(cls, end: socket.socket) -> Channel:
+        """Use this end of a socket pair."""
+        return cls(*await asyncio.open_unix_connection(sock=end, limit=_MAX_LINE))
 
-    async def send(self, word: str, **details: Any) -> None:  # noqa: ANN401 - JSON values
-        """Say something; nothing happens if the other side is gone."""
+    async def send(self, message: str, **fields: Any) -> None:  # noqa: ANN401 - JSON values
+        """Send a message of this type; do nothing if the other process has ended."""
         with suppress(ConnectionError):
-            self._writer.write(json.dumps({"word": word, **details}).encode() + b"\n")
+            self._writer.write(json.dumps({"message": message, **fields}).encode() + b"\n")
             await self._writer.drain()
 
-    async def words(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield what the other side says until it is gone."""
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the messages of the other process until it ends."""
         with suppress(ConnectionError):
             while line := await self._reader.readline():
                 yield json.loads(line)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close this end."""
         self._writer.close()

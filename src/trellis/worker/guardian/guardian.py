@@ -1,8 +1,6 @@
-"""Keeps worker processes running until it is told to stop, and settles what dead ones leave.
+"""Starts worker processes, replaces those that end, and settles the attempts of dead ones.
 
-Stopping takes the grace and at most two seconds more, whatever the handlers do: a process that has
-not ended three quarters of a second after the grace is killed, and its jobs are handed back from
-here.
+`shutdown.py` lists the steps of stopping.
 """
 
 from __future__ import annotations
@@ -16,33 +14,29 @@ from functools import partial
 from typing import Final
 
 from trellis.config import WorkerSettings
-from trellis.core.durations import SECOND, in_words
 from trellis.core.states import State
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 from trellis.engines.redaction import shown
 from trellis.errors import ConflictPersists, EngineError
-from trellis.worker.child_process import MEGABYTE, UNKNOWN, Ended
+from trellis.worker.child_process import MEGABYTE, UNKNOWN, ProcessEnd
 from trellis.worker.guardian import settle_dead
-from trellis.worker.guardian.health_watch import Watch
-from trellis.worker.guardian.settle_dead import Aftermath, Judge
-from trellis.worker.guardian.stderr_relay import Relay
-from trellis.worker.guardian.worker_process import Recipe, Ward
+from trellis.worker.guardian.health_watch import HealthWatch
+from trellis.worker.guardian.settle_dead import CommandFor, DeadProcess
+from trellis.worker.guardian.shutdown import Shutdown, stop_process, wait_for_exit
+from trellis.worker.guardian.stderr_relay import StderrRelay
+from trellis.worker.guardian.worker_process import BuildCommand, WorkerProcess
 
 OK: Final = 0
 FAILED: Final = 1
-CUT_SHORT: Final = 130
-#: How long a process may take to end after the grace, and how long its jobs may then take.
-_FAREWELL: Final = 0.75
-#: Launchers may send one wish twice (to us and to our group); this soon it is not a second one.
-_SAME_WISH: Final = 0.5
-#: How long a process that has finished may take to exit.
-_SEE_OFF: Final = 5.0
-#: The waits before a process that keeps dying young is started again.
+INTERRUPTED: Final = 130
+#: Seconds before the next start after processes that ended early, by how many did in a row.
 _BACKOFF: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_YOUNG: Final = 10.0
-_AGAIN: Final = 0.2
-_GOOD: Final = frozenset({State.COMPLETED, State.COMPLETED_WITH_ERRORS})
+#: A process that ended within this many seconds ended early.
+_EARLY: Final = 10.0
+#: Seconds before attempts of a dead process are settled again after an error of the engine.
+_SETTLE_AGAIN: Final = 0.2
+_SUCCESS: Final = frozenset({State.COMPLETED, State.COMPLETED_WITH_ERRORS})
 _logger = logging.getLogger("trellis.guardian")
 
 
@@ -50,240 +44,228 @@ class Guardian:
     """Runs `settings.processes` worker processes."""
 
     def __init__(
-        self, recipe: Recipe, settings: WorkerSettings, relay: Relay, *, once: bool = False
+        self,
+        build_command: BuildCommand,
+        settings: WorkerSettings,
+        relay: StderrRelay,
+        *,
+        once: bool = False,
     ) -> None:
-        self._recipe = recipe
+        self._build_command = build_command
         self._relay = relay
         self._settings = settings
         self._once = once
-        self._stop = asyncio.Event()
-        self._at_once = asyncio.Event()
-        self._told = 0.0
-        self._shared: Engine | None = None
+        self._shutdown = Shutdown(settings.grace)
+        self._opened: Engine | None = None
         self._opening = asyncio.Lock()
         self._exit_code = OK
         self._settled = 0
 
     def stop(self) -> None:
-        """Stop in order; asked a second time, stop at once."""
-        now = time.monotonic()
-        if not self._stop.is_set():
-            self._stop.set()
-            self._told = now
-            _logger.info(
-                "Stopping: handlers have %s to finish; a second signal stops at once.",
-                in_words(self._settings.grace),
-            )
-        elif not self._at_once.is_set() and now - self._told > _SAME_WISH:
-            self._at_once.set()
-            self._exit_code = CUT_SHORT
-            _logger.info("Stopping at once.")
+        """Stop gracefully; when called again, stop immediately. Called on a signal."""
+        self._shutdown.request()
 
     async def run(self) -> int:
-        """Work until stopped; return the exit code."""
+        """Run worker processes until stopped; return the exit code."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._settings.processes):
-                    group.create_task(self._keep_running(), name=f"trellis-ward-{number}")
+                    group.create_task(self._keep_running(), name=f"trellis-process-{number}")
         finally:
-            if self._shared is not None:
-                await self._shared.close()
+            if self._opened is not None:
+                await self._opened.close()
+        if self._shutdown.immediate.is_set():
+            return INTERRUPTED
         if not self._exit_code:
             _logger.info("Stopped. Attempts settled: %s.", f"{self._settled:,}")
         return self._exit_code
 
     async def _keep_running(self) -> None:
-        """Start one process after another."""
-        young = 0
+        """Run one process after another."""
+        early_ends = 0
         has_worked = False
-        while not self._stop.is_set():
-            ward = await self._start()
-            if ward is None:
-                young += 1
-                await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
+        while not self._shutdown.requested.is_set():
+            process = await self._start()
+            if process is None:
+                early_ends += 1
+                await self._pause(_BACKOFF[min(early_ends, len(_BACKOFF) - 1)])
                 continue
             try:
-                await self._care_for(ward)
+                await self._supervise(process)
             finally:
-                if ward.ended is None:
-                    ward.kill()  # something went wrong here; its jobs must not go unwatched
-            has_worked = has_worked or ward.hello is not None
-            if not self._is_another_wanted(ward, has_worked=has_worked):
+                if process.end is None:
+                    process.kill()  # after an error here it must not run unsupervised
+            has_worked = has_worked or process.working is not None
+            if not self._should_start_next(process, has_worked=has_worked):
                 return
-            # One that is replaced for its memory as soon as it has started helps nobody either.
-            in_order = ward.bye is not None and ward.bye.reason == "spent"
-            young = 0 if in_order or time.monotonic() - ward.started > _YOUNG else young + 1
-            await self._pause(_BACKOFF[min(young, len(_BACKOFF) - 1)])
+            # A process over its memory limit right after its start counts as an early end too.
+            is_early = time.monotonic() - process.started <= _EARLY
+            early_ends = early_ends + 1 if is_early and not _ran_all_jobs(process) else 0
+            await self._pause(_BACKOFF[min(early_ends, len(_BACKOFF) - 1)])
 
-    async def _start(self) -> Ward | None:
-        """Start a process; None if the system has no room for one now."""
-        ward: Ward | None = None
+    async def _start(self) -> WorkerProcess | None:
+        """Start a process; None if the operating system cannot start one now."""
+        process: WorkerProcess | None = None
         try:
-            ward = Ward(self._recipe, self._settings.concurrency, self._relay, self._greet)
-            await ward.start()
+            slots = self._settings.concurrency
+            process = WorkerProcess(self._build_command, slots, self._relay, self._log_working)
+            await process.start()
         except OSError as error:
             _logger.error("A worker process could not be started: %s.", error)  # noqa: TRY400
-            if ward is not None:
-                ward.kill()
+            if process is not None:
+                process.kill()
             return None
-        return ward
+        return process
 
-    async def _care_for(self, ward: Ward) -> None:
-        """Watch over a process to its end, and settle what it leaves."""
-        ended = asyncio.create_task(ward.until_ended())
-        stop = asyncio.create_task(self._stop.wait())
-        opening = asyncio.create_task(ward.opening.wait())
+    def _log_working(self, process: WorkerProcess) -> None:
+        types = ", ".join(process.working.types) if process.working else ""
+        _logger.info(
+            "Working on %s at %s in %d slots of process %d. Ctrl-C stops.",
+            types, shown(process.url), self._settings.concurrency, process.pid,
+        )  # fmt: skip
+
+    async def _supervise(self, process: WorkerProcess) -> None:
+        """Supervise a process until its end, and settle the attempts it leaves."""
+        end = asyncio.create_task(process.wait())
+        stop = asyncio.create_task(self._shutdown.requested.wait())
+        opening = asyncio.create_task(process.opening.wait())
         try:
-            await asyncio.wait((ended, stop, opening), return_when=asyncio.FIRST_COMPLETED)
-            if ward.opening.is_set():
-                await self._watch_over(ward, ended, stop)
+            await asyncio.wait((end, stop, opening), return_when=asyncio.FIRST_COMPLETED)
+            if process.opening.is_set():
+                await self._supervise_session(process, end, stop)
             else:
-                ward.kill()  # it has no session yet, so nothing to hand back
-                await ended
+                process.kill()  # it has no session, so it holds no job
+                await end
         finally:
             stop.cancel()
             opening.cancel()
 
-    def _greet(self, ward: Ward) -> None:
-        types = ", ".join(ward.hello.types) if ward.hello else ""
-        _logger.info(
-            "Working on %s at %s in %d slots of process %d. Ctrl-C stops.",
-            types, shown(ward.url), self._settings.concurrency, ward.pid,
-        )  # fmt: skip
-
-    async def _watch_over(
-        self, ward: Ward, ended: asyncio.Task[Ended], stop: asyncio.Task[bool]
+    async def _supervise_session(
+        self, process: WorkerProcess, end: asyncio.Task[ProcessEnd], stop: asyncio.Task[bool]
     ) -> None:
-        watch = Watch(ward, self._settings, partial(self._engine, ward.url))
+        watch = HealthWatch(process, self._settings, partial(self._engine, process.url))
         watching = asyncio.create_task(watch.run())
         replace = asyncio.create_task(watch.replace.wait())
-        parted = asyncio.create_task(ward.parted.wait())
+        finished = asyncio.create_task(process.has_finished.wait())
         try:
-            news = (ended, stop, replace, parted)
-            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
-            asked = not ended.done() and not parted.done()
-            if asked:
-                await self._dismiss(ward, ended)
-            elif not ended.done():
-                await self._see_off(ward, ended)
-            await ended
+            events = (end, stop, replace, finished)
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            was_asked = not end.done() and not finished.done()
+            if was_asked:
+                await stop_process(process, end, self._shutdown)
+            elif not end.done():
+                await wait_for_exit(process, end)
+            await end
         finally:
-            for task in (watching, replace, parted):
+            for task in (watching, replace, finished):
                 task.cancel()
-            await asyncio.gather(watching, replace, parted, return_exceptions=True)
-        await self._clean_up(ward, watch, asked=asked)
+            await asyncio.gather(watching, replace, finished, return_exceptions=True)
+        await self._settle_attempts(process, await end, watch, was_asked=was_asked)
 
-    async def _dismiss(self, ward: Ward, ended: asyncio.Task[Ended]) -> None:
-        """Have a process end: in order within the grace, by force soon after."""
-        await ward.say("stop")
-        at_once = asyncio.create_task(self._at_once.wait())
-        limit = self._settings.grace / SECOND + _FAREWELL
-        await asyncio.wait((ended, at_once), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if at_once.done():
-            await ward.say("stop_now")
-            await asyncio.wait((ended,), timeout=_FAREWELL)
-        at_once.cancel()
-        if not ended.done():
-            _logger.warning(
-                "Worker process %d did not end within the grace and is killed.", ward.pid
-            )
-            ward.kill()
-
-    @staticmethod
-    async def _see_off(ward: Ward, ended: asyncio.Task[Ended]) -> None:
-        """Wait for a process that has finished; threads that do not end cannot keep it."""
-        await asyncio.wait((ended,), timeout=_SEE_OFF)
-        if not ended.done():
-            ward.kill()
-
-    async def _clean_up(self, ward: Ward, watch: Watch, *, asked: bool) -> None:
-        """Settle what a process that is gone still holds."""
-        ended = ward.ended
-        if ended is None:
-            raise RuntimeError("A process that lives has nothing to clean up.")
-        if ward.bye is not None:
-            self._settled += ward.bye.settled
-        if not ward.status.session:
-            return  # it never got so far as to hold anything
-        is_crash = not (asked or ward.bye or watch.ended_why)
-        limit = _FAREWELL if self._stop.is_set() else self._settings.lease / SECOND
-        left = await self._settle(ward, _judge(ward, ended, watch, asked=asked), limit)
-        fate = ", ".join(f"{count} {state}" for state, count in left.items()) or "none"
-        if is_crash:
+    async def _settle_attempts(
+        self, process: WorkerProcess, end: ProcessEnd, watch: HealthWatch, *, was_asked: bool
+    ) -> None:
+        """Settle the attempts that a process held when it ended, and log the states of its jobs."""
+        if process.finished is not None:
+            self._settled += process.finished.settled
+        if not process.status.session:
+            return  # it ended before it could hold an attempt
+        command_for = _command_for(process, end, watch, was_asked=was_asked)
+        left = await self._settle(process, command_for)
+        states = ", ".join(f"{count} {state}" for state, count in left.items()) or "none"
+        if not (was_asked or process.finished or watch.kill_reason):
             _logger.error(
                 "Worker process %d %s (peak memory %d MB). Its jobs are now: %s.",
-                ward.pid, ended.how, ended.peak_memory // MEGABYTE, fate,
+                process.pid, end.how, end.peak_memory // MEGABYTE, states,
             )  # fmt: skip
         elif left:
-            _logger.info("The jobs process %d left are now: %s.", ward.pid, fate)
-        ward.status.close()
+            _logger.info(
+                "The jobs that worker process %d held at its end are now: %s.", process.pid, states
+            )
+        process.status.close()
 
-    async def _settle(self, ward: Ward, judge: Judge, limit: float) -> Counter[str]:
-        """Settle in the dead process's place; while the engine cannot, try again for so long."""
-        told = False
-        aftermath = Aftermath(ward.status, judge)
+    async def _settle(self, process: WorkerProcess, command_for: CommandFor) -> Counter[str]:
+        """Settle for a dead process; after an error of the engine, again for a limited time."""
+        is_logged = False
+        dead = DeadProcess(process.status, command_for)
         with suppress(TimeoutError):
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(self._shutdown.settling_time(self._settings.lease)):
                 while True:
                     try:
-                        engine = await self._engine(ward.url)
-                        return await aftermath.settle(engine)
+                        engine = await self._engine(process.url)
+                        return await dead.settle(engine)
                     except (EngineError, ConflictPersists) as error:
-                        if not told:
-                            _logger.warning("Jobs of process %d wait: %s", ward.pid, error)
-                        told = True
-                        await asyncio.sleep(_AGAIN)
+                        if not is_logged:
+                            _logger.warning(
+                                "The jobs of worker process %d could not be settled yet: %s",
+                                process.pid, error,
+                            )  # fmt: skip
+                        is_logged = True
+                        await asyncio.sleep(_SETTLE_AGAIN)
         _logger.warning(
-            "The jobs of process %d could not be settled; others take them when its lease is over.",
-            ward.pid,
+            "The jobs of worker process %d could not be settled; other workers take them when its "
+            "lease expires.",
+            process.pid,
         )
         return Counter()
 
-    def _is_another_wanted(self, ward: Ward, *, has_worked: bool) -> bool:
+    def _should_start_next(self, process: WorkerProcess, *, has_worked: bool) -> bool:
+        """Return whether a process that has ended is followed by another; note the exit code."""
+        finished = process.finished
         if self._once:
-            state = None if ward.bye is None else ward.bye.last_state
-            # Stopped in order before any job came: nothing was left undone.
-            came_to_nothing = ward.bye is not None and state is None and self._stop.is_set()
-            is_good = state in _GOOD or came_to_nothing
-            self._exit_code = self._exit_code or (OK if is_good else _failure(ward))
+            state = None if finished is None else finished.last_state
+            # Stopped gracefully before any job came: that is a success.
+            had_no_job = (
+                finished is not None and state is None and self._shutdown.requested.is_set()
+            )
+            is_success = state in _SUCCESS or had_no_job
+            self._exit_code = self._exit_code or (OK if is_success else _failure_code(process))
             return False
-        if self._stop.is_set():
+        if self._shutdown.requested.is_set():
             return False
-        if not has_worked:  # it has said on stderr why it cannot
-            self._exit_code = _failure(ward)
-            self._stop.set()
+        if not has_worked:  # it has logged why it cannot work
+            self._exit_code = _failure_code(process)
+            self._shutdown.requested.set()
             return False
-        if ward.hello is None and ward.ended is not None:
-            _logger.error("Worker process %d %s before it worked.", ward.pid, ward.ended.how)
-        return ward.bye is None or ward.bye.reason != "drained"
+        if process.working is None and process.end is not None:
+            _logger.error(
+                "Worker process %d %s before it could claim jobs.", process.pid, process.end.how
+            )
+        return finished is None or finished.reason != "drained"
 
     async def _engine(self, url: str) -> Engine:
         async with self._opening:
-            if self._shared is None:
+            if self._opened is None:
                 engine = make_engine(url, create=False)
                 await engine.open()
-                self._shared = engine
-            return self._shared
+                self._opened = engine
+            return self._opened
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stop.wait()
+                await self._shutdown.requested.wait()
 
 
-def _failure(ward: Ward) -> int:
-    """Return the exit code for a process that failed: its own, if it ended by itself."""
-    code = ward.ended.code if ward.ended is not None else FAILED
+def _ran_all_jobs(process: WorkerProcess) -> bool:
+    """Return whether a process ended because it had run the most jobs it may."""
+    return process.finished is not None and process.finished.reason == "max_jobs"
+
+
+def _failure_code(process: WorkerProcess) -> int:
+    """Return the exit code for a process that failed: its own, unless a signal killed it."""
+    code = process.end.code if process.end is not None else FAILED
     return code if 0 < code < UNKNOWN else FAILED
 
 
-def _judge(ward: Ward, ended: Ended, watch: Watch, *, asked: bool) -> Judge:
-    """Say how the attempts that ran in a process that is gone are to be judged."""
-    if watch.ended_for:
-        return settle_dead.timed_out(watch.ended_for)
-    # Also a process that was asked to end may die of something else before it does.
-    by_us = asked and (ward.was_killed or ended.code == 0)
-    if watch.ended_why or not (by_us or ward.bye):
-        evidence = ended.evidence(more=watch.ended_why)
-        return settle_dead.crashed(evidence)
-    return settle_dead.stopped
+def _command_for(
+    process: WorkerProcess, end: ProcessEnd, watch: HealthWatch, *, was_asked: bool
+) -> CommandFor:
+    """Return how the attempts that ran in a dead process are settled."""
+    if watch.killed_for:
+        return settle_dead.timeout_commands(watch.killed_for)
+    # A process that was asked to stop may still crash before it does.
+    was_stopped = was_asked and (process.was_killed or end.code == 0)
+    if watch.kill_reason or not (was_stopped or process.finished):
+        return settle_dead.crash_commands(end._replace(remark=watch.kill_reason).evidence())
+    return settle_dead.release_command

@@ -1,15 +1,20 @@
-"""What a guardian looks for in a living worker process, and what it then does.
+"""What a guardian checks in a living worker process: event loop, timeouts, lease, memory.
 
-Everything is read from the shared status, so a process that does not answer hides nothing. A
-stopped process (SIGSTOP, a debugger) is left alone and its lease with it: others take its jobs.
+Everything is read from the shared status and from the operating system, so a blocked process can be
+checked too. A stopped process (SIGSTOP, a debugger) is left alone and its lease is not renewed:
+other workers take its jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from trellis.config import WorkerSettings
@@ -18,132 +23,146 @@ from trellis.core.job import Fence
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.worker.child_process import MEGABYTE
-from trellis.worker.guardian.proc_info import is_stopped, resident_memory
-from trellis.worker.guardian.worker_process import Ward
+from trellis.worker.guardian.worker_process import WorkerProcess
 from trellis.worker.maintenance import LEADER
 
-_TICK: Final = 0.25
-#: A loop moves ten times a second; after this long it is worth asking why not.
+#: Seconds between two checks.
+_INTERVAL: Final = 0.25
+#: A loop runs ten times a second; after this many seconds it is checked whether it is stopped.
 _SILENT: Final = 0.5
-#: A loop that has not moved for so long is named.
-_STALLED: Final = 2.0
-#: How long a process may itself deal with an attempt over its timeout.
+#: After this many seconds without a run a loop counts as blocked and is logged.
+_BLOCKED: Final = 2.0
+#: How long a process may deal with an overdue attempt before the guardian does, in seconds.
 _TIMEOUT_MARGIN: Final = 1.0
+#: By whether the event loop's own thread is blocked.
 _ADVICE: Final = {
     True: "A handler that computes or waits without await belongs in a plain function, which runs "
     "in a thread.",
-    False: "A handler that keeps the interpreter lock belongs in a process of its own: "
+    False: "A handler that holds the interpreter lock belongs in a separate process: "
     "isolation='process'.",
 }
+_PROC: Final = Path("/proc")
+_HAS_PROC: Final = (_PROC / "self" / "stat").exists()
+_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 _logger = logging.getLogger("trellis.guardian")
 
 
-class Watch:
-    """Looks at one worker process four times a second."""
+class HealthWatch:
+    """Checks one worker process four times a second."""
 
     def __init__(
-        self, ward: Ward, settings: WorkerSettings, engine: Callable[[], Awaitable[Engine]]
+        self,
+        process: WorkerProcess,
+        settings: WorkerSettings,
+        engine: Callable[[], Awaitable[Engine]],
     ) -> None:
-        self._ward = ward
+        self._process = process
         self._settings = settings
         self._engine = engine
-        self._stall_named = False
+        self._block_logged = False
         self._overdue: frozenset[Fence] = frozenset()
-        self._renewing: asyncio.Task[None] | None = None
-        self._renewed = self._looked = self._fair_from = time.monotonic()
+        self._renewal: asyncio.Task[None] | None = None
+        #: Time in which guardian or process did not run is not counted as blocked.
+        self._renewed = self._checked = self._counted_from = time.monotonic()
         #: Set when the process should be replaced.
         self.replace = asyncio.Event()
-        #: Why the process was ended, if it was.
-        self.ended_for: frozenset[Fence] = frozenset()
-        self.ended_why = ""
+        #: Why the guardian killed the process; empty if it did not.
+        self.kill_reason = ""
+        #: The attempts that blocked the process past their timeout, if it was killed for that.
+        self.killed_for: frozenset[Fence] = frozenset()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         try:
             while True:
-                await asyncio.sleep(_TICK)
+                await asyncio.sleep(_INTERVAL)
                 try:
-                    await self.look(time.monotonic())
+                    await self._check(time.monotonic())
                 except Exception:
-                    if self._ward.ended is None:  # it may have ended under our eyes
-                        _logger.exception("Looking at worker process %d failed", self._ward.pid)
+                    if self._process.end is None:  # a process that ended during the check is fine
+                        _logger.exception("Checking worker process %d failed", self._process.pid)
         finally:
-            if self._renewing is not None:
-                self._renewing.cancel()
+            if self._renewal is not None:
+                self._renewal.cancel()
 
-    async def look(self, now: float) -> None:
-        """Look once."""
-        status = self._ward.status
+    async def _check(self, now: float) -> None:
+        status = self._process.status
         if not status.loop_moved:
             return  # it is still starting
-        if now - self._looked > _STALLED:
-            self._fair_from = now  # we were held up ourselves, and it most likely with us
-        self._looked = now
-        if now - status.loop_moved > _SILENT and is_stopped(self._ward.pid):
-            self._fair_from = now
+        if now - self._checked > _BLOCKED:
+            self._counted_from = now  # the guardian did not run, and the process probably neither
+        self._checked = now
+        if now - status.loop_moved > _SILENT and is_stopped(self._process.pid):
+            self._counted_from = now
             return
-        still = now - max(status.loop_moved, self._fair_from)
-        if still < _STALLED:
-            if self._stall_named:
-                _logger.warning("The loop of worker process %d moves again.", self._ward.pid)
-            self._stall_named = False
-            self._look_at_memory()
+        blocked = now - max(status.loop_moved, self._counted_from)
+        if blocked < _BLOCKED:
+            if self._block_logged:
+                _logger.warning(
+                    "The event loop of worker process %d runs again.", self._process.pid
+                )
+            self._block_logged = False
+            self._check_memory()
         else:
-            await self._look_at_stall(now, still)
+            await self._check_blocked(now, blocked)
         unrenewed = now - max(status.lease_renewed, self._renewed)
-        if unrenewed > self._settings.heartbeat / SECOND * 1.5 and not is_stopped(self._ward.pid):
-            self._renew(now)
+        is_late = unrenewed > self._settings.heartbeat / SECOND * 1.5
+        if is_late and not is_stopped(self._process.pid):
+            self._start_renewal(now)
 
-    async def _look_at_stall(self, now: float, still: float) -> None:
+    async def _check_blocked(self, now: float, blocked: float) -> None:
         overdue = frozenset(
             each.fence
-            for each in self._ward.status.running()
+            for each in self._process.status.running()
             if each.timeout_at + _TIMEOUT_MARGIN < now
         )
-        if still > self._settings.stall_limit / SECOND:
-            self._end(f"Its loop had stood still for {still:.0f} s.")
-        elif overdue & self._overdue:  # seen twice: no half-written record
-            self._end("An attempt blocked it past its timeout.", overdue & self._overdue)
-        elif not self._stall_named:
-            self._stall_named = True
-            await self._name_stall(still)
+        if blocked > self._settings.stall_limit / SECOND:
+            self._kill(f"Its event loop was blocked for {blocked:.0f} s.")
+        elif overdue & self._overdue:  # read twice, so it is no half-written record
+            self._kill(
+                "An attempt blocked it for longer than its timeout.", overdue & self._overdue
+            )
+        elif not self._block_logged:
+            self._block_logged = True
+            await self._log_blocked(blocked)
         self._overdue = overdue
 
-    def _end(self, why: str, blamed: frozenset[Fence] = frozenset()) -> None:
-        if not self.ended_why:
-            self.ended_why, self.ended_for = why, blamed
-            _logger.error("Worker process %d is ended. %s", self._ward.pid, why)
-        self._ward.kill()
+    def _kill(self, reason: str, overdue: frozenset[Fence] = frozenset()) -> None:
+        if not self.kill_reason:
+            self.kill_reason, self.killed_for = reason, overdue
+            _logger.error("Killing worker process %d. %s", self._process.pid, reason)
+        self._process.kill()
 
-    async def _name_stall(self, still: float) -> None:
-        frame = await self._ward.stack()
-        jobs = ", ".join(each.job_id for each in self._ward.status.running())
+    async def _log_blocked(self, blocked: float) -> None:
+        frame = await self._process.blocking_frame()
+        jobs = ", ".join(each.job_id for each in self._process.status.running())
         _logger.warning(
-            "The loop of worker process %d has stood still for %.1f s, at %s. Jobs in it: %s. %s",
-            self._ward.pid, still, frame or "an unknown place", jobs or "none",
+            "The event loop of worker process %d has been blocked for %.1f s, at %s. "
+            "Jobs in it: %s. %s",
+            self._process.pid, blocked, frame or "an unknown line", jobs or "none",
             _ADVICE[frame is None or frame.in_loop],
         )  # fmt: skip
 
-    def _look_at_memory(self) -> None:
+    def _check_memory(self) -> None:
         limit = self._settings.max_memory
         if limit is None or self.replace.is_set():
             return
-        used = resident_memory(self._ward.pid)
+        used = resident_memory(self._process.pid)
         if used > limit:
             self.replace.set()
             _logger.warning(
-                "Worker process %d uses %d MB, more than the %d MB it may: it is replaced.",
-                self._ward.pid, used // MEGABYTE, limit // MEGABYTE,
+                "Worker process %d uses %d MB, more than its limit of %d MB: it is replaced.",
+                self._process.pid, used // MEGABYTE, limit // MEGABYTE,
             )  # fmt: skip
 
-    def _renew(self, now: float) -> None:
-        """Keep the lease of a process that lives and cannot do it itself."""
-        if self._renewing is None or self._renewing.done():
+    def _start_renewal(self, now: float) -> None:
+        """Renew the lease of a process that lives and cannot do it."""
+        if self._renewal is None or self._renewal.done():
             self._renewed = now
-            self._renewing = asyncio.create_task(self._renew_once())
+            self._renewal = asyncio.create_task(self._renew())
 
-    async def _renew_once(self) -> None:
-        status = self._ward.status
+    async def _renew(self) -> None:
+        status = self._process.status
         if not status.session:
             return
         try:
@@ -151,7 +170,37 @@ class Watch:
             running = status.running()
             held = [each.fence for each in running]
             await engine.renew(status.session, held, busy=len(running))
-            # A process that cannot renew cannot keep everything up either: another should.
+            # A process that cannot renew cannot run the maintenance either: another one should.
             await engine.free_lock(LEADER, status.session)
         except EngineError as error:
-            _logger.info("Cannot keep the lease of process %d now: %s", self._ward.pid, error)
+            _logger.info(
+                "The lease of worker process %d cannot be renewed now: %s", self._process.pid, error
+            )
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal or a debugger has stopped the process."""
+    return _state(pid)[:1] in {"T", "t"}
+
+
+def resident_memory(pid: int) -> int:
+    """Return the bytes of memory that the process uses now; 0 if that is unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        if _HAS_PROC:
+            return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_SIZE
+        return int(_ps(pid, "rss")) * 1024
+    return 0
+
+
+def _state(pid: int) -> str:
+    with suppress(OSError, IndexError):
+        if _HAS_PROC:
+            # The name in parentheses may contain anything, including parentheses.
+            return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return _ps(pid, "state")
+    return ""
+
+
+def _ps(pid: int, column: str) -> str:
+    command = ["ps", "-o", f"{column}=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603

@@ -1,8 +1,8 @@
-"""The stack of a process that does not answer, asked for by a signal.
+"""The stacks of a blocked worker process, requested by a signal.
 
-`faulthandler` writes it from inside the signal handler, so it also comes while C code holds the
-interpreter lock. The frame that matters is the innermost one of the loop's thread that is neither
-ours nor the standard library's event loop.
+`faulthandler` writes them from inside the signal handler, so it works while C code holds the
+interpreter lock. The frame to report is the innermost one in the thread of the event loop that
+belongs neither to Trellis nor to the event loop of the standard library.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from typing import Final, NamedTuple
 
 from trellis.worker import handler_call
 
-#: Asks a worker process for its stacks.
-ASK: Final = signal.SIGUSR2
+#: Makes a worker process write its stacks.
+STACK_SIGNAL: Final = signal.SIGUSR2
 _THREAD: Final = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME: Final = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
 _PACKAGE: Final = str(Path(handler_call.__file__).parents[1]) + os.sep
-_CALLING: Final = handler_call.__file__
-_LOOP: Final = str(Path(asyncio.__file__).parent) + os.sep
-_WAITS: Final = frozenset({selectors.__file__, threading.__file__})
+_HANDLER_CALL: Final = handler_call.__file__
+_EVENT_LOOP: Final = str(Path(asyncio.__file__).parent) + os.sep
+_WAITING: Final = frozenset({selectors.__file__, threading.__file__})
 
 
 class Frame(NamedTuple):
-    """A place in the code."""
+    """A line of code that a thread executes."""
 
     file: str
     line: str
     function: str
-    #: Whether it is the loop's thread that is there, and not a handler's that keeps it waiting.
+    #: True in the thread of the event loop; False in the thread of a handler.
     in_loop: bool = True
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
 
 
-def answer_with_stacks(file: int) -> None:
-    """In a worker process: write all stacks to this file whenever asked."""
-    faulthandler.register(ASK, file=file, all_threads=True, chain=False)
+def write_stacks_on_signal(file: int) -> None:
+    """In a worker process: write all stacks to this file on `STACK_SIGNAL`."""
+    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 def blocking_frame(dump: str) -> Frame | None:
-    """Return where the process is stuck: in the loop's thread, else in a handler's.
+    """Return where the process is blocked: in the thread of the loop, else in one of a handler.
 
-    The main thread, which runs the loop, is the oldest and therefore dumped last. When it only
-    waits, somebody else holds the interpreter lock.
+    The main thread, which runs the loop, is the oldest and therefore dumped last. If it only waits,
+    another thread holds the interpreter lock.
     """
     threads: list[list[Frame]] = []
     for line in dump.splitlines():
@@ -63,15 +63,17 @@ def blocking_frame(dump: str) -> Frame | None:
     handlers = [frames for frames in threads[:-1] if any(map(_calls_handler, frames))]
     for frames, in_loop in ((threads[-1:], True), (handlers, False)):
         for frame in chain.from_iterable(frames):
-            if _is_users(frame):
+            if _is_user_code(frame):
                 return frame._replace(in_loop=in_loop)
     return None
 
 
 def _calls_handler(frame: Frame) -> bool:
-    return frame.file == _CALLING and frame.function == "_perform"
+    return frame.file == _HANDLER_CALL and frame.function == "_perform"
 
 
-def _is_users(frame: Frame) -> bool:
-    """Tell whether a frame belongs neither to the worker itself nor to what it waits with."""
-    return frame.file not in _WAITS and not frame.file.startswith((_PACKAGE, _LOOP, "<frozen "))
+def _is_user_code(frame: Frame) -> bool:
+    """Return whether a frame belongs neither to Trellis nor to the library it waits in."""
+    return frame.file not in _WAITING and not frame.file.startswith(
+        (_PACKAGE, _EVENT_LOOP, "<frozen ")
+    )

@@ -1,8 +1,8 @@
-"""Writing to stderr without ever waiting for whoever reads it.
+"""Writing to stderr without waiting for its reader.
 
-A reader that stops reading, or goes away, must hold up neither the guardian, which would miss
-signals and leases, nor its worker processes, whose lines come through here. Lines are written by a
-thread; what does not fit into its line of waiting is dropped and counted.
+If the reader of stderr stops reading or exits, neither the guardian may wait, which would miss
+signals and leases, nor its worker processes, whose lines pass through here. A thread writes the
+lines; lines that do not fit into its queue are dropped and counted.
 """
 
 from __future__ import annotations
@@ -12,46 +12,47 @@ import threading
 from contextlib import suppress
 from typing import IO, Final
 
-_MOST_WAITING: Final = 10_000
-_FAREWELL: Final = 1.0
+_MAX_QUEUED: Final = 10_000
+#: How long `close` waits for the thread, in seconds.
+_CLOSE_TIMEOUT: Final = 1.0
 
 
-class Relay:
-    """The way of lines to a stream; can stand for the stream itself in `logging`."""
+class StderrRelay:
+    """Queues lines for a stream; has the methods of a stream that `logging` needs."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(_MOST_WAITING)
+        self._queue: queue.Queue[bytes | None] = queue.Queue(_MAX_QUEUED)
         self._dropped = 0
         self._thread = threading.Thread(target=self._run, name="trellis-stderr", daemon=True)
         self._thread.start()
 
     def put(self, line: bytes) -> None:
-        """Pass a line on, or drop it if nobody reads."""
+        """Queue a line, or drop it if the queue is full."""
         try:
-            self._waiting.put_nowait(line)
+            self._queue.put_nowait(line)
         except queue.Full:
             self._dropped += 1
 
     def write(self, text: str) -> int:
-        """Pass text on, as a stream would."""
+        """Queue text, as a stream would."""
         self.put(text.encode(errors="backslashreplace"))
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: every line goes out as soon as it can."""
+        """Do nothing: the thread flushes after every line."""
 
     def close(self) -> None:
-        """Wait a moment for what is still to be written."""
+        """Wait a limited time until the queued lines are written."""
         with suppress(queue.Full):
-            self._waiting.put_nowait(None)
-            self._thread.join(_FAREWELL)
+            self._queue.put_nowait(None)
+            self._thread.join(_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
-        while (line := self._waiting.get()) is not None:
+        while (line := self._queue.get()) is not None:
             if self._dropped:
-                line += f"({self._dropped} lines were dropped: nobody read them)\n".encode()
+                line += f"({self._dropped} lines were dropped: stderr was not read)\n".encode()
                 self._dropped = 0
-            with suppress(OSError, ValueError):  # the reader is gone; others still count on us
+            with suppress(OSError, ValueError):  # the reader has exited; the guardian goes on
                 self._stream.write(line)
                 self._stream.flush()

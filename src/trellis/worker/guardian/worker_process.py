@@ -1,7 +1,7 @@
-"""One worker process in the guardian's care: its start, its line, its last words, its end.
+"""One worker process as its guardian sees it: start, messages, stderr, stacks, end.
 
-The guardian stays its parent from the first moment to the last, so its end is always seen, with the
-exit code and the memory it used. It shares the guardian's process group.
+The guardian is its parent from start to end, so it always sees the exit code and the memory used.
+The process stays in the process group of the guardian.
 """
 
 from __future__ import annotations
@@ -19,57 +19,65 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Final
 
-from trellis.worker.child_process import Ended, Life
-from trellis.worker.guardian.channel import Bye, Hello, Link
-from trellis.worker.guardian.stacks import ASK, Frame, blocking_frame
-from trellis.worker.guardian.stderr_relay import Relay
+from trellis.worker.child_process import ChildProcess, ProcessEnd
+from trellis.worker.guardian.channel import Channel, Finished, Working
+from trellis.worker.guardian.stacks import STACK_SIGNAL, Frame, blocking_frame
+from trellis.worker.guardian.stderr_relay import StderrRelay
 from trellis.worker.shared_status import SharedStatus, status_size
 
+#: How many lines of stderr are kept for the error of a job.
 _LAST_LINES: Final = 20
-_STACK_PATIENCE: Final = 1.0
-_TAIL_PATIENCE: Final = 0.2
+#: How long the process may take to write its stacks, in seconds.
+_STACK_TIMEOUT: Final = 1.0
+#: How long stderr is read after the end of the process, in seconds.
+_TAIL_TIMEOUT: Final = 0.2
+
+#: Returns the command that starts a worker process; takes the numbers of the open files for it.
+BuildCommand = Callable[[Mapping[str, int]], Sequence[str]]
 
 
-#: Returns the command that starts a worker process which finds these open files.
-Recipe = Callable[[Mapping[str, int]], Sequence[str]]
-
-
-class Ward:
+class WorkerProcess:
     """A worker process."""
 
     def __init__(
-        self, recipe: Recipe, slots: int, relay: Relay, on_hello: Callable[[Ward], None]
+        self,
+        build_command: BuildCommand,
+        slots: int,
+        relay: StderrRelay,
+        on_working: Callable[[WorkerProcess], None],
     ) -> None:
-        self._recipe = recipe
+        self._build_command = build_command
         self._relay = relay
-        self.on_hello = on_hello
-        self._slots = slots
-        self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we do
-        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._on_working = on_working
+        self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._process: subprocess.Popen[bytes] | None = None
-        self._life: Life | None = None
-        self._link: Link | None = None
+        self._child: ChildProcess | None = None
+        self._channel: Channel | None = None
         self._tasks: list[asyncio.Task[None]] = []
         with tempfile.TemporaryFile() as memory:
             memory.truncate(status_size(slots))
             self.status = SharedStatus(slots, memory.fileno())
             self._status_file = os.dup(memory.fileno())
+        #: When the process was started, by the monotonic clock.
         self.started = 0.0
-        #: Where the process keeps its jobs, said before it opens a session there; "" before.
+        #: The URL of its engine; empty until `opening` is set.
         self.url = ""
+        #: Set when the process is about to open a session.
         self.opening = asyncio.Event()
-        #: What it works on, said once it does.
-        self.hello: Hello | None = None
-        self.bye: Bye | None = None
-        #: Set when the process has said bye and should end soon.
-        self.parted = asyncio.Event()
-        self.ended: Ended | None = None
-        #: Whether we have ended it by force.
+        #: What it works on; None until it claims jobs.
+        self.working: Working | None = None
+        #: Its last message; None if it ended without one.
+        self.finished: Finished | None = None
+        #: Set when `finished` has arrived.
+        self.has_finished = asyncio.Event()
+        self.end: ProcessEnd | None = None
+        #: Whether the guardian has killed it.
         self.was_killed = False
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         if self._process is None:
             raise RuntimeError("The worker process was not started.")
         return self._process.pid
@@ -77,113 +85,121 @@ class Ward:
     async def start(self) -> None:
         """Start the process."""
         ours, theirs = socket.socketpair()
-        # Its way to the terminal when we are gone, and our end of its pipe, so that no write of a
-        # handler fails before it has noticed.
-        errors, (pipe, writing) = os.dup(sys.stderr.fileno()), os.pipe()
-        named = {"link": theirs.fileno(), "status": self._status_file,
-                 "stacks": self._stacks.fileno(), "errors": errors, "pipe": pipe}  # fmt: skip
-        self._errors = os.fdopen(pipe, "rb", 0)
+        # The process gets the guardian's stderr and the reading end of its own pipe, so that no
+        # write of a handler fails if the guardian ends first.
+        stderr, (pipe, writing) = os.dup(sys.stderr.fileno()), os.pipe()
+        files = {
+            "channel": theirs.fileno(), "status": self._status_file,
+            "stacks": self._stacks.fileno(), "stderr": stderr, "stderr_pipe": pipe,
+        }  # fmt: skip
+        self._stderr = os.fdopen(pipe, "rb", 0)
         try:
             with theirs:
-                self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own, at once
-                    self._recipe(named),
-                    stdin=subprocess.DEVNULL, stderr=writing, pass_fds=tuple(named.values()),
+                self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - a trusted, short call
+                    self._build_command(files),
+                    stdin=subprocess.DEVNULL, stderr=writing, pass_fds=tuple(files.values()),
                 )  # fmt: skip
         except OSError:
             ours.close()
-            self._errors.close()
+            self._stderr.close()
             raise
         finally:
-            for file in (self._status_file, errors, writing):
+            for file in (self._status_file, stderr, writing):
                 os.close(file)
-        self._life = Life(self._process.pid, leads_group=False)
-        self._end: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-        threading.Thread(target=self._see_end, args=(self._life,), daemon=True).start()
+        self._child = ChildProcess(self._process.pid, leads_group=False)
+        self._exit: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        threading.Thread(target=self._wait_for_exit, args=(self._child,), daemon=True).start()
         self.started = time.monotonic()
-        self._link = await Link.over(ours)
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._pass_on())]
+        self._channel = await Channel.open(ours)
+        self._tasks = [
+            asyncio.create_task(self._receive(self._channel)),
+            asyncio.create_task(self._relay_stderr()),
+        ]
 
-    def _see_end(self, life: Life) -> None:
-        """Wait for the end in a thread of its own: a pool's may all be taken by the living."""
-        end = life.wait()
-        with suppress(RuntimeError):  # the guardian itself has ended
-            self._end.get_loop().call_soon_threadsafe(self._end.set_result, end)
+    def _wait_for_exit(self, child: ChildProcess) -> None:
+        """Wait for the exit in a separate thread: the threads of a pool may all be waiting."""
+        result = child.wait()
+        with suppress(RuntimeError):  # the loop of the guardian is closed
+            self._exit.get_loop().call_soon_threadsafe(self._exit.set_result, result)
 
-    async def until_ended(self) -> Ended:
-        """Wait for the end of the process and for its last words."""
+    async def wait(self) -> ProcessEnd:
+        """Wait until the process has ended and its messages and stderr are read."""
         if self._process is None:
             raise RuntimeError("The worker process was not started.")
-        code, peak = await self._end
+        code, peak_memory = await self._exit
         self._process.returncode = code
-        # Whatever the process started may keep its stderr open: the last lines are not worth more.
-        await asyncio.wait(self._tasks, timeout=_TAIL_PATIENCE)
+        # A program that the process has started may keep stderr open, so the wait is short.
+        await asyncio.wait(self._tasks, timeout=_TAIL_TIMEOUT)
         for task in self._tasks:
             task.cancel()
-        self.ended = Ended(code, peak, tuple(self._lines))
-        if self._link is not None:
-            self._link.close()
-        self._errors.close()
+        self.end = ProcessEnd(code, peak_memory, tuple(self._last_lines))
+        if self._channel is not None:
+            self._channel.close()
+        self._stderr.close()
         self._stacks.close()
-        return self.ended
+        return self.end
 
-    async def say(self, word: str) -> None:
-        """Send a word down the line."""
-        if self._link is not None:
-            await self._link.send(word)
+    async def send(self, message: str) -> None:
+        """Send a message of this type."""
+        if self._channel is not None:
+            await self._channel.send(message)
 
     def kill(self) -> None:
-        """End the process at once."""
-        if self._life is not None:
+        """End the process immediately."""
+        if self._child is not None:
             self.was_killed = True
-            self._life.kill()
+            self._child.kill()
 
-    async def stack(self) -> Frame | None:
-        """Ask where the process is stuck."""
+    async def blocking_frame(self) -> Frame | None:
+        """Request the stacks and return where the process is blocked."""
         start = os.fstat(self._stacks.fileno()).st_size
-        if self._life is not None:
-            self._life.signal(ASK)
-        ends = time.monotonic() + _STACK_PATIENCE
+        if self._child is not None:
+            self._child.signal(STACK_SIGNAL)
+        deadline = time.monotonic() + _STACK_TIMEOUT
         size = start
-        while time.monotonic() < ends:
+        while time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             before, size = size, os.fstat(self._stacks.fileno()).st_size
             if size == before > start:
                 break
         return blocking_frame(os.pread(self._stacks.fileno(), size - start, start).decode())
 
-    async def _listen(self) -> None:
-        if self._link is None:
-            return
-        async for said in self._link.words():
-            match said:
-                case {"word": "opening", "url": url}:
+    async def _receive(self, channel: Channel) -> None:
+        async for message in channel.messages():
+            match message:
+                case {"message": "opening", "url": url}:
                     self.url = url
                     self.opening.set()
-                case {"word": "hello", "types": types}:
-                    self.hello = Hello(types)
-                    self.on_hello(self)
-                case {"word": "bye", "reason": reason, "settled": settled, "last_state": state}:
-                    self.bye = Bye(reason, settled, state)
-                    self.parted.set()
+                case {"message": "working", "types": types}:
+                    self.working = Working(types)
+                    self._on_working(self)
+                case {
+                    "message": "finished",
+                    "reason": reason,
+                    "settled": settled,
+                    "last_state": last_state,
+                }:
+                    self.finished = Finished(reason, settled, last_state)
+                    self.has_finished.set()
                 case _:
                     pass
 
-    async def _pass_on(self) -> None:
-        """Copy the process's stderr to ours and remember the last lines."""
+    async def _relay_stderr(self) -> None:
+        """Copy the stderr of the process to the guardian's and keep the last lines."""
         reader = asyncio.StreamReader(limit=1 << 20)
         loop = asyncio.get_running_loop()
         protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await loop.connect_read_pipe(lambda: protocol, self._errors)
+        transport, _ = await loop.connect_read_pipe(lambda: protocol, self._stderr)
         try:
-            while line := await _line(reader):
+            while line := await _read_line(reader):
                 self._relay.put(line)
-                self._lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._last_lines.append(line.decode(errors="replace").rstrip("\n"))
         finally:
             transport.close()
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line, or a piece of one that never ends."""
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line, or a part of one that exceeds the limit."""
     try:
         return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError as end:

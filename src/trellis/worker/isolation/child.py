@@ -22,7 +22,6 @@ import ctypes
 import faulthandler
 import logging
 import os
-import resource
 import signal
 import sys
 import threading
@@ -40,6 +39,7 @@ from trellis.errors import PayloadInvalid
 from trellis.worker import outcomes
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.child_process import own_peak_memory
 from trellis.worker.handler_call import bind, enter
 from trellis.worker.isolation import protocol
 from trellis.worker.isolation.protocol import (
@@ -231,7 +231,7 @@ def main(file: int, worker: int, log_level: int) -> None:
             target=_hear, args=(line, orders, handling), name="trellis-line", daemon=True
         )
         hearing.start()
-        line.say("ready", peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        line.say("ready", peak=own_peak_memory())
         while (order := orders.next(runner)) is not None:
             handling.run(order)
         runner.run(handling.close())

@@ -27,7 +27,7 @@ from functools import partial
 from typing import IO, Any, Final
 
 from trellis.declaration.imports import HandlerName
-from trellis.worker.child_process import Death, Life
+from trellis.worker.child_process import ChildProcess, ProcessEnd
 from trellis.worker.isolation import protocol
 from trellis.worker.isolation.protocol import LINE_CLOSED, BadMessage, Message, refuse
 
@@ -41,8 +41,6 @@ _TAIL: Final = 4096
 _CHUNK: Final = 65536
 #: Whatever the handler has started may keep its stderr open: the last lines are not worth more.
 _TAIL_PATIENCE: Final = 0.5
-#: In which ru_maxrss counts.
-_MEMORY_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 _logger = logging.getLogger(__name__)
 
 Hear = Callable[[Message], None]
@@ -56,7 +54,7 @@ class HandlerProcess:
         #: True once it can be given work; False if it ended before it could.
         self.ready: asyncio.Future[bool] = loop.create_future()
         #: Done when it has ended and everything it said was heard.
-        self.ended: asyncio.Future[Death] = loop.create_future()
+        self.ended: asyncio.Future[ProcessEnd] = loop.create_future()
         #: The handlers it has loaded.
         self.knows: set[HandlerName] = set()
         #: Who hears what its handler says.
@@ -66,7 +64,7 @@ class HandlerProcess:
         self._remark = ""
         self._writer: asyncio.StreamWriter | None = None
         self._process, line = _spawn()
-        self._life = Life(self._process.pid, leads_group=True)
+        self._life = ChildProcess(self._process.pid, leads_group=True)
         self._tasks = [
             loop.create_task(self._listen(line), name="trellis-handler-line"),
             loop.create_task(self._pass_on(self._process.stderr), name="trellis-handler-errors"),
@@ -152,11 +150,11 @@ class HandlerProcess:
             task.cancel()
         if code == LINE_CLOSED:
             self._remark = "Its handler closed the line to the worker."
-        is_exact = peak > self._first_peak * _MEMORY_UNIT
+        is_exact = peak > self._first_peak
         lines = tuple(self._tail.splitlines()[-_LAST_LINES:])
         if not self.ready.done():
             self.ready.set_result(False)
-        self.ended.set_result(Death(code, peak, is_exact, lines, self._remark))
+        self.ended.set_result(ProcessEnd(code, peak, lines, is_exact, self._remark))
 
 
 def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -280,7 +278,7 @@ class HandlerProcesses:
             process.kill()
             raise NotStarted(f"it was not ready after {_START:.0f} s")
         if not process.ready.result():
-            raise NotStarted((await process.ended).evidence())
+            raise NotStarted((await process.ended).evidence("The handler's process"))
         return process
 
     def _forget(self, process: HandlerProcess) -> None:

@@ -35,7 +35,7 @@ from trellis.errors import ConfigurationError
 from trellis.worker import outcomes
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import Attempt, Stop
-from trellis.worker.child_process import Death
+from trellis.worker.child_process import ProcessEnd
 from trellis.worker.handler_call import enter
 from trellis.worker.isolation import protocol
 from trellis.worker.isolation.pool import HandlerProcess, HandlerProcesses, NotStarted
@@ -100,7 +100,7 @@ class Visit:
         #: What settles the attempt, if its handler came to an end.
         self.command: FencedCommand | None = None
         #: How the process ended, if it did.
-        self.death: Death | None = None
+        self.death: ProcessEnd | None = None
         #: Whether the process has taken the job; before that, its death is not the job's doing.
         self.is_taken = False
         #: Whether the next attempt had better get another process.
@@ -129,7 +129,7 @@ class Visit:
     def _ask(self) -> None:
         self.process.say("asked")
 
-    def _died(self, ended: asyncio.Future[Death]) -> None:
+    def _died(self, ended: asyncio.Future[ProcessEnd]) -> None:
         self.death = ended.result()
         if not self.over.done():
             self.over.set_result(None)
@@ -326,4 +326,4 @@ def _settlement(attempt: Attempt, visit: Visit | None) -> FencedCommand | None:
         raise RuntimeError("An attempt ended without a verdict in a process that lives.")
     if not visit.is_taken:
         return outcomes.not_started(attempt, _AGAIN)
-    return outcomes.crashed(attempt, visit.death.evidence())
+    return outcomes.crashed(attempt, visit.death.evidence("The handler's process"))
