@@ -25,7 +25,7 @@ from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.clock import EngineTime
 from trellis.worker.handler_call import HandlerThreads, arguments, bind, enter, first_step, go_on
-from trellis.worker.isolation.runner import Isolation, Solitude
+from trellis.worker.isolation.runner import ExclusiveRun, IsolatedRunner
 from trellis.worker.log import JobLog
 from trellis.worker.shared_status import SharedStatus
 
@@ -72,10 +72,10 @@ class Executor:
         self._refill_at = 0
         self._others_first = False
         self._threads = HandlerThreads(slots)
-        self._isolation = Isolation(
+        self._isolation = IsolatedRunner(
             slots, environment=environment, homes=homes or {}, is_ending=lambda: self._is_ending
         )
-        self._exclusive = Solitude(attempts.running, self._wake)
+        self._exclusive = ExclusiveRun(attempts.running, self._wake)
         self._context = copy_context()
         self._idle_slots: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
@@ -120,7 +120,7 @@ class Executor:
     @property
     def load(self) -> int:
         """How many attempts run or wait; as many as fit if one of them must run alone."""
-        if self._exclusive.is_wanted:
+        if self._exclusive.is_requested:
             return self.slots + len(self.waiting)
         return len(self._attempts.running) + len(self.waiting)
 
@@ -149,7 +149,7 @@ class Executor:
     def notify_stopping(self) -> None:
         """Inform handlers, also those in handler processes, that the worker stops."""
         self._environment.stopping = True
-        self._isolation.tell_stopping()
+        self._isolation.notify_stopping()
 
     def release_waiting(self) -> None:
         """Hand back the attempts that wait: their handlers were not called."""
@@ -232,7 +232,7 @@ class Executor:
         """Run one attempt after another until the task is cancelled, for any reason."""
         waiting = self.waiting
         while task is None or not task.cancelling():
-            if not waiting or self._exclusive.is_wanted:
+            if not waiting or self._exclusive.is_requested:
                 await self._wait_for_work()
                 continue
             attempt = waiting.popleft()

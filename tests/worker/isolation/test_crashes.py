@@ -61,8 +61,8 @@ async def test_a_handler_that_ends_its_process_is_counted_with_the_evidence(
         isolated.exit_at_once: "exited with code 3 (peak memory ",
         isolated.segfault: "was killed by SIGSEGV (peak memory ",
         isolated.kill_itself: "was killed by SIGKILL (out of memory?) (peak memory ",
-        isolated.close_files: "Its handler closed the line to the worker.",
-        isolated.talk_nonsense: "It was ended because it sent what no handler process sends: not J",
+        isolated.close_files: "Its handler closed the channel to the worker.",
+        isolated.talk_nonsense: "It was killed because it sent an invalid message: not J",
     }
     async with shop, shop.worker(concurrency=3):
         refs = [await job.create() for job in endings]

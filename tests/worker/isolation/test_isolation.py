@@ -18,7 +18,7 @@ from tests.worker.isolation.isolated import attic, lives, ruin, shop
 from trellis import ConfigurationError, JobDead, JobRef, Service, State
 from trellis.core.job import JobId
 from trellis.engines.values import LogEntry
-from trellis.worker.isolation.pool import HandlerProcesses
+from trellis.worker.isolation.pool import HandlerPool
 from trellis.worker.local_type import LocalType
 
 
@@ -38,7 +38,7 @@ async def test_handlers_of_both_kinds_run_one_after_another_in_the_same_other_pr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = tmp_path / "closed"
-    monkeypatch.setattr("trellis.worker.isolation.pool._LAST_MOMENT", 30.0)
+    monkeypatch.setattr("trellis.worker.isolation.pool._CLOSE_TIMEOUT", 30.0)
     async with shop, shop.worker(concurrency=1):
         monkeypatch.setenv("SHOP_CLOSED", str(closed))
         plain_ref = await isolated.where_plain.create("a")
@@ -210,18 +210,18 @@ async def test_a_lifespan_that_no_other_process_finds_is_refused_before_work_beg
 async def test_a_process_without_work_ends_after_a_while() -> None:
     name = LocalType(isolated.where_plain.job_type).handler_name
     assert name is not None
-    processes = HandlerProcesses(2, kept=0.01)
-    process = await processes.take(name, fresh=False)
-    processes.give_back(process)
+    pool = HandlerPool(2, idle_time=0.01)
+    process = await pool.take(name, fresh=False)
+    pool.give_back(process)
     await process.ended
-    await processes.close()
+    await pool.close()
 
 
 async def test_the_end_of_the_line_ends_a_process() -> None:
     name = LocalType(isolated.where_plain.job_type).handler_name
     assert name is not None
-    processes = HandlerProcesses(1)
-    process = await processes.take(name, fresh=True)
+    pool = HandlerPool(1)
+    process = await pool.take(name, fresh=True)
     assert process._writer is not None
     process._writer.close()
     assert (await process.ended).code == -signal.SIGKILL
@@ -230,12 +230,12 @@ async def test_the_end_of_the_line_ends_a_process() -> None:
 async def test_no_more_processes_are_kept_than_there_are_slots() -> None:
     name = LocalType(isolated.where_plain.job_type).handler_name
     assert name is not None
-    processes = HandlerProcesses(1)
-    first = await processes.take(name, fresh=True)
-    processes.give_back(first)
-    second = await processes.take(name, fresh=True)
+    pool = HandlerPool(1)
+    first = await pool.take(name, fresh=True)
+    pool.give_back(first)
+    second = await pool.take(name, fresh=True)
     await first.ended
-    await processes.close()
+    await pool.close()
     await second.ended
 
 

@@ -1,11 +1,13 @@
-"""Handlers in processes of their own: `isolation="process"`, and jobs suspected of a crash.
+"""Handlers in separate processes: `isolation="process"`, and jobs suspected of a crash.
 
-A handler process is a fresh interpreter, never a fork of the worker. It runs one attempt at a time
-and knows nothing of the engine: whatever it has to say goes over one line to its worker, which
-fences and stores it. So whatever a handler does to its process, the worker is there to say what
-happened, and a handler that must end can be killed.
+A handler process is a new interpreter, never a fork of the worker. It runs one attempt at a time
+and has no access to the engine: notes, locks and the outcome travel over one channel to the worker,
+which fences and stores them. If a handler crashes its process, the worker settles the attempt; if a
+handler does not end, the worker kills its process.
 
-Both sides: `frames.py` (how messages travel) and `wire.py` (what is in them). The worker's side:
-`running.py` first, then `pool.py`, `process.py` and `death.py`. The other side: `child.py`, then
-`line.py` and `handling.py`. `asking.py` is of both.
+It may import `core`, `declaration`, `engines` (values only) and the modules of `trellis.worker`.
+
+Start reading at `runner.py`, then `pool.py`: the side of the worker. `child.py` is the program of a
+handler process, `worker_channel.py` its connection to the worker. Both sides share `protocol.py`,
+which lists the messages.
 """

@@ -1,43 +1,36 @@
-"""Messages between a worker and a handler process: a length, then that much JSON text.
+"""The messages between a worker and a handler process: a length, then that many bytes of JSON.
 
-JSON and not pickle, because what comes from a process that runs other people's code is not trusted:
-anything that is no message of ours is a `BadMessage`, and its sender is ended.
+The worker sends:
 
-What the messages say: a claimed job on its way down, notes and the verdict on their way up.
+- `job`: run this attempt; with the record, the fence and what is needed to load the handler.
+- `cancel_requested`: the cancellation of the job was requested.
+- `stopping`: the worker is stopping.
+- `interrupt`: end the handler.
+- `lock_reply`: the answer to a `lock_request`.
+- `exit`: close the lifespans and exit.
 
-What `logging` was told in a handler process, told again in its worker.
+The handler process sends:
 
-The worker's own handlers show it and, inside the context of the job, keep it in the job's log: one
-set-up for all processes. Only the root's handlers: those of a logger have heard it over there.
+- `ready`: it can take a job.
+- `accepted`: it has received the job.
+- `started`: it calls the handler now.
+- `note`: progress, a heartbeat, a phase, an item or a log line of the job.
+- `log_record`: a record of `logging`.
+- `lock_request`: take or free a lock.
+- `outcome`: the handler has ended.
 
-The handler process's end of the line to its worker: what is said there, and in which order.
-
-Any thread may speak. What a handler notes is sent at once, so that it survives a crash the moment
-after; only of progress and heartbeats, which may come in thousands, the newest waits a moment. A
-process that the handler forks has nothing to say here, and one that has lost its line must end.
-
-Locks for handlers in other processes: the question goes up the line, the answer comes down.
-
-The engine is asked by the worker, under the fence of the attempt that runs there; whoever asks for
-an attempt that is over is told that there is nobody left to ask.
+JSON and not pickle, because a process that runs the code of handlers is not trusted: anything that
+is not one of these messages raises `BadMessage`, and the worker kills the process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import logging
-import os
 import socket
 import struct
-import threading
-import time
-import traceback
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextvars import Context, ContextVar
-from itertools import count
+from contextvars import Context
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -47,50 +40,56 @@ from trellis.core.job import Definition, Failure, Fence, Head, JobRecord
 from trellis.core.policy import decode_policy, encode_policy
 from trellis.core.states import State
 from trellis.core.trace_context import Context as TraceContext
-from trellis.engines.values import Heartbeat, Item, LockHolder, LogLine, NoteBody, Phase, Progress
-from trellis.errors import EngineClosed, EngineError, EngineUnavailable
+from trellis.engines.values import Heartbeat, Item, LogLine, NoteBody, Phase, Progress
 from trellis.worker.attempt import Attempt
-from trellis.worker.locks import LockService
-from trellis.worker.notes import NoteWriter
 
+#: The exit code of a handler process whose handler has closed the channel.
+CHANNEL_CLOSED: Final = 76
 _LENGTH: Final = struct.Struct("!I")
-#: A payload or result of the largest size, escaped, with all that goes with it.
-_LONGEST: Final = 64 << 20
+#: A payload or result of the maximum size, escaped, with the other fields of its message.
+_MAX_LENGTH: Final = 64 << 20
+_NOTES: Final[dict[str, type[Any]]] = {
+    kind.__name__: kind for kind in (Heartbeat, Item, LogLine, Phase, Progress)
+}
 
+#: A decoded message; `message["message"]` is its type.
 Message: TypeAlias = dict[str, Any]
 
 
 class BadMessage(Exception):
-    """What came over the line is no message."""
+    """The other process has sent something that is not a message."""
 
 
-def pack(word: str, **details: Any) -> bytes:  # noqa: ANN401 - JSON values
-    """Return a message as it travels."""
-    text = json.dumps({"word": word, **details}, separators=(",", ":"), default=_plain)
+# -- sending and receiving ---------------------------------------------------------------------
+
+
+def encode(message: str, **fields: Any) -> bytes:  # noqa: ANN401 - JSON values
+    """Return the bytes of a message of this type."""
+    text = json.dumps({"message": message, **fields}, separators=(",", ":"), default=_plain)
     body = text.encode()
     return _LENGTH.pack(len(body)) + body
 
 
 async def read(reader: asyncio.StreamReader) -> Message | None:
-    """Return the next message; None at the end of the line."""
+    """Return the next message; None at the end of the stream."""
     try:
         head = await reader.readexactly(_LENGTH.size)
-        return _parse(await reader.readexactly(_length(head)))
+        return _decode(await reader.readexactly(_length(head)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
 
 
-def receive(line: socket.socket) -> Message | None:
-    """Wait for the next message; None at the end of the line."""
-    head = _exactly(line, _LENGTH.size)
-    body = None if head is None else _exactly(line, _length(head))
-    return None if body is None else _parse(body)
+def receive(channel: socket.socket) -> Message | None:
+    """Wait for the next message; None at the end of the stream."""
+    head = _receive_exactly(channel, _LENGTH.size)
+    body = None if head is None else _receive_exactly(channel, _length(head))
+    return None if body is None else _decode(body)
 
 
-def _exactly(line: socket.socket, size: int) -> bytes | None:
+def _receive_exactly(channel: socket.socket, size: int) -> bytes | None:
     parts = bytearray()
     while len(parts) < size:
-        part = line.recv(size - len(parts))
+        part = channel.recv(size - len(parts))
         if not part:
             return None
         parts += part
@@ -99,45 +98,42 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 def _length(head: bytes) -> int:
     (length,) = _LENGTH.unpack(head)
-    if length > _LONGEST:
+    if length > _MAX_LENGTH:
         raise BadMessage(f"a message of {length:,} bytes")
     return int(length)
 
 
-def _parse(body: bytes) -> Message:
+def _decode(body: bytes) -> Message:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"not JSON: {error}") from error
-    if not isinstance(message, dict) or not isinstance(message.get("word"), str):
-        raise BadMessage("no word in it")
+    if not isinstance(message, dict) or not isinstance(message.get("message"), str):
+        raise BadMessage("no message type")
     return message
 
 
-def _plain(value: Any) -> float | str:  # noqa: ANN401 - whatever a handler reports
-    """Write a number of another kind (Decimal, numpy) as a number, anything else as text."""
+def _plain(value: Any) -> float | str:  # noqa: ANN401 - anything a handler reports
+    """Return a number of another kind (Decimal, numpy) as a number, anything else as text."""
     try:
         return float(value)
     except (TypeError, ValueError):
         return str(value)
 
 
-#: What a handler may say about its job.
-_NOTES: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (Heartbeat, Item, LogLine, Phase, Progress)
-}
+# -- fields of messages ------------------------------------------------------------------------
 
 
-def write_record(record: JobRecord) -> list[Any]:
+def encode_record(record: JobRecord) -> list[Any]:
     """Return a job as plain data."""
     definition, head = record
     return [[*definition._replace(policy=encode_policy(definition.policy))], [*head]]  # type: ignore[arg-type] # text instead
 
 
-def read_record(written: Any) -> JobRecord:  # noqa: ANN401 - JSON
-    """Return the job that was written."""
-    definition = Definition(*written[0])
-    head = Head(*written[1])
+def decode_record(encoded: Any) -> JobRecord:  # noqa: ANN401 - JSON
+    """Return the job that was encoded."""
+    definition = Definition(*encoded[0])
+    head = Head(*encoded[1])
     fence: Any = head.fence
     error: Any = head.error
     return JobRecord(
@@ -154,24 +150,24 @@ def read_record(written: Any) -> JobRecord:  # noqa: ANN401 - JSON
     )
 
 
-def write_note(body: NoteBody) -> dict[str, Any]:
-    """Return a note as plain data."""
+def encode_note(body: NoteBody) -> dict[str, Any]:
+    """Return a note as fields."""
     return {"kind": type(body).__name__, "fields": list(body)}
 
 
-def read_note(message: Message) -> NoteBody:
-    """Return the note that was written."""
+def decode_note(message: Message) -> NoteBody:
+    """Return the note in a message."""
     try:
         body: NoteBody = _NOTES[message["kind"]](*message["fields"])
     except (KeyError, TypeError) as error:
-        raise BadMessage(f"no note: {error}") from error
+        raise BadMessage(f"not a note: {error}") from error
     return body
 
 
-def write_verdict(command: FencedCommand | None) -> dict[str, Any]:
-    """Return what a verdict consists of; the worker adds the fence and the time.
+def encode_outcome(command: FencedCommand | None) -> dict[str, Any]:
+    """Return how a handler ended as fields; the worker adds the fence and the time.
 
-    None: the handler was stopped, and how the attempt ends is not decided in this process.
+    None: the handler was stopped, and the worker decides how the attempt is settled.
     """
     match command:
         case None:
@@ -190,11 +186,11 @@ def write_verdict(command: FencedCommand | None) -> dict[str, Any]:
         case commands.Snooze():
             return {"kind": "snooze", "delay": command.delay}
         case _:
-            raise TypeError(f"No handler settles its job by {command!r}.")
+            raise TypeError(f"A handler cannot settle its job by {command!r}.")
 
 
-def read_verdict(message: Message, attempt: Attempt) -> FencedCommand | None:
-    """Return the command that settles this attempt as the verdict says; None if it was stopped."""
+def decode_outcome(message: Message, attempt: Attempt) -> FencedCommand | None:
+    """Return the command that settles this attempt; None if its handler was stopped."""
     fence, started_at = attempt.fence, attempt.started_at
     match message:
         case {"kind": "stopped"}:
@@ -214,18 +210,22 @@ def read_verdict(message: Message, attempt: Attempt) -> FencedCommand | None:
             failure = Failure(code, text, detail)
             return commands.Fail(fence, failure, retryable, delay, cancelled, roll, started_at)
         case _:
-            raise BadMessage("no verdict")
+            raise BadMessage("not an outcome")
 
 
-def emit(message: Message, context: Context | None) -> None:
-    """Hand a record to the root logger's handlers, in the context of its job if it has one."""
+def emit_log_record(message: Message, context: Context | None) -> None:
+    """Pass a record of `logging` to the handlers of the worker, in the context of its job.
+
+    So one set-up of logging serves all processes, and the record gets into the log of the job. Only
+    the handlers of the root logger: those of other loggers have had it in the handler process.
+    """
     try:
         path, line, function = message["place"]
         record = logging.makeLogRecord({
             "name": str(message["name"]),
             "levelno": int(message["level"]),
             "levelname": logging.getLevelName(int(message["level"])),
-            "msg": str(message["message"]),
+            "msg": str(message["text"]),
             "created": float(message["created"]),
             "process": int(message["process"]),
             "pathname": str(path),
@@ -235,193 +235,9 @@ def emit(message: Message, context: Context | None) -> None:
             "exc_text": message["exception"],
         })  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
-        raise BadMessage(f"no record: {error}") from error
+        raise BadMessage(f"not a log record: {error}") from error
     handle = logging.getLogger().handle
     if context is None:
         handle(record)
     else:
         context.run(handle, record)
-
-
-#: The exit code of a process whose handler has closed the line.
-LINE_CLOSED: Final = 76
-#: Out of the way of programs that close and reopen the low numbers.
-_HIGH: Final = 200
-_LINGER: Final = 0.05
-
-#: The token of the attempt whose handler is running here.
-current_token: Final[ContextVar[int | None]] = ContextVar("trellis_token", default=None)
-
-
-class Line:
-    """Speaks to the worker and hears it."""
-
-    def __init__(self, file: int) -> None:
-        # A socket, whose calls fail on any other kind of file: should the handler close it and the
-        # number be used again, nothing is written where it does not belong.
-        self._end = socket.socket(fileno=fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _HIGH))
-        os.close(file)
-        self._guard = threading.Lock()
-        self._process = os.getpid()
-
-    def say(self, word: str, **details: Any) -> None:  # noqa: ANN401 - JSON values
-        """Tell the worker; end the process if it cannot be told."""
-        if os.getpid() != self._process:
-            return
-        message = pack(word, **details)
-        with self._guard:
-            try:
-                self._end.sendall(message)
-            except OSError:
-                os._exit(LINE_CLOSED)
-
-    def hear(self) -> Message | None:
-        """Wait for the worker's next word; None if the worker is gone."""
-        try:
-            return receive(self._end)
-        except OSError:
-            return None
-
-
-class LineNotes(NoteWriter):
-    """Takes notes from handlers and sends them to the worker, which stores them."""
-
-    def __init__(self, line: Line) -> None:
-        """Need no engine."""
-        self._line = line
-        self._order = threading.Lock()
-        self._newest: dict[tuple[int, type], Any] = {}
-        self._held = threading.Event()
-        threading.Thread(target=self._send_held, name="trellis-notes", daemon=True).start()
-
-    def add(self, attempt: Attempt, body: NoteBody) -> None:
-        """Take a note, from any thread."""
-        token = attempt.fence.token
-        with self._order:
-            if isinstance(body, Progress | Heartbeat):
-                self._newest[token, type(body)] = body
-                self._held.set()
-                return
-            self._send_newest()
-            self._line.say("note", token=token, **write_note(body))
-
-    def send_all(self) -> None:
-        """Send what waits."""
-        with self._order:
-            self._send_newest()
-
-    def _send_newest(self) -> None:
-        self._held.clear()
-        newest, self._newest = self._newest, {}
-        for (token, _), body in newest.items():
-            self._line.say("note", token=token, **write_note(body))
-
-    def _send_held(self) -> None:
-        while True:
-            self._held.wait()
-            time.sleep(_LINGER)
-            self.send_all()
-
-
-class RecordsToWorker(logging.Handler):
-    """Sends what `logging` is told in this process to the worker, which shows and keeps it."""
-
-    def __init__(self, line: Line) -> None:
-        super().__init__()
-        self._line = line
-
-    def be_the_only_one(self) -> None:
-        """Take the place of handlers that a module has set up: the worker has the same ones."""
-        logging.getLogger().handlers[:] = [self]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send a record."""
-        try:
-            message = record.getMessage()
-        except Exception:  # noqa: BLE001 - a bad format string is logging's own business
-            self.handleError(record)
-            return
-        error = record.exc_info
-        self._line.say(
-            "record",
-            token=current_token.get(),
-            name=record.name,
-            level=record.levelno,
-            message=message,
-            created=record.created,
-            process=record.process,
-            place=[record.pathname, record.lineno, record.funcName],
-            exception="".join(traceback.format_exception(*error)) if error and error[0] else None,
-        )
-
-
-_OVER: Final = "The attempt is over, and its locks with it."
-_Answer = Callable[[dict[str, Any]], None]
-
-
-class LineLocks:
-    """The lock service of a handler process."""
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._numbers = count()
-        self._guard = threading.Lock()
-        self._open: dict[int, Future[Any]] = {}
-
-    def take(self, fence: Fence, name: str) -> Future[LockHolder | None]:
-        """Have the worker ask for a lock."""
-        return self._ask(fence, "take", name)
-
-    def free(self, fence: Fence, name: str) -> Future[bool]:
-        """Have the worker give a lock back."""
-        return self._ask(fence, "free", name)
-
-    def answer(self, message: Message) -> None:
-        """Pass an answer on to whoever asked; on the thread that hears the worker."""
-        with self._guard:
-            future = self._open.pop(message["number"])
-        error, value = message["error"], message["value"]
-        if error is not None:
-            kind = EngineClosed if error == EngineClosed.code else EngineUnavailable
-            future.set_exception(kind(value))
-        elif isinstance(value, list):
-            future.set_result(LockHolder(*value))
-        else:
-            future.set_result(value)
-
-    def _ask(self, fence: Fence, what: str, name: str) -> Future[Any]:
-        future: Future[Any] = Future()
-        with self._guard:
-            number = next(self._numbers)
-            self._open[number] = future
-        self._line.say("ask", token=fence.token, number=number, what=what, name=name)
-        return future
-
-
-def ask_for(message: Message, fence: Fence, locks: LockService | None, answer: _Answer) -> None:
-    """Ask the worker's lock service what a handler process asks; any thread may call `answer`."""
-    if locks is None:
-        refuse(message, answer)
-        return
-    match message:
-        case {"what": "take", "name": str(name)}:
-            future: Future[Any] = locks.take(fence, name)
-        case {"what": "free", "name": str(name)}:
-            future = locks.free(fence, name)
-        case _:
-            raise BadMessage("an unknown question")
-    future.add_done_callback(lambda done: answer(_written(message, done)))
-
-
-def refuse(message: Message, answer: _Answer) -> None:
-    """Answer a question for an attempt that is over."""
-    answer({"number": message.get("number"), "value": _OVER, "error": EngineClosed.code})
-
-
-def _written(message: Message, done: Future[Any]) -> dict[str, Any]:
-    number = message.get("number")
-    error = EngineClosed(_OVER) if done.cancelled() else done.exception()
-    if error is None:
-        return {"number": number, "value": done.result(), "error": None}
-    code = error.code if isinstance(error, EngineError) else EngineError.code
-    return {"number": number, "value": str(error), "error": code}
