@@ -1,7 +1,7 @@
-"""Real `trellis worker` processes on a real file, and what is needed to follow them.
+"""Real `trellis worker` processes with a real database file, and how tests observe them.
 
-A handler tells that it has begun by a line in `begun.txt` (job, attempt, process); a test waits for
-that line. What then became of the job is read from its journal, whose times are the engine's.
+A handler reports that it has begun by a line in `begun.txt` (job, attempt, process); a test waits
+for that line. What happened to the job is read from its journal, whose times are the engine's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trellis.engines.values import SessionRecord, WorkerInfo
 
 PROGRAM = Path(__file__).with_name("program.py")
 PATIENCE = 40.0
-#: What handlers have to finish in, in seconds; some tests wait it out.
+#: How long handlers may take to finish, in seconds; some tests wait until it is over.
 GRACE = 0.3
 T = TypeVar("T")
 
@@ -54,25 +54,25 @@ class Worker:
     def log(self) -> str:
         return self._log.read_text()
 
-    def says(self, words: str) -> str:
-        """Wait until the log has these words; return the line."""
+    def wait_for_log(self, text: str) -> str:
+        """Wait until the log contains this text; return the line."""
 
         def look() -> str | None:
             is_over = self.process.poll() is not None
-            found = next((line for line in self.log.splitlines() if words in line), None)
+            found = next((line for line in self.log.splitlines() if text in line), None)
             if is_over and found is None:
-                pytest.fail(f"The worker ended without saying {words!r}:\n{self.log}")
+                pytest.fail(f"The worker ended without logging {text!r}:\n{self.log}")
             return found
 
         return wait_until(look)
 
     def signal(self, number: int = signal.SIGTERM) -> float:
-        """Send a signal; return the moment by the engine's kind of clock."""
+        """Send a signal; return the time, by the clock that the journal uses."""
         sent = time.time()
         self.process.send_signal(number)
         return sent
 
-    def ends(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait for the end; return the exit code."""
         return self.process.wait(PATIENCE)
 
@@ -96,7 +96,7 @@ class Shop:
             ref = await (job.create() if payload is None else job.create(payload))
             return ref.id
 
-        return self._asked(ask)
+        return self._run(ask)
 
     def create_later(self, name: str, payload: str, delay: str) -> str:
         """Create a job that is due after this span."""
@@ -105,7 +105,7 @@ class Shop:
             job = service.declare(name, payload=str, result=object)
             return (await job.create(payload, delay=delay)).id
 
-        return self._asked(ask)
+        return self._run(ask)
 
     def record(self, job_id: str) -> JobRecord:
         async def ask(service: Service) -> JobRecord:
@@ -114,13 +114,13 @@ class Shop:
             assert record is not None
             return record
 
-        return self._asked(ask)
+        return self._run(ask)
 
     def journal(self, job_id: str) -> list[Event]:
         async def ask(service: Service) -> list[Event]:
             return await (await service.connection.engine()).journal(job_id)  # type: ignore[arg-type]
 
-        return self._asked(ask)
+        return self._run(ask)
 
     def result(self, job_id: str) -> object:
         """Wait until the job has completed; return its result."""
@@ -130,7 +130,7 @@ class Shop:
             return json.loads(last.result or "null")
 
         self.state(job_id, "completed")
-        return self._asked(ask)
+        return self._run(ask)
 
     def failure(self, job_id: str, kind: str = "retry") -> tuple[str, str]:
         """Return code and message of the error in the job's first event of this kind."""
@@ -169,21 +169,21 @@ class Shop:
         async def ask(service: Service) -> list[SessionRecord]:
             return await (await service.connection.engine()).sessions()
 
-        return self._asked(ask)
+        return self._run(ask)
 
-    def see_silence_judged(self, lease: Micros) -> None:
-        """Open a session that nobody renews, and wait until a worker has ended it."""
+    def wait_for_expired_session(self, lease: Micros) -> None:
+        """Open a session that is never renewed, and wait until a worker has ended it."""
 
-        async def fall_silent(service: Service) -> SessionId:
+        async def open_silent(service: Service) -> SessionId:
             engine = await service.connection.engine()
             return (await engine.open_session(WorkerInfo("silent", "nowhere", 1, "0"), lease)).id
 
-        silent = self._asked(fall_silent)
+        silent = self._run(open_silent)
         wait_until(lambda: silent not in [x.id for x in self.sessions() if x.ended_at is None])
 
     @contextmanager
     def gate(self, name: str) -> Iterator[None]:
-        """Keep a file's lock for as long as handlers shall wait for it."""
+        """Hold the lock of a file for which handlers wait."""
         with (self.folder / name).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -199,18 +199,18 @@ class Shop:
     def working(self, *arguments: str, **variables: str) -> Worker:
         """Start a worker for the program and wait until it works."""
         worker = self.worker("program:app", f"--grace={GRACE}s", *arguments, **variables)
-        worker.says("Working on")
+        worker.wait_for_log("Working on")
         return worker
 
-    def unread(self, *arguments: str) -> None:
-        """Start a worker whose stderr is a pipe that nobody reads."""
+    def start_unread(self, *arguments: str) -> None:
+        """Start a worker whose stderr is a pipe that is never read."""
         process = start(self.folder, "worker", *arguments)
         log = self.folder / "none.log"
         log.touch()
         self._workers.append(Worker(process, log))
 
-    def tell(self) -> None:
-        """Print what was seen; pytest shows it when the test has failed."""
+    def print_state(self) -> None:
+        """Print logs and tables; pytest shows them when the test has failed."""
         for worker in self._workers:
             print(f"worker {worker.process.pid}, exit code {worker.process.poll()}:\n{worker.log}")
         with suppress(sqlite3.Error), closing(sqlite3.connect(self._database)) as database:
@@ -226,7 +226,7 @@ class Shop:
                             os.kill(pid, signal.SIGKILL)
                     process.kill()
 
-    def _asked(self, ask: Callable[[Service], Awaitable[T]]) -> T:
+    def _run(self, ask: Callable[[Service], Awaitable[T]]) -> T:
         async def run() -> T:
             async with Service("shop", self.url) as service:
                 return await ask(service)
@@ -235,7 +235,7 @@ class Shop:
 
 
 def wait_until(look: Callable[[], T | None]) -> T:
-    """Look again and again until there is something; return it."""
+    """Call `look` until it returns something true; return that."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         if found := look():
@@ -256,7 +256,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def stop_process(pid: int, database: Path) -> None:
-    """Stop a process at a moment at which it has no write under way: that would stop everybody."""
+    """Stop a process while it does not write: other processes could not write then."""
 
     def try_to_stop() -> bool:
         os.kill(pid, signal.SIGSTOP)
@@ -272,7 +272,7 @@ def stop_process(pid: int, database: Path) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process that is not ours to wait for still runs."""
+    """Return whether a process that is no child of this one still runs."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -285,6 +285,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path)
     yield shop
     try:
-        shop.tell()
+        shop.print_state()
     finally:
         shop.close()

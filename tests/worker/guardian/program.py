@@ -1,5 +1,5 @@
 # ruff: noqa: ASYNC110, ASYNC230, ASYNC240, ASYNC251 - handlers that misbehave are what is tested
-"""What the workers of these tests run: handlers that misbehave in every way."""
+"""The program of the workers in these tests: handlers that misbehave in many ways."""
 
 import asyncio
 import ctypes
@@ -24,16 +24,16 @@ soon = Retry.after("100ms", "100ms", "100ms", "100ms")
 
 
 def begin(job: ActiveJob[object]) -> None:
-    """Say that the handler was called, in one write, which survives whatever comes."""
+    """Report that the handler was called, in one write, which survives a crash."""
     with Path("begun.txt").open("a") as file:
         file.write(json.dumps([job.id, job.attempt, os.getpid()]) + "\n")
 
 
 def let_writes_end() -> None:
-    """Return when no write to the file is under way, in this process above all.
+    """Return when no process writes to the file, in particular not this one.
 
-    A thread that has begun one cannot end it without the interpreter lock, so whoever keeps that
-    lock would lock the file for everybody.
+    A thread that has begun a write needs the interpreter lock to end it, so a handler that holds
+    that lock would keep the file locked.
     """
     with closing(sqlite3.connect("trellis.db", timeout=60, isolation_level=None)) as other:
         other.execute("begin immediate")
@@ -127,7 +127,7 @@ def sleep_in_thread(job: ActiveJob[float]) -> None:
 
 @app.job(retry=soon)
 def keep_lock(job: ActiveJob[None]) -> None:
-    """Stay in C code that never gives the interpreter lock up."""
+    """Run C code that never releases the interpreter lock."""
     begin(job)
     if job.attempt == 1:
         let_writes_end()
@@ -144,7 +144,7 @@ async def hold_loop(job: ActiveJob[str]) -> None:
 
 @app.job(retry=soon)
 def hold_interpreter(job: ActiveJob[str]) -> None:
-    """Keep the interpreter lock until the file's lock is free."""
+    """Hold the interpreter lock until the file's lock is free."""
     flock = ctypes.PyDLL(None).flock
     with Path(job.payload).open() as file:
         begin(job)
@@ -172,7 +172,7 @@ async def eat_memory(job: ActiveJob[None]) -> None:
 
 @app.job(retry=soon, isolation="process")
 def wait_apart(job: ActiveJob[str]) -> None:
-    """Wait until a file is there, in a process of its own."""
+    """Wait until a file is there, in a separate process."""
     begin(job)
     while not Path(job.payload).exists():
         time.sleep(0.02)
@@ -180,7 +180,7 @@ def wait_apart(job: ActiveJob[str]) -> None:
 
 @app.job(retry=soon)
 async def kill_itself(job: ActiveJob[None]) -> None:
-    """Die as the kernel lets die whoever has eaten the memory."""
+    """End the process as the kernel does when it is out of memory."""
     begin(job)
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)

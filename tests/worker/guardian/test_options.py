@@ -1,4 +1,4 @@
-"""What `trellis worker` can be told."""
+"""The options of `trellis worker`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def drain(shop: Shop, session: SessionRecord) -> None:
 def test_once_runs_one_job_and_exits_by_its_outcome(shop: Shop, job_type: str, code: int) -> None:
     payload = None if job_type == "kill_itself" else "you"
     first, second = (shop.create(job_type, payload, retry=Retry.after("1h")) for _ in range(2))
-    assert shop.worker("program:app", "--once").ends() == code
+    assert shop.worker("program:app", "--once").wait_for_exit() == code
     assert shop.kinds(first)[:2] == ["created", "started"]
     assert shop.kinds(second) == ["created"]
 
 
 @pytest.mark.parametrize(("has_job", "code"), [(True, 1), (False, 0)])
-def test_once_that_is_stopped_says_whether_it_left_its_job_undone(
+def test_once_that_is_stopped_exits_by_whether_its_job_was_completed(
     shop: Shop, *, has_job: bool, code: int
 ) -> None:
     job_id = shop.create("wait_for", "never") if has_job else None
@@ -40,7 +40,7 @@ def test_once_that_is_stopped_says_whether_it_left_its_job_undone(
     if job_id is not None:
         shop.begun(job_id)
     worker.signal()
-    assert worker.ends() == code
+    assert worker.wait_for_exit() == code
 
 
 def test_a_process_is_replaced_after_max_jobs(shop: Shop) -> None:
@@ -54,11 +54,11 @@ def test_a_process_above_max_memory_is_replaced(shop: Shop) -> None:
     worker = shop.working("--max-memory=150MB")
     (first,) = children(worker.process.pid)
     shop.state(shop.create("eat_memory"), "completed")
-    worker.says("more than its limit of 150 MB")
+    worker.wait_for_log("more than its limit of 150 MB")
     wait_until(lambda: children(worker.process.pid) not in ([first], []))
 
 
-def test_worker_rows_say_who_and_how_busy_and_a_drained_worker_ends(shop: Shop) -> None:
+def test_worker_rows_have_name_and_load_and_a_drained_worker_ends(shop: Shop) -> None:
     job_id = shop.create("wait_for", "go")
     worker = shop.working("--lease=900ms", "--name=left", "--concurrency=3")
     begun = shop.begun(job_id)
@@ -68,10 +68,10 @@ def test_worker_rows_say_who_and_how_busy_and_a_drained_worker_ends(shop: Shop) 
     assert json.loads(session.info.details)["slots"] == 3
     assert "shop/greet" in json.loads(session.info.details)["types"]
     drain(shop, session)
-    worker.says("Draining")
+    worker.wait_for_log("Draining")
     later = shop.create("greet", "you")
     (shop.folder / "go").touch()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert shop.kinds(job_id)[-1] == "completed"
     assert shop.kinds(later) == ["created"]
 
@@ -92,18 +92,18 @@ def test_several_processes_share_the_work(shop: Shop) -> None:
     worker = shop.working("--processes=2", "--concurrency=1")
     assert {shop.begun(job_id).pid for job_id in jobs} == set(children(worker.process.pid))
     worker.signal()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert [shop.kinds(job_id)[-1] for job_id in jobs] == ["retry", "retry"]
 
 
 @pytest.mark.long
 def test_the_end_of_the_last_of_many_processes_is_seen_while_the_others_live(shop: Shop) -> None:
-    """A pool of threads that wait would all be taken by the older ones (six, on two cores)."""
+    """The threads of a pool would all wait for older processes (six, on two cores)."""
     jobs = [shop.create("wait_for", "go", retry=Retry.after("100ms")) for _ in range(8)]
     worker = shop.working("--processes=8", "--concurrency=1", "--lease=600s")
     youngest = max((shop.begun(job_id) for job_id in jobs), key=lambda begun: begun.pid)
     os.kill(youngest.pid, signal.SIGKILL)
-    worker.says(f"Worker process {youngest.pid} was killed by SIGKILL")
+    worker.wait_for_log(f"Worker process {youngest.pid} was killed by SIGKILL")
     shop.begun(youngest.job_id, 2)
 
 
@@ -112,13 +112,13 @@ def test_types_and_queues_choose_and_a_wrong_name_is_refused(shop: Shop) -> None
     shop.working("--types=greet")
     shop.state(chosen, "completed")
     assert shop.kinds(other) == ["created"]
-    for arguments, words in (
+    for arguments, text in (
         ("--types=gret", "has no handler for the type 'gret'. Did you mean greet?"),
         ("--queues=elsewhere", "has no handler for the queue 'elsewhere'. It has block_loop,"),
     ):
         refused = shop.worker("program:app", arguments)
-        assert refused.ends() == 2
-        assert words in refused.log
+        assert refused.wait_for_exit() == 2
+        assert text in refused.log
 
 
 def test_json_logs_carry_job_attempt_and_trace(shop: Shop) -> None:
@@ -130,7 +130,7 @@ def test_json_logs_carry_job_attempt_and_trace(shop: Shop) -> None:
     shop.state(greeted, "completed")
     shop.state(failed, "dead")
     worker.signal()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     lines = [json.loads(line) for line in worker.log.splitlines()]
     (own,) = [line for line in lines if line["logger"] == "shop.greeting"]
     assert (own["job"], own["attempt"], own["message"]) == (greeted, 1, "about to greet")

@@ -1,4 +1,4 @@
-"""A stop that is no cancel never cancels a job, whatever its handler uses to notice the stop."""
+"""A stop that is no cancel never cancels a job, however its handler notices the stop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_worker_that_shuts_down_hands_back_what_notices_the_stop(shop: Shop) -
     worker = work(shop)
     jobs = begin_all(shop)
     worker.signal()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     seen = {name: shop.kinds(job_id) for name, job_id in jobs.items()}
     assert seen == {name: ["created", "started", "retry"] for name in TYPES}
     assert [shop.record(job_id).head.attempt for job_id in jobs.values()] == [0] * len(TYPES)
@@ -56,5 +56,5 @@ def test_a_worker_that_shuts_down_fails_them_where_the_type_says_so(shop: Shop) 
     names = [name for name in TYPES if not name.endswith("lock")]
     jobs = begin_all(shop, on_shutdown="fail")
     worker.signal()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert {shop.record(jobs[name]).head.state for name in names} == {"failed"}

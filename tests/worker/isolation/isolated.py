@@ -44,7 +44,7 @@ async def resources() -> AsyncIterator[dict[str, Any]]:
     if "SHOP_CLOSED" in os.environ:
         here(os.environ["SHOP_CLOSED"])
     if "SHOP_STAYS_OPEN" in os.environ:
-        time.sleep(600)  # noqa: ASYNC251 - that is the point
+        time.sleep(600)  # noqa: ASYNC251 - it must block
 
 
 @ruin.lifespan
@@ -56,7 +56,7 @@ async def broken_there() -> AsyncIterator[None]:
 
 
 def here(path: str) -> None:
-    """Say in a file, all at once, which process this is."""
+    """Write the id of this process to a file, atomically."""
     draft = Path(f"{path}.{os.getpid()}")
     draft.write_text(str(os.getpid()))
     draft.rename(path)
@@ -68,7 +68,7 @@ def wait_for(path: str) -> None:
 
 
 def lives(process: int) -> bool:
-    """Tell whether there is such a process."""
+    """Return whether there is such a process."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -86,7 +86,7 @@ def where_plain(job: ActiveJob[str]) -> dict[str, Any]:
         "process": os.getpid(),
         "state": job.state["process"],
         "main": threading.current_thread() is threading.main_thread(),
-        "inner": asyncio.run(asyncio.sleep(0, "a loop of its own")),
+        "inner": asyncio.run(asyncio.sleep(0, "an inner loop")),
         "job": [job.id, job.attempt, job.payload, job.context.request_id],
     }
 
@@ -119,7 +119,7 @@ def talk(job: ActiveJob[None]) -> str:
     job.heartbeat()
     for number in range(2000):
         job.progress(number, 2000)
-    return "said"
+    return "done"
 
 
 @shop.job(isolation="process")
@@ -244,7 +244,7 @@ ENDINGS: list[Callable[[], Any]] = [
 ]  # fmt: skip
 
 
-# Each as a job in its worker and as one in a process of its own, which finds it by its name.
+# Each as a job in the worker and as a job in a separate process, which finds it by its name.
 for _function in ENDINGS:
     _name = _function.__name__
     shop.job(name=f"{_name}-here", retry=LATER)(_function)

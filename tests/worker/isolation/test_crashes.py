@@ -1,4 +1,4 @@
-"""Handlers that take their process down: it costs nobody else anything, and it is counted."""
+"""Handlers that crash their process: no other job is affected, and crashes are counted."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ async def test_a_handler_that_ends_its_process_is_counted_with_the_evidence(
     }
     async with shop, shop.worker(concurrency=3):
         refs = [await job.create() for job in endings]
-        for ref, words in zip(refs, endings.values(), strict=True):
+        for ref, text in zip(refs, endings.values(), strict=True):
             with pytest.raises(JobDead, match="Took its process down once: The handler's proc"):
                 await ref.wait("60s")
             ended = await head(shop, ref)
             assert ended.error is not None
             assert (ended.state, ended.error.code) == (State.DEAD, "crash_loop")
-            assert words in ended.error.message
+            assert text in ended.error.message
         engine = await shop.connection.engine()
-        said = await engine.logs(JobId(refs[4].id))
-        deaths = [(await head(shop, ref)).error for ref in refs]
-    assert [line.message for line in said] == ["before"]
-    segfault, killed = deaths[1], deaths[2]
+        lines = await engine.logs(JobId(refs[4].id))
+        errors = [(await head(shop, ref)).error for ref in refs]
+    assert [line.message for line in lines] == ["before"]
+    segfault, killed = errors[1], errors[2]
     assert segfault is not None
     assert "Fatal Python error: Segmentation fault" in segfault.message
     assert "in segfault" in segfault.message
@@ -88,7 +88,7 @@ async def test_a_handler_that_ends_its_process_is_counted_with_the_evidence(
     assert peak > 300
 
 
-async def test_a_job_that_keeps_taking_its_process_down_is_given_up(tmp_path: Path) -> None:
+async def test_a_job_that_keeps_crashing_its_process_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / "processes"
     async with shop, shop.worker(poll="20ms"):
         ref = await isolated.crash_twice.create(str(path))
@@ -100,7 +100,7 @@ async def test_a_job_that_keeps_taking_its_process_down_is_given_up(tmp_path: Pa
     assert (await head(shop, ref)).crashes == 2
 
 
-async def test_a_suspect_runs_in_a_fresh_process_that_serves_nobody_else() -> None:
+async def test_a_suspect_runs_in_a_fresh_process_that_runs_no_other_job() -> None:
     async with shop:
         (ref,) = await suspects(shop, isolated.where_here)
         first = await isolated.where_plain.create("first", priority=4)
@@ -154,7 +154,7 @@ async def test_a_suspect_that_only_this_process_finds_runs_alone_in_it() -> None
             await eventually(lambda: len(worker._attempts.running) == 2)
             assert sorted(each.isolated for each in worker._status.running()) == [False, True]
             late = await accused.create("late")
-            # The second is handed back, because it waits in vain, and is as suspect as before.
+            # The second cannot run yet: it is handed back and stays a suspect.
             await eventually(lambda: worker.settled == 1)
             assert all([(await head(own, ref)).suspect for ref in refs])
             assert (running, seen) == ({"before"}, [])
@@ -167,7 +167,7 @@ async def test_a_suspect_that_only_this_process_finds_runs_alone_in_it() -> None
     ]
 
 
-async def test_a_process_that_dies_without_work_costs_no_job_anything() -> None:
+async def test_an_idle_process_that_dies_costs_no_job_an_attempt() -> None:
     async with shop, shop.worker(concurrency=1) as worker:
         idle = (await (await isolated.where_plain.create("a")).wait("30s"))["process"]
         os.kill(idle, signal.SIGSTOP)  # it will not take what it is given
@@ -179,7 +179,7 @@ async def test_a_process_that_dies_without_work_costs_no_job_anything() -> None:
     assert (after.attempt, after.claims, after.crashes) == (1, 1, 0)
 
 
-async def test_an_isolated_attempt_is_on_the_board_as_such(tmp_path: Path) -> None:
+async def test_an_isolated_attempt_is_marked_in_the_shared_status(tmp_path: Path) -> None:
     path = tmp_path / "begun"
     async with shop, shop.worker(grace="10ms") as worker:
         await isolated.keep_the_lock.create(str(path))

@@ -1,4 +1,4 @@
-"""Handlers in a process of their own: everything is as in the worker, only elsewhere."""
+"""Handlers in a separate process: everything works as in the worker."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ async def test_handlers_of_both_kinds_run_one_after_another_in_the_same_other_pr
         plain = await plain_ref.wait("30s")
         ref = await isolated.where_async.create("b")
         other = await ref.wait("30s")
-        monkeypatch.delenv("SHOP_CLOSED")  # this process's own lifespan has nothing to say
+        monkeypatch.delenv("SHOP_CLOSED")  # the lifespan of this process must not write it
         assert lives(plain["process"])
     assert plain["process"] == plain["state"] == other["process"] == other["state"]
     assert plain["process"] != os.getpid()
-    assert (plain["main"], plain["inner"]) == (True, "a loop of its own")
-    for one, said, payload in ((plain_ref, plain, "a"), (ref, other, "b")):
+    assert (plain["main"], plain["inner"]) == (True, "an inner loop")
+    for one, result, payload in ((plain_ref, plain, "a"), (ref, other, "b")):
         engine = await shop.connection.engine()
         record = (await engine.load([JobId(one.id)])).records[0]
         assert record is not None
-        assert said["job"] == [one.id, 1, payload, record.definition.context.request_id]
+        assert result["job"] == [one.id, 1, payload, record.definition.context.request_id]
     assert not lives(plain["process"])
     assert closed.read_text() == str(plain["process"])
 
 
-async def test_a_process_that_will_not_leave_is_gone_when_its_worker_has_stopped(
+async def test_a_process_that_does_not_exit_is_killed_when_its_worker_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shop, shop.worker():
@@ -69,10 +69,10 @@ async def test_a_process_that_will_not_leave_is_gone_when_its_worker_has_stopped
     assert not lives(process)
 
 
-async def test_what_a_handler_says_arrives_in_order_and_before_its_end() -> None:
+async def test_notes_of_a_handler_arrive_in_their_order_and_before_its_end() -> None:
     async with shop, shop.worker():
         ref = await isolated.talk.create()
-        assert await ref.wait("30s") == "said"
+        assert await ref.wait("30s") == "done"
         engine = await shop.connection.engine()
         activity = await engine.activity(JobId(ref.id))
         lines = await logs(ref)
@@ -161,13 +161,13 @@ async def test_isolation_works_with_jobs_in_memory_but_none_can_be_created_there
     assert process != os.getpid()
 
 
-async def test_a_lifespan_that_fails_there_fails_the_attempt_and_says_so() -> None:
+async def test_a_lifespan_that_fails_there_fails_the_attempt_with_the_reason() -> None:
     async with ruin, ruin.worker():
         with pytest.raises(JobDead, match=r"could not be set up in its handler process.*no databa"):
             await (await isolated.never_called.create()).wait("30s")
 
 
-async def test_a_process_that_a_handler_forks_says_nothing_and_settles_nothing() -> None:
+async def test_a_process_that_a_handler_forks_sends_nothing_and_settles_nothing() -> None:
     async with shop, shop.worker() as worker:
         ref = await isolated.fork.create()
         assert await ref.wait("30s") == "parent"
@@ -183,7 +183,7 @@ async def test_a_type_in_processes_is_never_claimed_ahead() -> None:
         assert kind.is_quick is may
 
 
-async def test_what_no_other_process_finds_is_refused_before_work_begins() -> None:
+async def test_a_handler_that_no_other_process_finds_is_refused_before_work_begins() -> None:
     own = Service("own", "memory://")
 
     @own.job(isolation="process")
@@ -217,7 +217,7 @@ async def test_a_process_without_work_ends_after_a_while() -> None:
     await pool.close()
 
 
-async def test_the_end_of_the_line_ends_a_process() -> None:
+async def test_the_end_of_the_channel_ends_a_process() -> None:
     name = LocalType(isolated.where_plain.job_type).handler_name
     assert name is not None
     pool = HandlerPool(1)

@@ -1,4 +1,4 @@
-"""Ending a handler in another process: it is asked, then killed, and really gone when settled."""
+"""Stopping a handler in another process: it is interrupted, then killed, and then settled."""
 
 from __future__ import annotations
 
@@ -190,14 +190,14 @@ def test_a_handler_process_does_not_outlive_its_worker(tmp_path: Path, url: str)
         assert lives(process)
         worker.send_signal(signal.SIGKILL)
         worker.wait()
-        asyncio.run(eventually(lambda: not lives(process) or is_unburied(process)))
+        asyncio.run(eventually(lambda: not lives(process) or is_zombie(process)))
     finally:
         worker.kill()
         worker.wait()
 
 
-def is_unburied(process: int) -> bool:
-    """Tell whether a process has ended and only its parent, nobody of ours, has not looked yet."""
+def is_zombie(process: int) -> bool:
+    """Return whether a process has ended and its parent has not waited for it yet."""
     try:
         return "\nState:\tZ" in Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:

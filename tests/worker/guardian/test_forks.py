@@ -16,7 +16,7 @@ IN_THREAD = {"return": 0, "raise": 1, "sys.exit": 3, "os._exit": 6, "exec": 7}
 
 
 def test_a_forked_child_that_leaves_its_handler_is_ended_and_has_no_effect(shop: Shop) -> None:
-    see_copies_end(shop)
+    check_children_end(shop)
 
 
 @pytest.mark.on_postgres(18)
@@ -25,10 +25,10 @@ def test_a_forked_child_does_not_use_the_connections_of_its_worker(
 ) -> None:
     migrate(postgres_url)
     shop.url = postgres_url
-    see_copies_end(shop, f"--url={postgres_url}")
+    check_children_end(shop, f"--url={postgres_url}")
 
 
-def see_copies_end(shop: Shop, *arguments: str) -> None:
+def check_children_end(shop: Shop, *arguments: str) -> None:
     """Have children of handlers go on in every way, beside handlers that wait."""
     neighbours = [shop.create("take_effect", "go") for _ in range(3)]
     worker = shop.working("--concurrency=20", *arguments)
@@ -50,14 +50,14 @@ def see_copies_end(shop: Shop, *arguments: str) -> None:
     assert sorted(effects) == sorted(f"{job_id} {process}" for job_id in expected)
 
 
-def test_a_forked_child_does_not_write_the_board_of_its_worker(shop: Shop) -> None:
+def test_a_forked_child_does_not_write_the_shared_status_of_its_worker(shop: Shop) -> None:
     job_id = shop.create("fork_and_die", retry=Retry.fixed("100ms", attempts=2))
     shop.working()
-    # The shared status said that the handler was running, though the child's had ended.
+    # In the shared status the handler was still running, though the child had left it.
     assert shop.state(job_id, "completed").head.crashes == 1
 
 
-def test_processes_that_libraries_start_work_as_ever(shop: Shop) -> None:
+def test_processes_that_libraries_start_work_as_usual(shop: Shop) -> None:
     job_id = shop.create("use_processes")
     shop.working()
     assert shop.result(job_id) == [3, 4, 5]

@@ -1,4 +1,4 @@
-"""A process that dies under its jobs: settled at once, with the evidence, and replaced."""
+"""A worker process that crashes: its jobs are settled at once, with the evidence."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_a_handler_that_exits_its_process_counts_a_crash_with_the_code(shop: Sho
     assert dead.head.crashes == 2
     assert dead.head.error is not None
     assert dead.head.error.code == "crash_loop"
-    worker.says("exited with code 7")
+    worker.wait_for_log("exited with code 7")
     code, message = shop.failure(job_id)
     assert code == "crash"
     assert message.startswith("The process exited with code 7 (peak memory ")
 
 
-def test_a_segfault_is_told_with_the_frame_that_caused_it(shop: Shop) -> None:
+def test_a_segfault_is_reported_with_the_frame_that_caused_it(shop: Shop) -> None:
     job_id = shop.create("segfault", max_crashes=1)
     shop.working()
     dead = shop.state(job_id, "dead")
@@ -39,13 +39,13 @@ def test_a_segfault_is_told_with_the_frame_that_caused_it(shop: Shop) -> None:
 def test_a_worker_goes_on_after_a_crash_and_other_jobs_with_it(shop: Shop) -> None:
     shop.create("kill_itself", retry=SOON)
     worker = shop.working()
-    worker.says("was killed by SIGKILL (out of memory?)")
+    worker.wait_for_log("was killed by SIGKILL (out of memory?)")
     job_id = shop.create("greet", "you")
     shop.state(job_id, "completed")
     assert worker.process.poll() is None
 
 
-def test_who_was_not_alone_in_a_dying_process_is_a_suspect_and_not_counted(shop: Shop) -> None:
+def test_an_attempt_beside_others_in_a_crash_is_a_suspect_and_not_counted(shop: Shop) -> None:
     innocent = shop.create("wait_for", "go", retry=SOON)
     worker = shop.working()
     shop.begun(innocent)
@@ -93,7 +93,7 @@ def test_a_handler_that_ends_the_loop_is_found_by_running_alone(shop: Shop) -> N
     assert worker.process.poll() is None
 
 
-def test_a_handler_in_a_process_of_its_own_is_not_to_blame_for_the_worker_s_death(
+def test_a_handler_in_a_separate_process_cannot_have_crashed_the_worker(
     shop: Shop,
 ) -> None:
     apart = shop.create("wait_apart", "go", retry=SOON)
@@ -102,7 +102,7 @@ def test_a_handler_in_a_process_of_its_own_is_not_to_blame_for_the_worker_s_deat
     guilty = shop.create("kill_itself", retry=SOON)
     assert shop.state(guilty, "completed").head.crashes == 1
     assert shop.kinds(guilty).count("started") == 2
-    # Nobody else was in that process, so there was nothing to find out by running it alone.
+    # It was alone in that process, so it is no suspect.
     assert not any((event.data or {}).get("suspect") for event in shop.journal(guilty))
     (shop.folder / "go").touch()
     assert shop.state(apart, "completed").head.crashes == 0
@@ -119,9 +119,9 @@ def test_a_process_killed_from_outside_loses_nothing_and_at_once(shop: Shop) -> 
     assert children(worker.process.pid) != [begun.pid]
 
 
-def test_a_program_that_cannot_be_loaded_ends_the_worker_with_its_words(shop: Shop) -> None:
+def test_a_program_that_cannot_be_loaded_ends_the_worker_with_its_error(shop: Shop) -> None:
     (shop.folder / "broken.py").write_text("app = 1 / 0")
     worker = shop.worker("broken:app")
-    assert worker.ends() == 2
+    assert worker.wait_for_exit() == 2
     assert worker.log.count("ZeroDivisionError") == 1
     assert "Traceback" not in worker.log

@@ -1,4 +1,4 @@
-"""How the attempts of a dead process are judged, by what its shared status says."""
+"""How the attempts of a dead process are settled, by its shared status."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SLOTS = 4
 CRASHED = crash_commands("The process exited with code 1.")
 
 
-class Fate(NamedTuple):
-    """What became of an attempt."""
+class Settled(NamedTuple):
+    """The state of a job after its attempt was settled."""
 
     state: str
     #: Attempts that count.
@@ -33,10 +33,10 @@ class Fate(NamedTuple):
     suspect: bool
 
 
-SUSPECT = Fate("retry", 0, 0, suspect=True)
-CRASH = Fate("retry", 1, 1, suspect=False)
-LOST = Fate("retry", 1, 0, suspect=False)
-HANDED_BACK = Fate("retry", 0, 0, suspect=False)
+SUSPECT = Settled("retry", 0, 0, suspect=True)
+CRASH = Settled("retry", 1, 1, suspect=False)
+LOST = Settled("retry", 1, 0, suspect=False)
+HANDED_BACK = Settled("retry", 0, 0, suspect=False)
 
 
 class HalfStoring(MemoryEngine):
@@ -75,11 +75,11 @@ class Scene:
         if isolated is not None:
             self.status.isolate(isolated)
 
-    async def fates(self) -> list[Fate]:
-        """Return what became of the jobs, in the order of their slots."""
+    async def settled(self) -> list[Settled]:
+        """Return the states of the jobs, in the order of their slots."""
         loaded = await self.engine.load([each.definition.id for each in self._records])
         heads = [record.head for record in loaded.records if record is not None]
-        return [Fate(head.state, head.attempt, head.crashes, head.suspect) for head in heads]
+        return [Settled(head.state, head.attempt, head.crashes, head.suspect) for head in heads]
 
 
 @pytest.fixture
@@ -87,12 +87,14 @@ def scene() -> Scene:
     return Scene()
 
 
-async def test_whoever_ran_or_had_ended_when_the_loop_ended_is_a_suspect(scene: Scene) -> None:
+async def test_attempts_that_ran_or_had_ended_when_the_loop_ended_are_suspects(
+    scene: Scene,
+) -> None:
     await scene.begin(3)
     scene.status.end(0)
     scene.status.set_unwinding()
     await DeadProcess(scene.status, CRASHED).settle(scene.engine)
-    assert await scene.fates() == [SUSPECT, SUSPECT, SUSPECT]
+    assert await scene.settled() == [SUSPECT, SUSPECT, SUSPECT]
 
 
 async def test_the_only_attempt_of_a_process_whose_loop_ended_counts_a_crash(scene: Scene) -> None:
@@ -100,22 +102,22 @@ async def test_the_only_attempt_of_a_process_whose_loop_ended_counts_a_crash(sce
     scene.status.end(0)
     scene.status.set_unwinding()
     await DeadProcess(scene.status, CRASHED).settle(scene.engine)
-    assert await scene.fates() == [CRASH]
+    assert await scene.settled() == [CRASH]
 
 
-async def test_an_attempt_in_another_process_did_not_end_the_loop(scene: Scene) -> None:
+async def test_an_attempt_in_another_process_cannot_have_ended_the_loop(scene: Scene) -> None:
     await scene.begin(2, isolated=1)
     scene.status.end(0)
     scene.status.set_unwinding()
     await DeadProcess(scene.status, CRASHED).settle(scene.engine)
-    assert await scene.fates() == [CRASH, SUSPECT]
+    assert await scene.settled() == [CRASH, SUSPECT]
 
 
 async def test_an_attempt_that_had_ended_before_a_kill_has_lost_its_lease(scene: Scene) -> None:
     await scene.begin(2)
     scene.status.end(0)
     await DeadProcess(scene.status, CRASHED).settle(scene.engine)
-    assert await scene.fates() == [LOST, CRASH]
+    assert await scene.settled() == [LOST, CRASH]
 
 
 async def test_a_process_that_was_stopped_hands_everything_back(scene: Scene) -> None:
@@ -123,7 +125,7 @@ async def test_a_process_that_was_stopped_hands_everything_back(scene: Scene) ->
     scene.status.end(0)
     scene.status.set_unwinding()
     await DeadProcess(scene.status, release_command).settle(scene.engine)
-    assert await scene.fates() == [HANDED_BACK, HANDED_BACK]
+    assert await scene.settled() == [HANDED_BACK, HANDED_BACK]
 
 
 async def test_suspects_stay_suspects_when_only_some_could_be_settled_at_first() -> None:
@@ -136,4 +138,4 @@ async def test_suspects_stay_suspects_when_only_some_could_be_settled_at_first()
     with pytest.raises(EngineUnavailable):
         await dead.settle(scene.engine)
     await dead.settle(scene.engine)
-    assert await scene.fates() == [SUSPECT, SUSPECT]
+    assert await scene.settled() == [SUSPECT, SUSPECT]

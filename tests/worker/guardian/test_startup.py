@@ -1,7 +1,7 @@
-"""A signal while a worker starts ends it in order, at every named moment of the start.
+"""A signal while a worker starts ends it gracefully, at every named moment of the start.
 
-Before its program is loaded a process holds nothing and is simply ended; from the moment it may
-have a session it is asked to stop, and leaves none behind.
+Before its program is loaded a process holds no job and is killed; from the moment it may have a
+session it is asked to stop, and the session is closed.
 """
 
 from __future__ import annotations
@@ -22,62 +22,62 @@ time.sleep(600)
 """
 
 
-def ends_in_order(shop: Shop, worker: Worker) -> None:
-    assert worker.ends() == 0
+def assert_graceful_end(shop: Shop, worker: Worker) -> None:
+    assert worker.wait_for_exit() == 0
     assert "Traceback" not in worker.log
     assert all(session.ended_at is not None for session in shop.sessions())
 
 
-def test_a_signal_as_soon_as_there_is_a_process_ends_it_in_order(shop: Shop) -> None:
+def test_a_signal_as_soon_as_there_is_a_process_ends_it_gracefully(shop: Shop) -> None:
     worker = shop.worker("program:app", "--grace=1s")
     (pid,) = wait_until(lambda: children(worker.process.pid))
     worker.signal()
-    ends_in_order(shop, worker)
+    assert_graceful_end(shop, worker)
     assert not is_alive(pid)
 
 
-def test_a_signal_while_the_program_is_imported_ends_it_in_order(shop: Shop) -> None:
+def test_a_signal_while_the_program_is_imported_ends_it_gracefully(shop: Shop) -> None:
     (shop.folder / "endless.py").write_text(IMPORTING)
     worker = shop.worker("endless:app", "--grace=600s")
     wait_until((shop.folder / "importing").exists)
     (pid,) = children(worker.process.pid)
     worker.signal()
-    ends_in_order(shop, worker)
+    assert_graceful_end(shop, worker)
     assert not is_alive(pid)
 
 
-def test_a_signal_while_a_session_is_opened_ends_it_in_order(shop: Shop) -> None:
+def test_a_signal_while_a_session_is_opened_ends_it_gracefully(shop: Shop) -> None:
     job_id = shop.create("greet", "you")
     database = shop.folder / "trellis.db"
-    with written_by_us(database):
+    with locked(database):
         worker = shop.worker("program:app", "--grace=600s")
         (pid,) = wait_until(lambda: children(worker.process.pid))
         wait_until(lambda: has_open(pid, database))
         worker.signal()
-        worker.says("Stopping")
-    ends_in_order(shop, worker)
+        worker.wait_for_log("Stopping")
+    assert_graceful_end(shop, worker)
     assert "killed" not in worker.log
     assert shop.record(job_id).head.attempt == 0 or shop.kinds(job_id)[-1] == "completed"
 
 
-def test_a_signal_when_the_first_job_begins_ends_it_in_order(shop: Shop) -> None:
+def test_a_signal_when_the_first_job_begins_ends_it_gracefully(shop: Shop) -> None:
     job_id = shop.create("wait_for", "never")
     worker = shop.worker("program:app", "--grace=0s")
     shop.begun(job_id)
     worker.signal()
-    ends_in_order(shop, worker)
+    assert_graceful_end(shop, worker)
     assert shop.kinds(job_id) == ["created", "started", "retry"]
     assert shop.record(job_id).head.attempt == 0
 
 
 @contextmanager
-def written_by_us(database: Path) -> Iterator[None]:
-    """Let nobody else write: who opens a session has to wait."""
+def locked(database: Path) -> Iterator[None]:
+    """Lock the file for writing: a process that opens a session has to wait."""
     with closing(sqlite3.connect(database, isolation_level=None)) as ours:
         ours.execute("begin immediate")
         yield
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Tell whether a process has opened a file."""
+    """Return whether a process has opened a file."""
     return any(each.resolve() == path for each in Path(f"/proc/{pid}/fd").iterdir())

@@ -1,4 +1,4 @@
-"""A worker process that does not answer is not taken for dead, and one that is stopped is."""
+"""A blocked worker process keeps its lease; a stopped one loses it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LEASE = "--lease=600ms"
 def test_a_blocked_loop_and_a_held_interpreter_lock_cost_no_lease_and_are_named(
     shop: Shop,
 ) -> None:
-    """A judge is there the whole time: it ends a session silent for less long than they are."""
-    judge = shop.working(LEASE, "--types=greet")
+    """Another worker sweeps: it ends a session that was silent for less long than these are."""
+    sweeper = shop.working(LEASE, "--types=greet")
     with shop.gate("gate"):
         jobs = [shop.create(name, "gate") for name in ("hold_loop", "hold_interpreter")]
         loop, lock = (
@@ -32,20 +32,20 @@ def test_a_blocked_loop_and_a_held_interpreter_lock_cost_no_lease_and_are_named(
             for name in ("hold_loop", "hold_interpreter")
         )
         begun = [shop.begun(job_id) for job_id in jobs]
-        shop.see_silence_judged(6 * SECOND)
-        line = loop.says("has been blocked for")
+        shop.wait_for_expired_session(6 * SECOND)
+        line = loop.wait_for_log("has been blocked for")
         assert re.search(r"at .*program\.py:\d+ in hold_loop. Jobs in it: " + jobs[0], line)
         assert "belongs in a plain function" in line
-        line = lock.says("has been blocked for")
+        line = lock.wait_for_log("has been blocked for")
         assert re.search(r"at .*program\.py:\d+ in hold_interpreter. Jobs in it: " + jobs[1], line)
         assert "isolation='process'" in line
     for job_id in jobs:
         shop.state(job_id, "completed")
         assert shop.kinds(job_id) == ["created", "started", "completed"]
-    loop.says("runs again")
-    lock.says("runs again")
+    loop.wait_for_log("runs again")
+    lock.wait_for_log("runs again")
     assert all(is_alive(each.pid) for each in begun)
-    assert "has been blocked for" not in judge.log
+    assert "has been blocked for" not in sweeper.log
 
 
 def test_a_timeout_is_enforced_from_outside(shop: Shop) -> None:
@@ -58,10 +58,10 @@ def test_a_timeout_is_enforced_from_outside(shop: Shop) -> None:
     code, message = shop.failure(job_id)
     assert code == "timeout"
     assert "in a process that did not answer" in message
-    worker.says("An attempt blocked it for longer than its timeout.")
+    worker.wait_for_log("An attempt blocked it for longer than its timeout.")
 
 
-def test_who_blocked_a_process_past_a_neighbour_s_timeout_is_a_suspect(shop: Shop) -> None:
+def test_an_attempt_that_blocked_others_past_their_timeout_is_a_suspect(shop: Shop) -> None:
     late = shop.create("wait_a_little", retry=SOON, timeout="500ms")
     shop.working()
     guilty = shop.create("block_loop", 600.0, retry=SOON)
@@ -72,7 +72,7 @@ def test_who_blocked_a_process_past_a_neighbour_s_timeout_is_a_suspect(shop: Sho
     shop.state(late, "completed")
 
 
-def test_a_leader_whose_loop_is_blocked_leaves_the_upkeep_to_another(shop: Shop) -> None:
+def test_a_leader_whose_loop_is_blocked_leaves_the_maintenance_to_another(shop: Shop) -> None:
     first = shop.working(LEASE, "--types=block_loop")
     wait_until(lambda: leader(shop))
     blocking = shop.create("block_loop", 600.0)
@@ -84,9 +84,9 @@ def test_a_leader_whose_loop_is_blocked_leaves_the_upkeep_to_another(shop: Shop)
     assert shop.kinds(blocking) == ["created", "started"]
 
 
-def test_a_process_whose_lines_nobody_reads_is_not_held_up(shop: Shop) -> None:
+def test_a_process_whose_stderr_is_not_read_is_not_blocked(shop: Shop) -> None:
     job_id = shop.create("chatter", "go")
-    shop.unread("program:app", "--grace=1s")
+    shop.start_unread("program:app", "--grace=1s")
     shop.begun(job_id)
     (shop.folder / "go").touch()
     shop.state(job_id, "completed")
@@ -111,7 +111,7 @@ def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: S
     (shop.folder / "go").touch()
     shop.state(job_id, "completed")
     os.kill(begun.pid, signal.SIGCONT)
-    zombie.says("its jobs are lost to them")
+    zombie.wait_for_log("its jobs are lost to them")
     refused = wait_until(
         lambda: [x for x in shop.journal(job_id) if x.kind == "staleCompletionIgnored"]
     )
@@ -123,7 +123,7 @@ def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: S
     assert "ended" not in other.log
 
 
-def test_a_process_that_stands_still_past_the_stall_limit_is_ended(shop: Shop) -> None:
+def test_a_process_blocked_past_the_stall_limit_is_killed(shop: Shop) -> None:
     job_id = shop.create("block_loop", 600.0, retry=SOON, max_crashes=1)
     worker = shop.working(TRELLIS_LEASE="900ms", TRELLIS_STALL_LIMIT="2s")
     begun = shop.begun(job_id)

@@ -1,4 +1,4 @@
-"""SIGTERM hands work back within the grace + 2 s, whatever the handler does."""
+"""SIGTERM hands work back within the grace + 2 s, even from a handler that is stuck."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.harness.signals import ignored_by_children
 from tests.worker.guardian.conftest import GRACE, Shop, children, is_alive, wait_until
 from trellis import PerKey, Retry
 
-#: What the guardian promises on top of the grace.
+#: How many seconds the guardian may take in addition to the grace.
 MORE = 2.0
-#: The journal's clock and ours are one; a millisecond for the rounding of either.
+#: The journal uses the same clock; a millisecond for rounding.
 SLACK = 0.001
 
 
@@ -28,15 +28,15 @@ def test_a_stuck_handler_is_handed_back_and_its_process_gone(
     job_id = shop.create(job_type, payload)
     worker = shop.working("--types", job_type)
     begun = shop.begun(job_id)
-    told = worker.signal()
-    assert worker.ends() == 0
-    gone = time.time()
+    sent = worker.signal()
+    assert worker.wait_for_exit() == 0
+    ended = time.time()
     assert not is_alive(begun.pid)
     created, started, handed_back = shop.journal(job_id)
     assert (created.kind, started.kind, handed_back.kind) == ("created", "started", "retry")
     assert shop.record(job_id).head.attempt == 0
-    assert handed_back.at / 1e6 - told <= GRACE + MORE + SLACK
-    assert gone - told <= GRACE + MORE + SLACK
+    assert handed_back.at / 1e6 - sent <= GRACE + MORE + SLACK
+    assert ended - sent <= GRACE + MORE + SLACK
 
 
 def test_a_handler_that_is_slow_to_be_cancelled_is_handed_back_uncounted(shop: Shop) -> None:
@@ -44,7 +44,7 @@ def test_a_handler_that_is_slow_to_be_cancelled_is_handed_back_uncounted(shop: S
     worker = shop.working()
     shop.begun(job_id)
     worker.signal()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert shop.kinds(job_id) == ["created", "started", "retry"]
     assert shop.record(job_id).head.attempt == 0
 
@@ -54,12 +54,12 @@ def test_the_key_of_a_stuck_handler_is_free_once_its_process_is_gone(shop: Shop)
     worker = shop.working("--lease=600s")
     shop.begun(job_id)
     worker.signal()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     shop.working("--lease=600s")  # a lease that no test outlives
     shop.state(job_id, "completed")
 
 
-def test_a_handler_may_write_to_stderr_after_the_guardian_is_gone(shop: Shop) -> None:
+def test_a_handler_may_write_to_stderr_after_the_guardian_has_ended(shop: Shop) -> None:
     job_id = shop.create("chatter", "go")
     worker = shop.worker("program:app", "--grace=30s")
     shop.begun(job_id)
@@ -69,13 +69,13 @@ def test_a_handler_may_write_to_stderr_after_the_guardian_is_gone(shop: Shop) ->
     assert shop.state(job_id, "completed").head.attempt == 1
 
 
-def test_closing_the_terminal_stops_in_order(shop: Shop) -> None:
+def test_closing_the_terminal_stops_gracefully(shop: Shop) -> None:
     job_id = shop.create("wait_for", "never")
     worker = shop.working()
     begun = shop.begun(job_id)
     worker.signal(signal.SIGHUP)
     os.kill(begun.pid, signal.SIGHUP)
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert shop.kinds(job_id) == ["created", "started", "retry"]
 
 
@@ -88,7 +88,7 @@ def test_a_guardian_started_as_a_background_job_stops_on_sigint_and_survives_a_h
     job_id = shop.create("wait_for", "never")
     shop.begun(job_id)
     worker.signal(signal.SIGINT)
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert "Stopping" in worker.log
     assert shop.kinds(job_id) == ["created", "started", "retry"]
 
@@ -98,9 +98,9 @@ def test_a_handler_that_ends_within_the_grace_completes(shop: Shop) -> None:
     worker = shop.worker("program:app", "--grace=20s")
     shop.begun(job_id)
     worker.signal()
-    worker.says("Stopping: handlers have 20s to finish")
+    worker.wait_for_log("Stopping: handlers have 20s to finish")
     (shop.folder / "go").touch()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert shop.kinds(job_id) == ["created", "started", "completed"]
 
 
@@ -109,22 +109,22 @@ def test_a_second_signal_stops_at_once(shop: Shop) -> None:
     worker = shop.worker("program:app", "--grace=600s")
     shop.begun(job_id)
     worker.signal(signal.SIGINT)
-    worker.says("Stopping")
+    worker.wait_for_log("Stopping")
     wait_until(lambda: worker.signal(signal.SIGINT) and "Stopping at once" in worker.log)
-    assert worker.ends() == 130
+    assert worker.wait_for_exit() == 130
     assert shop.kinds(job_id) == ["created", "started", "retry"]
 
 
-def test_one_wish_sent_twice_is_one_wish(shop: Shop) -> None:
+def test_one_request_sent_twice_is_one_request(shop: Shop) -> None:
     """As launchers do that signal their child and then its group."""
     job_id = shop.create("wait_for", "go")
     worker = shop.worker("program:app", "--grace=20s")
     shop.begun(job_id)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         worker.signal(number)
-    worker.says("Stopping")
+    worker.wait_for_log("Stopping")
     (shop.folder / "go").touch()
-    assert worker.ends() == 0
+    assert worker.wait_for_exit() == 0
     assert shop.kinds(job_id) == ["created", "started", "completed"]
 
 
