@@ -1,7 +1,7 @@
 """How the attempts of a dead worker process are settled.
 
 The process has ended before, so none of its handlers runs any more. Its shared status, which
-outlives it, tells which attempts had begun:
+outlives it, shows which attempts had begun:
 
 - An attempt that ran counts as a crash if it was alone in the process. Otherwise it is a suspect:
   it is handed back uncounted and runs alone next time.

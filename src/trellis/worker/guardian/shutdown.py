@@ -1,6 +1,7 @@
 """What SIGTERM, SIGINT and SIGHUP do: the steps in which a guardian and its processes stop.
 
-1. The signal handler calls `Shutdown.request`. From now on no worker process is started.
+1. The signal handler, which `trellis worker` installs, calls `Guardian.stop`, and that
+   `Shutdown.request`. From now on no worker process is started.
 2. A worker process that has not opened a session is killed: it holds no job.
 3. Every other worker process gets the message `stop` (`stop_process`). It claims no more jobs,
    hands back attempts that have not begun, and lets handlers finish within the grace. Then it stops

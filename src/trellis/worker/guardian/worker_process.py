@@ -85,7 +85,7 @@ class WorkerProcess:
     async def start(self) -> None:
         """Start the process."""
         ours, theirs = socket.socketpair()
-        # The process gets the guardian's stderr and the reading end of its own pipe, so that no
+        # The process gets the guardian's stderr and the reading end of its pipe too, so that no
         # write of a handler fails if the guardian ends first.
         stderr, (pipe, writing) = os.dup(sys.stderr.fileno()), os.pipe()
         files = {
