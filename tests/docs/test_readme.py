@@ -103,8 +103,9 @@ def test_every_promise_names_tests_that_exist() -> None:
         assert [str(place) for place in places if not (ROOT / place).is_file()] == []
 
 
-def test_the_architecture_page_names_files_that_exist() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
-    files = re.findall(r"`(?:src/trellis/)?([\w/]+\.py)`", text)
+@pytest.mark.parametrize("page", ["architecture", "glossary"])
+def test_a_page_about_the_code_names_files_that_exist(page: str) -> None:
+    text = (ROOT / f"docs/{page}.md").read_text()
+    files = re.findall(r"`(?:src/trellis/)?((?!tests/)[\w/]+\.(?:py|sql))`", text)
     assert files
     assert [file for file in files if not (ROOT / "src/trellis" / file).is_file()] == []
