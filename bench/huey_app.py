@@ -1,4 +1,4 @@
-"""What Huey's consumer imports: `huey_consumer bench.huey_app.huey`, told by two variables."""
+"""What Huey's consumer imports: `huey_consumer bench.huey_app.huey`, set by two variables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """All systems take turns in short rounds, each in a folder of its own that is gone afterwards.
 
-Every other round goes backwards, so that nobody always comes after the same neighbour. The floor is
+Every other round runs in reverse, so that no system always follows the same other one. The floor is
 measured before and after what is judged by it, because it is over in a fraction of the time.
 """
 

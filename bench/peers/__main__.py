@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few jobs, few peers, one round")
     parser.add_argument("--only", help="these systems only, as in trellis,pgqueuer")
-    parser.add_argument("--rounds", type=int, help=f"rounds of everybody ({FULL.rounds})")
+    parser.add_argument("--rounds", type=int, help=f"rounds of every system ({FULL.rounds})")
     parser.add_argument(
         "--results",
         type=Path,

@@ -14,7 +14,7 @@ from bench.bars import Verdict
 from bench.figures import Series
 from bench.peers.figures import Figure, Results, is_apart, spread
 
-#: Below this, two figures are told apart by their spreads only.
+#: Below this, two figures are distinguished by their spreads only.
 CLEAR: Final = 1.4
 #: As many rounds as it takes to speak of a spread.
 ROUNDS: Final = 3
@@ -28,18 +28,18 @@ CONNECTIONS: Final = 3
 
 def judge(results: Results) -> list[Verdict]:
     """Return a verdict on every bar."""
-    everybody = results.peers
-    pythons = [who for who in everybody if who in results.python]
+    peers = results.peers
+    pythons = [who for who in peers if who in results.python]
     return [
-        _ahead(results, Figure.DRAIN, 1.2, everybody, "the fastest peer"),
+        _ahead(results, Figure.DRAIN, 1.2, peers, "the fastest peer"),
         _ahead(results, Figure.DRAIN, 3.0, pythons, "the fastest Python peer"),
-        _ahead(results, Figure.DRAIN_2, 1.1, everybody, "the fastest peer"),
-        _ahead(results, Figure.MANY, 1.3, everybody, "the fastest peer"),
+        _ahead(results, Figure.DRAIN_2, 1.1, peers, "the fastest peer"),
+        _ahead(results, Figure.MANY, 1.3, peers, "the fastest peer"),
         _ahead(results, Figure.CALLERS, 3.0, pythons, "the fastest Python peer"),
-        _no_worse(results, Figure.LATENCY, everybody),
+        _no_worse(results, Figure.LATENCY, peers),
         _tail(results),
         _deep(results),
-        _cpu(results, 1.5, everybody, "the fastest peer"),
+        _cpu(results, 1.5, peers, "the fastest peer"),
         _cpu(results, 0.7, pythons, "the fastest Python peer"),
         _at_most(
             results, Figure.CPU_WORKER, PYTHON_SECONDS, "our Python ≤ 15 µs a job (s per 1,000)"
@@ -52,7 +52,7 @@ def judge(results: Results) -> list[Verdict]:
 def _ahead(
     results: Results, figure: Figure, least: float, among: Sequence[str], whose: str
 ) -> Verdict:
-    """Judge a lead: so many times the best of them."""
+    """Judge a lead: this many times the best of them."""
     bar = f"{figure} ≥ {least:g} × {whose}"
     best = results.best(figure, among)
     ours, theirs = _pair(results, figure, best)

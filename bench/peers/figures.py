@@ -65,7 +65,7 @@ class Weather(NamedTuple):
     who: str
     #: What one write of 8 kB with its fdatasync took just before, in milliseconds.
     sync: float
-    #: How many cores others than the benchmark kept busy meanwhile.
+    #: How many cores other programs than the benchmark kept busy.
     others: float
 
 
@@ -116,7 +116,7 @@ class Results:
         return statistics.median(ratios) if ratios else None
 
     def best(self, figure: Figure, among: Sequence[str]) -> str | None:
-        """Return who has the best median; None if nobody has any."""
+        """Return the system with the best median; None if no system has one."""
         found = {who: series.median for who in among if (series := self.series(who, figure))}
         if not found:
             return None

@@ -21,6 +21,6 @@ class Neighbours:
 
     def cores(self) -> float:
         """Return how many cores others kept busy since the start."""
-        everybody = self._all.cores() or 0.0
+        busy = self._all.cores() or 0.0
         used = processes.cpu_seconds([self._server]) - self._used
-        return max(0.0, everybody - used / (time.monotonic() - self._began))
+        return max(0.0, busy - used / (time.monotonic() - self._began))

@@ -45,7 +45,7 @@ def _pss_kilobytes(pid: int) -> int:
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
-        return 0  # ended meanwhile
+        return 0  # it has ended
     return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
@@ -55,6 +55,6 @@ def _all_stats() -> dict[int, list[str]]:
         try:
             text = (place / "stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # ended meanwhile
+            continue  # it has ended
         found[int(place.name)] = text.rpartition(")")[2].split()
     return found

@@ -2,7 +2,7 @@
 
 `python -m bench.peers.protocol <peer> <command> --url …` runs in the peer's own environment, so
 this file, the peer's `app.py` and what they import here need nothing but the standard library and
-that peer. What is timed is the same code for everybody; a peer only says how one job is created,
+that peer. What is timed is the same code for every system; a peer only says how one job is created,
 how many are, and how a worker runs.
 """
 
@@ -64,7 +64,7 @@ class Peer(Protocol):
         """Open a client with enough connections for all callers."""
 
     async def work(self, url: str) -> None:
-        """Run a worker until the process is told to end."""
+        """Run a worker until the process is asked to end."""
 
 
 def started() -> None:

@@ -1,6 +1,6 @@
 """All systems take turns on one server, every other round backwards.
 
-Whatever happens to one system is written down as its failure; the others go on.
+A failure of one system is recorded as its failure; the others continue.
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ def make_database(server: Server, name: str, template: str = "template1") -> str
 
 
 def drop_database(server: Server, name: str) -> None:
-    """Remove a database whoever is connected."""
+    """Remove a database, also while programs are connected."""
     with connected(server.url("postgres")) as connection:
         _run(connection, f"drop database if exists {name} with (force)")
 
 
 def settle(url: str) -> None:
-    """Let the server do now what it would do at some time: everybody begins alike."""
+    """Let the server do now what it would do at some time: every system begins alike."""
     with connected(url) as connection:
         _run(connection, "vacuum analyze")
         _run(connection, "checkpoint")

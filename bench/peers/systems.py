@@ -1,6 +1,6 @@
 """Who is compared: how each one is run, and how its tables tell what is left to do.
 
-The tables are read and filled by the harness, never by a peer's program, so that everybody is
+The tables are read and filled by the harness, never by a peer's program, so that every system is
 counted by the store's own word.
 """
 
@@ -143,7 +143,7 @@ def command(system: System, *arguments: str) -> Command:
 
 
 def workers(system: System, url: str, processes: int) -> list[Command]:
-    """Return the programs that are a system's worker with so many processes."""
+    """Return the programs that are a system's worker with this many processes."""
     if not system.is_ours:
         return [command(system, "worker", "--url", url)] * processes
     many = ["--processes", str(processes)] if processes > 1 else []

@@ -109,7 +109,7 @@ def measure_guarantees(server: Server, sizes: Sizes, report: Report) -> None:
 def measure_waking(server: Server, sizes: Sizes, report: Report) -> None:
     """Create single jobs, with NOTIFY and without."""
     print("Single creates by 32 callers:")
-    told, untold = "others told by NOTIFY", "nobody told"
+    told, untold = "with NOTIFY", "without NOTIFY"
     for _ in range(sizes.rounds):
         for name in (told, untold):
             with _fresh(server) as url:
@@ -207,7 +207,7 @@ def main() -> None:
             measure(server, sizes, report)
         others = neighbours.cores()
         about = {**machine.facts(server.folder), "PostgreSQL": server.version}
-    print(f"others kept {others:.2f} cores busy meanwhile")
+    print(f"other programs kept {others:.2f} cores busy")
     if not options.quick:
         kept = {"machine": about, "others": others, "sizes": asdict(sizes), "rounds": report.rows}
         file = options.results / f"postgres-{began:%Y-%m-%dT%H-%M-%SZ}.json"

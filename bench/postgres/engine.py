@@ -69,7 +69,7 @@ async def fill(engine: PostgresEngine, url: str, types: Jobs, jobs: int) -> None
 
 
 async def drain(engine: PostgresEngine, types: Jobs, jobs: int) -> Drained:
-    """Claim and complete so many jobs."""
+    """Claim and complete this many jobs."""
     session = (await engine.open_session(a_worker(), _LEASE)).id
     kinds = [each._job_type for each in types]
     demands = [Demand(each.service, each.queue, (each.name,), BATCH) for each in kinds]

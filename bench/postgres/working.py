@@ -1,4 +1,4 @@
-"""Real workers: a drain by `trellis worker`, single creates while somebody listens, and idling."""
+"""Real workers: a drain by `trellis worker`, single creates while a worker listens, and idling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTLE_IN: Final = 3.0
 
 
 class _Silence(Hearing):
-    """Tells nobody."""
+    """Sends no hints."""
 
     def tell(self, topics: Iterable[Topic], mouth: Link) -> None:
         """Say nothing."""
@@ -41,7 +41,7 @@ def _command(service: str, url: str, count: int = 1) -> list[str]:
 
 
 def drain(url: str, service: str, jobs: int, count: int = 1) -> float:
-    """Let workers of so many processes drain what is there; return the rate."""
+    """Let this many worker processes drain the backlog; return the rate."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         commands = [_command(f"bench.postgres.app:{service}", url, count)]
@@ -58,7 +58,7 @@ def drain(url: str, service: str, jobs: int, count: int = 1) -> float:
 
 
 async def create_singly(url: str, seconds: float, *, told: bool) -> float:
-    """Let callers create single jobs for a time, in silence if nobody is told; return the rate."""
+    """Let callers create single jobs for a time, without NOTIFY if not `told`; return the rate."""
     orders = [peer.payload(order) for order in make_orders(20_000)]
     async with peer.client(url) as client:
         engine = await peer.service.connection.engine()

@@ -1,6 +1,6 @@
 """Awa: its Rust runtime with Python handlers, queue storage, 256 jobs at once, COPY for bulk.
 
-Its enqueue shards stay at one, which keeps the order of jobs as everybody here does.
+Its enqueue shards stay at one, which keeps the order of jobs as all systems here do.
 """
 
 from __future__ import annotations
