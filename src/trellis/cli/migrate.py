@@ -42,7 +42,7 @@ def migrate(url: str | None, *, check: bool, sql: bool) -> None:
 async def _migrate(url: str) -> None:
     engine = engine_at(url)
     try:
-        before, after = await engine.migrate()
+        before, after, _ = await engine.migrate()
     finally:
         await engine.close()
     if before == after:
@@ -54,7 +54,7 @@ async def _migrate(url: str) -> None:
 async def _missing(url: str) -> Sequence[tuple[int, str]]:
     engine = engine_at(url)
     try:
-        return await engine.missing_migrations()
+        return (await engine.migrate(dry_run=True)).scripts
     finally:
         await engine.close()
 

@@ -1,16 +1,13 @@
-"""What goes into an engine and what comes out: plain values.
+"""Arguments and answers of the engine port: plain values.
 
-Expected results are values of these types; exceptions (`trellis.errors.EngineError`) mean that the
-engine itself could not work.
-
-How a text is looked for in an error: one meaning for every engine.
-
-What every engine asks of a lock's name.
+Expected results are values of these types; an exception (`trellis.errors.EngineError`) means that
+the engine itself could not work. At the end are the rules that every engine applies in the same
+way: which errors match a text, and which names a lock may have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, assert_never
 
@@ -40,14 +37,14 @@ class Rejected(NamedTuple):
 
 
 class Coalesced(NamedTuple):
-    """Nothing was stored, because this job already stands for the request."""
+    """Nothing was stored, because an existing job already covers the request."""
 
     existing: JobId
     reason: Reason
 
 
 class Replaced(NamedTuple):
-    """The job is stored; an older waiting one of its key was skipped for it."""
+    """The job is stored; an older waiting job of its key was skipped in its favour."""
 
     job_id: JobId
     skipped: JobId
@@ -57,12 +54,12 @@ CreateResult: TypeAlias = Accepted | Rejected | Coalesced | Replaced
 
 
 def accepted(ids: Iterable[JobId]) -> list[CreateResult]:
-    """Return what `create` answers when all of these jobs are stored."""
+    """Return the answer of `create` when all of these jobs are stored."""
     return [_make(Accepted, (job_id,)) for job_id in ids]
 
 
 def answer_to(new: NewJob, decision: Decision) -> CreateResult:
-    """Return what `create` answers once the decision is carried out."""
+    """Return the answer of `create` once the decision is carried out."""
     match decision:
         case Admit() | Repeat():
             return Accepted(new.id)
@@ -80,7 +77,7 @@ def answer_to(new: NewJob, decision: Decision) -> CreateResult:
 
 
 class Demand(NamedTuple):
-    """What a worker can take: up to `limit` jobs of these types from one queue."""
+    """What a worker can claim: up to `limit` jobs of these types from one queue."""
 
     service: str
     queue: str
@@ -89,7 +86,7 @@ class Demand(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """The jobs a claim took, highest priority first, then in creation order."""
+    """The claimed jobs, highest priority first, then in creation order."""
 
     now: Instant
     jobs: tuple[JobRecord, ...]
@@ -100,13 +97,13 @@ class Committed(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """The job had changed since the decision; nothing was stored. None: the job is gone."""
+    """The job had changed since the decision; nothing was stored. None: it was removed."""
 
     record: JobRecord | None
 
 
 class KeyRefused(NamedTuple):
-    """The job may not come back now: its key is full. Nothing was stored."""
+    """The job cannot be revived now: its key is full. Nothing was stored."""
 
     reason: Reason
     existing: JobId | None
@@ -124,7 +121,7 @@ class Begun(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The handler lives."""
+    """The handler is alive."""
 
 
 class Progress(NamedTuple):
@@ -173,7 +170,7 @@ NoteBody: TypeAlias = Begun | Heartbeat | Progress | Phase | Item | LogLine | La
 
 
 class Note(NamedTuple):
-    """Something an attempt says about itself; changes no version."""
+    """Something an attempt reports about itself; changes no version."""
 
     #: `Definition.row` and `Head.claims` of the attempt's claim.
     row: int
@@ -183,14 +180,14 @@ class Note(NamedTuple):
 
 
 class NoteResult(StrEnum):
-    """Whether a note was kept."""
+    """Whether a note was stored."""
 
     NOTED = "noted"
     STALE = "stale"
 
 
 class Activity(NamedTuple):
-    """What the latest attempt said about itself."""
+    """What the latest attempt reported about itself."""
 
     claim: int
     began_at: Instant | None
@@ -213,12 +210,12 @@ class LogEntry(NamedTuple):
 
 # -- sessions ----------------------------------------------------------------------------------
 
-#: How long a session that is over can still be looked at, before `prune` removes it.
+#: How long an ended session is kept before `prune` removes it.
 KEEP_SESSIONS: Final[Micros] = micros("1d")
 
 
 class WorkerInfo(NamedTuple):
-    """Who a worker process is."""
+    """The identity of a worker process."""
 
     name: str
     host: str
@@ -237,21 +234,21 @@ class Session(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The lease goes on; what the worker should know about its claims."""
+    """The lease is extended; what the worker should know about its claims."""
 
     now: Instant
-    #: A cancel was asked of these attempts.
+    #: A cancel was requested for these attempts.
     asked: tuple[Fence, ...]
-    #: These attempts are no longer the worker's: stop their handlers.
+    #: These attempts no longer belong to the worker: stop their handlers.
     lost: tuple[Fence, ...]
-    #: Claims of this session that the worker did not name: a lost reply. Release them.
+    #: Claims of this session that the worker did not name, after a lost reply: release them.
     unknown: tuple[JobRecord, ...]
-    #: An operator asked this worker process to finish what it has and go.
+    #: An operator asked this worker process to finish its jobs and exit.
     draining: bool = False
 
 
 class SessionLost(NamedTuple):
-    """The session was reaped: everything it held is lost."""
+    """The session has ended: everything it held is lost."""
 
     now: Instant
 
@@ -264,13 +261,13 @@ class SessionRecord(NamedTuple):
     opened_at: Instant
     renewed_at: Instant
     lease: Micros
-    #: Its lease is over but nobody has reaped it yet.
+    #: Its lease is over, and it has not been reaped yet.
     lapsed: bool
     ended_at: Instant | None
     held: int
     #: Handlers running at the last renewal.
     busy: int = 0
-    #: Was asked to finish and go.
+    #: Was asked to finish its jobs and exit.
     draining: bool = False
 
 
@@ -278,20 +275,17 @@ class SessionRecord(NamedTuple):
 
 
 class LockHolder(NamedTuple):
-    """Who holds a lock: a session (token 0), or one attempt of it."""
+    """The holder of a lock: a session (token 0), or one attempt of it."""
 
     name: str
     session: SessionId
     token: int
-    #: The name its worker process gave itself.
+    #: The name of its worker process.
     worker: str
     #: The job whose attempt holds it; None for a lock of the session itself.
     job_id: JobId | None
     since: Instant
 
-
-#: A lock in a list is its holder.
-LockRecord: TypeAlias = LockHolder
 
 # -- due ---------------------------------------------------------------------------------------
 
@@ -299,7 +293,7 @@ DueKind = Literal["sessions", "lost", "jobs"]
 
 
 class DueJob(NamedTuple):
-    """A job that must be looked at, and the last sign of life of its attempt."""
+    """A job that maintenance must look at, and the last sign of life of its attempt."""
 
     record: JobRecord
     seen_at: Instant | None
@@ -317,10 +311,12 @@ class Due(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The asked jobs, in the order asked; None for an id that is not there."""
+    """The jobs with the given ids, in that order; None for an id without a job."""
 
     now: Instant
     records: tuple[JobRecord | None, ...]
+    #: The ids among those without a job whose job was removed, by retention or an operator.
+    removed: frozenset[JobId] = frozenset()
 
 
 class Outcome(NamedTuple):
@@ -337,7 +333,7 @@ class Outcome(NamedTuple):
 
 
 class JobFilter(NamedTuple):
-    """Which jobs: every given part must fit. Empty tuples and None mean any."""
+    """Which jobs: every given part must match. Empty tuples and None mean any."""
 
     services: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -347,7 +343,7 @@ class JobFilter(NamedTuple):
     tags: tuple[tuple[str, str], ...] = ()
     created_from: Instant | None = None
     created_before: Instant | None = None
-    #: How the id begins and how it ends: ids made in one moment begin alike.
+    #: The beginning and the end of the id: ids made at the same moment begin alike.
     id_prefix: str | None = None
     id_suffix: str | None = None
     #: Part of the code or message of the latest error, in any case; every character is literal.
@@ -367,26 +363,30 @@ class Page(NamedTuple):
 #: `error` is the code of the latest error; jobs without one are in the group "".
 GroupBy = Literal["state", "type", "queue", "service", "error"]
 
-#: What became of a wish to remove a job: a live one is refused.
+#: The answer to a removal; a live job is refused.
 Removal = Literal["removed", "live", "missing"]
 
 
 class Counts(NamedTuple):
-    """How many jobs fit a filter, per group."""
+    """How many jobs match a filter, per combination of the groups of `count`, sorted."""
 
     as_of: Instant
-    groups: Mapping[str, int]
+    #: One name per group, in the order of the call; `()` when no group was given.
+    combinations: Mapping[tuple[str, ...], int]
 
+    @property
+    def groups(self) -> dict[str, int]:
+        """The numbers by name, when one group was given."""
+        return {name: number for (name,), number in self.combinations.items()}
 
-class CrossCounts(NamedTuple):
-    """How many jobs fit a filter, per combination of groups, each in the order asked."""
-
-    as_of: Instant
-    groups: Mapping[tuple[str, ...], int]
+    @property
+    def total(self) -> int:
+        """The number of jobs in all groups together."""
+        return sum(self.combinations.values())
 
 
 class KeyStatus(NamedTuple):
-    """One key: who runs, who waits."""
+    """One key: the jobs that hold it and the number that wait."""
 
     service: str
     type: str
@@ -399,13 +399,13 @@ class KeyStatus(NamedTuple):
 
 
 class QueueSettings(NamedTuple):
-    """What operators set on a queue."""
+    """The settings of a queue, made by operators."""
 
     service: str
     queue: str
-    #: Nothing is claimed.
+    #: No job is claimed.
     paused: bool = False
-    #: Nothing new is accepted.
+    #: No new job is accepted.
     draining: bool = False
 
 
@@ -415,32 +415,41 @@ Topic = Literal["ready", "settled"]
 
 
 class Capabilities(NamedTuple):
-    """What an engine can and cannot do; a conformance test may be skipped only by naming one."""
+    """What an engine can do; a conformance test may be skipped only by naming one of these."""
 
-    #: Survives the end of the process.
+    #: Jobs survive the end of the process.
     durable: bool
-    #: Several processes may use it at once.
+    #: Several processes can use the store at once.
     processes: bool
-    #: A job can be created inside the caller's own transaction, and be rolled back with it.
+    #: A job can be created inside the caller's transaction, and is rolled back with it.
     transactions: bool = False
-    #: Leases count on a clock nobody can set, which starts anew with the machine.
+    #: Leases are judged by a clock that cannot be set and that restarts with the machine.
     boot_clock: bool = True
-    #: While a caller's transaction is open, nobody else can write.
+    #: While a caller's transaction is open, no other connection can write.
     one_writer: bool = False
 
 
+class Migration(NamedTuple):
+    """The schema versions before and after `migrate`, and the scripts between them."""
+
+    before: int
+    after: int
+    #: The number and text of each script that was missing before, in order.
+    scripts: Sequence[tuple[int, str]] = ()
+
+
 class Health(NamedTuple):
-    """What an engine says about itself."""
+    """What an engine reports about itself."""
 
     engine: str
-    #: What an acknowledgement survives, in words.
+    #: What an acknowledged job survives, in words.
     durability: str
     facts: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
 
 
 def mentions(error: Failure | None, text: str) -> bool:
-    """Tell whether the error's code or message contains this text, in any case.
+    """Return whether the error's code or message contains this text, in any case.
 
     >>> mentions(Failure("timeout", "Took 100% of its time."), "100%")
     True

@@ -55,7 +55,7 @@ async def diagnose(
 ) -> Diagnosis:
     """Examine an open engine, calling `progress(done, total)`; journals only if asked for."""
     health = await engine.health()
-    states = dict((await engine.count(_EVERYTHING, "state")).groups)
+    states = (await engine.count(_EVERYTHING, "state")).groups
     if not journals:
         return Diagnosis(health, states, 0, (), settings)
     total = sum(states.values())

@@ -10,7 +10,7 @@ from typing import Final
 from trellis.core.durations import to_datetime
 from trellis.core.states import ENDED, State
 from trellis.engines.port import Engine
-from trellis.engines.values import CrossCounts, JobFilter
+from trellis.engines.values import Counts, JobFilter
 from trellis.insight.views import (
     JobView,
     ProgressView,
@@ -54,7 +54,7 @@ class Overview:
 
 async def overview(engine: Engine) -> Overview:
     """Read everything once."""
-    counts = await engine.count_by(JobFilter(), ("service", "type", "state"))
+    counts = await engine.count(JobFilter(), "service", "type", "state")
     sessions = [worker_view(each) for each in await engine.sessions()]
     active = await engine.find(JobFilter(states=(State.ACTIVE,)), limit=_RUNNING)
     running = []
@@ -71,16 +71,16 @@ async def overview(engine: Engine) -> Overview:
     )
 
 
-def _states(counts: CrossCounts) -> dict[str, int]:
+def _states(counts: Counts) -> dict[str, int]:
     found: dict[str, int] = {}
-    for (_, _, state), number in counts.groups.items():
+    for (_, _, state), number in counts.combinations.items():
         found[state] = found.get(state, 0) + number
     return dict(sorted(found.items()))
 
 
-def _types(counts: CrossCounts) -> dict[str, dict[str, int]]:
+def _types(counts: Counts) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    for (service, name, state), number in counts.groups.items():
+    for (service, name, state), number in counts.combinations.items():
         if state in COUNTED_STATES:
             found.setdefault(f"{service}/{name}", {})[state] = number
     return dict(sorted(found.items()))

@@ -134,7 +134,7 @@ async def _ahead(engine: Engine, record: JobRecord) -> int:
         states=(State.PENDING, State.RETRY),
         created_before=definition.created_at,
     )
-    return sum((await engine.count(where, "state")).groups.values())
+    return (await engine.count(where)).total
 
 
 # -- what follows from them --------------------------------------------------------------------

@@ -29,10 +29,10 @@ async def resolve_job(engine: Engine, written: str) -> JobRecord:
             job_id=written,
         )
     if len(text) >= ID_LENGTH:
-        record = (await engine.load([JobId(text)])).records[0]
+        loaded = await engine.load([JobId(text)])
+        record = loaded.records[0]
         if record is None:
-            (removed,) = await engine.removed([JobId(text)])
-            raise no_such_job(text, removed=removed)
+            raise no_such_job(text, removed=bool(loaded.removed))
         return record
     jobs = await _matching(engine, text)
     if not jobs:

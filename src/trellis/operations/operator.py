@@ -143,7 +143,7 @@ class Operator:
     async def count(self, by: GroupBy = "state", **filters: Unpack[Filters]) -> dict[str, int]:
         """Count jobs per group: by state, type, queue, service or error."""
         where = make_filter(await self.engine.now(), **filters)
-        return dict((await self.engine.count(where, by)).groups)
+        return (await self.engine.count(where, by)).groups
 
     async def get(self, job_id: str) -> JobView:
         """Return one job; raise `JobNotFound`, or `AmbiguousId` with the candidates."""

@@ -17,10 +17,10 @@ _Counts = dict[tuple[str, str], int]
 async def list_queues(engine: Engine) -> list[QueueView]:
     """Return every queue that has jobs, ended ones too, or settings; by name."""
     settings = {each[:2]: each for each in await engine.queue_settings()}
-    counts = await engine.count_by(JobFilter(), ("service", "queue", "state"))
+    counts = await engine.count(JobFilter(), "service", "queue", "state")
     waiting: _Counts = defaultdict(int)
     active: _Counts = defaultdict(int)
-    for (service, queue, state), number in counts.groups.items():
+    for (service, queue, state), number in counts.combinations.items():
         waiting[service, queue] += number if state in WAITING else 0
         active[service, queue] += number if state == State.ACTIVE else 0
     names = sorted({*settings, *waiting})

@@ -89,7 +89,7 @@ class MatchingJobs:
 
     async def count(self, engine: Engine) -> int:
         """Return how many match."""
-        return sum((await engine.count(await self.where(engine), "state")).groups.values())
+        return (await engine.count(await self.where(engine))).total
 
     def among(self, states: frozenset[State]) -> MatchingJobs:
         """Return those in one of these states, unless the filter names states itself."""

@@ -227,7 +227,7 @@ async def _copy(transfer: _Transfer, name: str, states: Sequence[State], progres
 
 
 async def _count(engine: Engine, states: Sequence[State]) -> dict[str, int]:
-    return dict((await engine.count(JobFilter(states=tuple(states)), "state")).groups)
+    return (await engine.count(JobFilter(states=tuple(states)), "state")).groups
 
 
 async def _summary(source: Engine, states: Sequence[State], *, known: int = 0) -> Moved:

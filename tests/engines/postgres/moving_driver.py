@@ -92,7 +92,7 @@ async def check(url: str, path: Path) -> int:
     await here.open()
     await there.open()
     left, arrived = await inventory(here), await inventory(there)
-    gone = [job_id for job_id in left if (await there.removed([job_id]))[0]]
+    gone = (await there.load(list(left))).removed
     expected = [
         job_id
         for job_id, thing in left.items()

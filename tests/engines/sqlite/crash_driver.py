@@ -203,7 +203,7 @@ async def check_told(engine: SqliteEngine, records: dict[JobId, JobRecord], told
         if not job_id:
             continue
         if job_id not in records:
-            check((await engine.removed([job_id]))[0], f"lost: {fact}")
+            check(job_id in (await engine.load([job_id])).removed, f"lost: {fact}")
         elif "version" in fact:
             versions = [event.version for event in await engine.journal(job_id)]
             check(fact["version"] in versions, f"lost: {fact}, journal has {versions}")

@@ -46,7 +46,7 @@ def app(engine: SqliteEngine, path: Path) -> Iterator[sqlite3.Connection]:
 
 
 async def count(engine: SqliteEngine) -> int:
-    return sum((await engine.count(JobFilter(), "state")).groups.values())
+    return (await engine.count(JobFilter())).total
 
 
 def refusal(engine: SqliteEngine, guest: object, error: type[TrellisError]) -> str:

@@ -120,7 +120,7 @@ async def test_nothing_of_a_pruned_job_stays_but_the_record_that_it_was_here(
     sql.execute("update trellis.outcome set keep_until = 1")
     async with opened(url) as engine:
         assert await engine.prune(_PAGE) == 1
-        assert await engine.removed([JobId(ref.id)]) == [True]
+        assert (await engine.load([JobId(ref.id)])).removed == {ref.id}
     assert [name for name in {*tables, "job"} if rows_in(sql, name)] == []
 
 

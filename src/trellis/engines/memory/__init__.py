@@ -1,6 +1,8 @@
-"""The engine that is a dictionary and `core`: test double, reference model, specification.
+"""The engine that keeps jobs in dictionaries: for tests, and the reference for all other engines.
 
-Nothing survives the process. Start at `engine.py`; `entries.py` has the data, `slots.py` the keys.
+Nothing survives the process. Start at `engine.py`; `store.py` has the data, `slots.py` the slots of
+keys, `locks.py` the locks, `reads.py` filters and counts. May import `core` and the modules beside
+this package.
 """
 
 from trellis.engines.memory.engine import MemoryEngine

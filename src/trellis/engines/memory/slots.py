@@ -1,21 +1,23 @@
-"""Key slots of the memory engine: tokens owned by a job, then by its attempt; never counters."""
+"""The slots of keys in the memory engine: tokens owned by a job, then by its attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trellis.core.admission import KeyFacts
+from trellis.core.admission import KeyFacts, Reject, revive_key
+from trellis.core.durations import Instant
 from trellis.core.job import Fence
 from trellis.core.lifecycle import Transition
 from trellis.core.slots import keeps_slot, slot_effect
 from trellis.core.states import WAITING
-from trellis.engines.memory.entries import Entry, ReadyLanes, Tables
+from trellis.engines.memory.store import Entry, Store
+from trellis.engines.values import KeyRefused
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The right to run one job of a key now."""
+    """The right to run one job of a key now: owned by a job, then by its attempt."""
 
     row: int
     fence: Fence | None = None
@@ -28,9 +30,8 @@ class Slot:
 class Slots:
     """All slots, by key hash."""
 
-    def __init__(self, tables: Tables, lanes: ReadyLanes) -> None:
-        self._tables = tables
-        self._lanes = lanes
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self.by_key: dict[str, list[Slot]] = {}
 
     def of(self, entry: Entry) -> Slot | None:
@@ -42,12 +43,12 @@ class Slots:
 
     def waiters(self, key_hash: str) -> list[Entry]:
         """Return the waiting jobs of a key, in creation order."""
-        rows = sorted(self._tables.keyed.get(key_hash, ()))
-        entries = (self._tables.entries[row] for row in rows)
+        rows = sorted(self._store.keyed.get(key_hash, ()))
+        entries = (self._store.entries[row] for row in rows)
         return [entry for entry in entries if entry.head.state in WAITING]
 
     def facts(self, key_hash: str) -> KeyFacts:
-        """Gather what admission needs to know."""
+        """Gather what admission must know about a key."""
         slots = self.by_key.get(key_hash, [])
         waiters = self.waiters(key_hash)
         unclaimed = [entry.definition.id for entry in waiters if entry.head.claims == 0]
@@ -55,58 +56,72 @@ class Slots:
         return KeyFacts(
             len(slots),
             sum(self.of(entry) is None for entry in waiters),
-            None if holder is None else self._tables.entries[holder].definition.id,
+            None if holder is None else self._store.entries[holder].definition.id,
             unclaimed[-1] if unclaimed else None,
             unclaimed[0] if unclaimed else None,
         )
 
-    def park(self, entry: Entry, now: int) -> None:
-        """Put a waiting job where it belongs, then let the next of its key go on."""
-        self._tables.later.discard(entry.definition.row)
+    def refuse_revival(self, entry: Entry) -> KeyRefused | None:
+        """Return the refusal of a job that would come back to a full key."""
+        key, key_hash = entry.definition.policy.key, entry.definition.key_hash
+        if key is None or key_hash is None:
+            return None
+        decision = revive_key(key, self.facts(key_hash))
+        return KeyRefused(*decision) if isinstance(decision, Reject) else None
+
+    def place(self, entry: Entry, now: Instant) -> None:
+        """Set the availability of a waiting job, then hand over the free slots of its key."""
+        self._store.scheduled.discard(entry.definition.row)
         if entry.head.run_at > now:
-            entry.park = "later"
-            self._tables.later.add(entry.definition.row)
+            entry.availability = "scheduled"
+            self._store.scheduled.add(entry.definition.row)
         elif entry.definition.key_hash is not None and self.of(entry) is None:
-            entry.park = "slot"
+            entry.availability = "waiting_for_slot"
         else:
-            entry.park = "ready"
-            self._lanes.add(entry)
+            self._make_ready(entry)
         if entry.definition.key_hash is not None:
             self.hand_over(entry.definition.key_hash)
+
+    def _make_ready(self, entry: Entry) -> None:
+        entry.availability = "ready"
+        self._store.lanes.add(entry)
 
     def hand_over(self, key_hash: str) -> None:
         """Give free slots of a key to its waiting jobs, in creation order."""
         slots = self.by_key.setdefault(key_hash, [])
         for entry in self.waiters(key_hash):
             policy = entry.definition.policy.key
-            if entry.park != "slot" or policy is None:
+            if entry.availability != "waiting_for_slot" or policy is None:
                 continue
             if len(slots) >= policy.active:
                 break
             slots.append(Slot(entry.definition.row))
-            entry.park = "ready"
-            self._lanes.add(entry)
+            self._make_ready(entry)
         if not slots:
             del self.by_key[key_hash]
 
-    def after(
-        self, entry: Entry, transition: Transition, linger_until: int | None, boot_id: str
-    ) -> None:
-        """Do to the job's slot what the transition means for it."""
+    def update(self, entry: Entry, transition: Transition, linger_until: int | None) -> None:
+        """Keep, free or linger the job's slot, as the transition requires."""
         slot = self.of(entry)
         if slot is None:
             return
         effect = slot_effect(transition)
         if effect == "linger" and linger_until is not None:
             slot.linger_until = linger_until
-            slot.boot_id = boot_id
+            slot.boot_id = self._store.clock.boot_id()
         elif effect == "keep" or keeps_slot(entry.definition, transition.head):
             slot.fence = transition.head.fence
         else:
             self._free(entry.definition.key_hash, slot)
 
+    def give_to_attempt(self, entry: Entry) -> None:
+        """Let the slot of a claimed job belong to its new attempt."""
+        slot = self.of(entry)
+        if slot is not None:
+            slot.fence = entry.head.fence
+
     def end_lingering(self, is_over: Callable[[Slot], bool]) -> int:
-        """End the lingering of slots; hand over what that frees."""
+        """End the lingering of slots, and hand over the freed ones; return how many ended."""
         ended = 0
         for key_hash in list(self.by_key):
             for slot in list(self.by_key[key_hash]):
@@ -118,15 +133,14 @@ class Slots:
 
     def _end(self, key_hash: str, slot: Slot) -> None:
         """Free a slot that lingered, unless its job keeps it for the next attempt and has none."""
-        entry = self._tables.entries.get(slot.row)
+        entry = self._store.entries.get(slot.row)
         is_kept = entry is not None and keeps_slot(entry.definition, entry.head)
         if entry is None or not is_kept or self.of(entry) is not None:
             self._free(key_hash, slot)
             return
         slot.linger_until = slot.fence = None
-        if entry.park == "slot":
-            entry.park = "ready"
-            self._lanes.add(entry)
+        if entry.availability == "waiting_for_slot":
+            self._make_ready(entry)
 
     def _free(self, key_hash: str | None, slot: Slot) -> None:
         self.by_key[key_hash or ""].remove(slot)

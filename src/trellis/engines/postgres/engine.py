@@ -49,7 +49,6 @@ from trellis.engines.values import (
     CommitResult,
     Counts,
     CreateResult,
-    CrossCounts,
     Demand,
     Due,
     DueKind,
@@ -59,8 +58,8 @@ from trellis.engines.values import (
     KeyStatus,
     Loaded,
     LockHolder,
-    LockRecord,
     LogEntry,
+    Migration,
     Note,
     NoteResult,
     Outcome,
@@ -143,15 +142,13 @@ class PostgresEngine:
     def _links(self) -> set[Link]:
         return {self._hot, self._settle, self._reading, self._ear}
 
-    async def migrate(self) -> tuple[int, int]:
-        """Bring the schema up to date; return the versions before and after."""
+    async def migrate(self, *, dry_run: bool = False) -> Migration:
+        """Bring the schema up to date; with `dry_run` change nothing."""
+        address = self._address
         async with self._apart() as link:
-            return await schema.migrate(link, self._address)
-
-    async def missing_migrations(self) -> Sequence[tuple[int, str]]:
-        """Return what `migrate` would run."""
-        async with self._apart() as link:
-            return await schema.missing(link, self._address)
+            before = await (schema.look if dry_run else schema.migrate)(link, address)
+        latest = schema.latest_version(address.schema)
+        return Migration(before, latest, schema.missing(address, before))
 
     def _apart(self) -> guests.Apart:
         return guests.Apart(self._address)
@@ -311,7 +308,7 @@ class PostgresEngine:
         self._check_open()
         return await locks.free_lock(Transaction(self._hot, self._books), name, session, token)
 
-    async def locks(self) -> list[LockRecord]:
+    async def locks(self) -> list[LockHolder]:
         """List the locks that count now."""
         self._check_open()
         return await locks.list_locks(Transaction(self._reading, self._books))
@@ -357,15 +354,10 @@ class PostgresEngine:
         self._check_open()
         return await self._reader.find(where, after, limit)
 
-    async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
-        """Count matching jobs per group."""
-        self._check_open()
-        return await self._reader.count(where, group_by)
-
-    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
         """Count matching jobs per combination of groups."""
         self._check_open()
-        return await self._reader.count_by(where, groups)
+        return await self._reader.count(where, group_by)
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
@@ -396,11 +388,6 @@ class PostgresEngine:
         """Return every key of a type that is in use."""
         self._check_open()
         return await self._reader.keys(service, job_type)
-
-    async def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell which of these were removed."""
-        self._check_open()
-        return await self._reader.removed(ids)
 
     async def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""

@@ -15,7 +15,6 @@ from trellis.engines.sql.rows import decode_failure, event_from, record_from, st
 from trellis.engines.values import (
     Activity,
     Counts,
-    CrossCounts,
     GroupBy,
     Item,
     JobFilter,
@@ -61,11 +60,16 @@ class Reader:
         return self._fragments[name].format(**words)
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
-        """Return these jobs."""
+        """Return these jobs; look for removals only of those that are missing."""
         now = await self._hot.value("clock")
         rows = await self._hot.rows("record_by_id", list(ids))
         found: dict[str, JobRecord] = {row[1]: record_from(row) for row in rows}
-        return Loaded(now, tuple(found.get(job_id) for job_id in ids))
+        records = tuple(found.get(job_id) for job_id in ids)
+        if None not in records:
+            return Loaded(now, records)
+        missing = [job_id for job_id in ids if job_id not in found]
+        removed = await self._hot.rows("read_removed", missing)
+        return Loaded(now, records, frozenset(job_id for (job_id,) in removed))
 
     async def find(self, where: JobFilter, after: int | None, limit: int) -> Page:
         """Return a page of matching jobs, newest first."""
@@ -89,19 +93,15 @@ class Reader:
         errors = [error for (error,) in rows if mentions(decode_failure(error), wanted)]
         return self._filters.where(where, errors)
 
-    async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
-        """Count matching jobs per group."""
-        now, crossed = await self.count_by(where, (group_by,))
-        return Counts(now, {group: number for (group,), number in crossed.items()})
-
-    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+    async def count(self, where: JobFilter, group_by: Sequence[GroupBy]) -> Counts:
         """Count matching jobs per combination of groups."""
         condition, values = await self._where(where)
-        query = self._text("count", where=condition, groups=self._filters.groups(groups))
+        fragment = "count" if group_by else "count_all"
+        query = self._text(fragment, where=condition, groups=self._filters.groups(group_by))
         now = await self._link.value("clock")
         found = await self._link.query(query, *values)
         counted = sorted((tuple(names), number) for number, *names in found)
-        return CrossCounts(now, dict(counted))
+        return Counts(now, dict(counted))
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
@@ -142,11 +142,6 @@ class Reader:
             KeyStatus(service, job_type, key, key_hash, tuple(holders), waiting, blocked)
             for key, key_hash, holders, waiting, blocked in rows
         ]
-
-    async def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell which of these were removed."""
-        gone = {job_id for (job_id,) in await self._hot.rows("read_removed", list(ids))}
-        return [job_id in gone for job_id in ids]
 
     async def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""

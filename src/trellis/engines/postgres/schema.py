@@ -33,9 +33,10 @@ def latest_version(schema: str) -> int:
     return migrations(schema)[-1][0]
 
 
-async def migrate(link: Link, address: Address) -> tuple[int, int]:
-    """Run the missing migrations; return the versions before and after."""
-    return await bring_to(link, address, migrations(address.schema))
+async def migrate(link: Link, address: Address) -> int:
+    """Run the missing migrations; return the version before."""
+    before, _ = await bring_to(link, address, migrations(address.schema))
+    return before
 
 
 async def bring_to(
@@ -45,7 +46,7 @@ async def bring_to(
     latest = scripts[-1][0]
     give_up_at = time.monotonic() + patience
     while True:
-        before = await _look(link, address)
+        before = await look(link, address)
         if before >= latest:  # without any lock: most calls find nothing to do
             return before, latest
         try:
@@ -58,7 +59,8 @@ async def bring_to(
         await asyncio.sleep(_PAUSE / 10)
 
 
-async def _look(link: Link, address: Address) -> int:
+async def look(link: Link, address: Address) -> int:
+    """Return the database's schema version; refuse one that this code does not know."""
     async with link.transaction() as connection:
         version = await stored_version(connection, address)
     _refuse_newer(version, address)
@@ -92,9 +94,8 @@ async def _in_the_way(link: Link, address: Address, error: EngineBusy) -> Engine
     )
 
 
-async def missing(link: Link, address: Address) -> tuple[tuple[int, str], ...]:
-    """Return the migrations that the database has not seen, as they would be run."""
-    version = await _look(link, address)
+def missing(address: Address, version: int) -> tuple[tuple[int, str], ...]:
+    """Return the migrations that a database of this version has not seen, as they would be run."""
     found = [
         (number, _complete(number, script, address.schema))
         for number, script in migrations(address.schema)

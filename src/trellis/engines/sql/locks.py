@@ -12,7 +12,7 @@ from typing import NamedTuple
 from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.sql.transaction import Transaction
-from trellis.engines.values import LockHolder, LockRecord
+from trellis.engines.values import LockHolder
 
 
 class Held(NamedTuple):
@@ -62,7 +62,7 @@ async def free_lock(tx: Transaction, name: str, session: SessionId, token: int) 
     return await tx.changed("lock_free", name, session, token) > 0
 
 
-async def list_locks(tx: Transaction) -> list[LockRecord]:
+async def list_locks(tx: Transaction) -> list[LockHolder]:
     """List the locks that are held now."""
     return [LockHolder(*row) for row in await tx.rows("lock_list", *tx.lease_clock)]
 

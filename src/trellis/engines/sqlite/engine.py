@@ -43,7 +43,6 @@ from trellis.engines.values import (
     CommitResult,
     Counts,
     CreateResult,
-    CrossCounts,
     Demand,
     Due,
     DueKind,
@@ -53,8 +52,8 @@ from trellis.engines.values import (
     KeyStatus,
     Loaded,
     LockHolder,
-    LockRecord,
     LogEntry,
+    Migration,
     Note,
     NoteResult,
     Outcome,
@@ -155,20 +154,20 @@ class SqliteEngine:
             self._reader.close()
             self._reader = None
 
-    async def migrate(self) -> tuple[int, int]:
-        """Bring the file's schema up to date; return the versions before and after."""
+    async def migrate(self, *, dry_run: bool = False) -> Migration:
+        """Bring the file's schema up to date; `dry_run` does not create a missing file."""
         with no_fork():
-            refuse_foreign(self._path, create=True)
-            connection = connect(self._path, create=self._create)
-            try:
-                return schema.migrate(connection, self._path)
-            finally:
-                connection.close()
+            before = peek_version(self._path) if dry_run else self._migrate()
+            scripts = schema.missing(self._path, before)
+            return Migration(before, schema.latest_version(), scripts)
 
-    async def missing_migrations(self) -> Sequence[tuple[int, str]]:
-        """Return what `migrate` would run; a file that is not there is not made."""
-        with no_fork():
-            return schema.missing(self._path, peek_version(self._path))
+    def _migrate(self) -> int:
+        refuse_foreign(self._path, create=True)
+        connection = connect(self._path, create=self._create)
+        try:
+            return schema.migrate(connection, self._path)
+        finally:
+            connection.close()
 
     async def health(self) -> Health:
         """Say what this engine is, how durable, and what is wrong with it."""
@@ -259,7 +258,7 @@ class SqliteEngine:
         """Give a lock back."""
         return await self._write(_shared(lambda tx: locks.free_lock(tx, name, session, token)))
 
-    async def locks(self) -> list[LockRecord]:
+    async def locks(self) -> list[LockHolder]:
         """List the locks that count now."""
         return await self._write(_shared(locks.list_locks), _shared(locks.list_locks))
 
@@ -293,22 +292,18 @@ class SqliteEngine:
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
-        return Loaded(self._clock.now(), await self._read(lambda reader: reader.load(ids)))
+        now = self._clock.now()
+        return await self._read(lambda reader: reader.load(ids, now))
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return a page of matching jobs, newest first."""
         now = self._clock.now()
         return await self._read(lambda reader: reader.find(where, after, limit, now))
 
-    async def count(self, where: JobFilter, group_by: GroupBy) -> Counts:
-        """Count matching jobs per group."""
-        now = self._clock.now()
-        return await self._read(lambda reader: reader.count(where, group_by, now))
-
-    async def count_by(self, where: JobFilter, groups: Sequence[GroupBy]) -> CrossCounts:
+    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
         """Count matching jobs per combination of groups."""
         now = self._clock.now()
-        return await self._read(lambda reader: reader.count_by(where, groups, now))
+        return await self._read(lambda reader: reader.count(where, group_by, now))
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
@@ -329,10 +324,6 @@ class SqliteEngine:
     async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
         """Return every key of a type that is in use."""
         return await self._read(lambda reader: reader.keys(service, job_type))
-
-    async def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell which of these were removed."""
-        return await self._read(lambda reader: reader.removed(ids))
 
     async def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from trellis.core.durations import Instant
 from trellis.core.events import Event
-from trellis.core.job import JobId, JobRecord
+from trellis.core.job import JobId
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import (
     Row,
@@ -22,11 +22,11 @@ from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 from trellis.engines.values import (
     Activity,
     Counts,
-    CrossCounts,
     GroupBy,
     Item,
     JobFilter,
     KeyStatus,
+    Loaded,
     LogEntry,
     Outcome,
     Page,
@@ -57,10 +57,13 @@ class Reader:
     def _rows(self, name: str, *values: object) -> list[Row]:
         return self._connection.execute(STATEMENTS[name], values).fetchall()
 
-    def load(self, ids: Sequence[JobId]) -> tuple[JobRecord | None, ...]:
-        """Return these jobs."""
-        found = (self._rows("record_by_id", job_id) for job_id in ids)
-        return tuple(record_from(rows[0]) if rows else None for rows in found)
+    def load(self, ids: Sequence[JobId], now: Instant) -> Loaded:
+        """Return these jobs; look for removals only of those that are missing."""
+        found = [(job_id, self._rows("record_by_id", job_id)) for job_id in ids]
+        records = tuple(record_from(rows[0]) if rows else None for _, rows in found)
+        missing = (job_id for job_id, rows in found if not rows)
+        removed = frozenset(job_id for job_id in missing if self._rows("read_removed", job_id))
+        return Loaded(now, records, removed)
 
     def find(self, where: JobFilter, after: int | None, limit: int, now: Instant) -> Page:
         """Return a page of matching jobs, newest first."""
@@ -71,17 +74,13 @@ class Reader:
         more = page[-1].definition.row if page and len(rows) > limit else None
         return Page(now, page, more)
 
-    def count(self, where: JobFilter, group_by: GroupBy, now: Instant) -> Counts:
-        """Count matching jobs per group."""
-        crossed = self.count_by(where, (group_by,), now).groups
-        return Counts(now, {group: number for (group,), number in crossed.items()})
-
-    def count_by(self, where: JobFilter, groups: Sequence[GroupBy], now: Instant) -> CrossCounts:
+    def count(self, where: JobFilter, group_by: Sequence[GroupBy], now: Instant) -> Counts:
         """Count matching jobs per combination of groups."""
         condition, values = _FILTERS.where(where)
-        query = FRAGMENTS["count"].format(where=condition, groups=_FILTERS.groups(groups))
+        fragment = FRAGMENTS["count" if group_by else "count_all"]
+        query = fragment.format(where=condition, groups=_FILTERS.groups(group_by))
         found = self._connection.execute(query, values)
-        return CrossCounts(now, {tuple(names): number for number, *names in found})
+        return Counts(now, {tuple(names): number for number, *names in found})
 
     def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
@@ -116,10 +115,6 @@ class Reader:
                 "read_keys", service, job_type
             )
         ]
-
-    def removed(self, ids: Sequence[JobId]) -> list[bool]:
-        """Tell which of these were removed."""
-        return [bool(self._rows("read_removed", job_id)) for job_id in ids]
 
     def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due."""

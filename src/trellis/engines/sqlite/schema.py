@@ -36,8 +36,8 @@ def check_version(connection: Connection, path: Path) -> None:
         )
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
-    """Run the missing migrations; return the versions before and after."""
+def migrate(connection: sqlite3.Connection, path: Path) -> int:
+    """Run the missing migrations; return the version before."""
     try:
         before = stored_version(connection, path)
         _refuse_newer(before, path)
@@ -52,7 +52,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
                     connection.execute(STATEMENTS["rollback"])
     except sqlite3.Error as error:
         raise translate(error, path) from error
-    return before, latest_version()
+    return before
 
 
 def missing(path: Path, version: int) -> tuple[tuple[int, str], ...]:

@@ -54,6 +54,13 @@ async def the(engine: Engine, job_id: JobId) -> JobRecord:
     return record
 
 
+async def were_removed(engine: Engine, *job_ids: JobId) -> list[bool]:
+    """Return for each id whether its job is missing and known to have been removed."""
+    removed = (await engine.load(job_ids)).removed
+    assert removed <= set(job_ids)
+    return [job_id in removed for job_id in job_ids]
+
+
 async def head(engine: Engine, record: JobRecord) -> Head:
     """Return how a job stands now."""
     return (await the(engine, record.definition.id)).head

@@ -134,8 +134,7 @@ class TestFinding(EngineSuite):
         ]
         for where, names in expectations:
             assert await _found(engine, where) == {jobs[name].id for name in names}, where
-            total = sum((await engine.count(where, "state")).groups.values())
-            assert total == len(names), where
+            assert (await engine.count(where, "state")).total == len(names), where
 
     async def test_an_id_prefix_finds_what_begins_with_it_and_nothing_else(
         self, engine: Engine
@@ -206,7 +205,9 @@ class TestCounting(EngineSuite):
         await engine.catch_up()
         now = clock.now()
         anything = JobFilter()
-        assert await engine.count(anything, "state") == Counts(now, {"active": 1, "pending": 3})
+        counted = await engine.count(anything, "state")
+        assert counted == Counts(now, {("active",): 1, ("pending",): 3})
+        assert counted.groups == {"active": 1, "pending": 3}
         assert (await engine.count(anything, "type")).groups == {"invoice": 3, "refund": 1}
         assert (await engine.count(anything, "queue")).groups == {"invoices": 3, "slow": 1}
         assert (await engine.count(anything, "service")).groups == {"shop": 3, "depot": 1}
@@ -217,17 +218,17 @@ class TestCounting(EngineSuite):
         await accept(engine, a_job(), a_job(), a_job(type="refund"), a_job(service="depot"))
         await claim_one(engine, await a_session(engine))
         await engine.catch_up()
-        counted = await engine.count_by(JobFilter(), ("service", "type", "state"))
+        counted = await engine.count(JobFilter(), "service", "type", "state")
         assert counted.as_of == clock.now()
-        assert list(counted.groups.items()) == [
+        assert list(counted.combinations.items()) == [
             (("depot", "invoice", "pending"), 1),
             (("shop", "invoice", "active"), 1),
             (("shop", "invoice", "pending"), 1),
             (("shop", "refund", "pending"), 1),
         ]
         where = JobFilter(services=("depot",))
-        assert (await engine.count_by(where, ("state",))).groups == {("pending",): 1}
-        assert (await engine.count_by(JobFilter(types=("x",)), ("type", "queue"))).groups == {}
+        assert (await engine.count(where, "state")).combinations == {("pending",): 1}
+        assert (await engine.count(JobFilter(types=("x",)), "type", "queue")).combinations == {}
 
     async def test_only_matching_jobs_are_counted(self, engine: Engine) -> None:
         await accept(engine, a_job(), a_job(type="refund"))
@@ -235,3 +236,12 @@ class TestCounting(EngineSuite):
         where = JobFilter(types=("refund",))
         assert (await engine.count(where, "state")).groups == {"pending": 1}
         assert (await engine.count(JobFilter(types=("x",)), "state")).groups == {}
+
+    async def test_without_a_group_all_jobs_are_counted_together(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await accept(engine, a_job(), a_job(type="refund"), a_job(service="depot"))
+        await engine.catch_up()
+        assert await engine.count(JobFilter()) == Counts(clock.now(), {(): 3})
+        assert await engine.count(JobFilter(types=("refund",))) == Counts(clock.now(), {(): 1})
+        assert await engine.count(JobFilter(types=("x",))) == Counts(clock.now(), {(): 0})

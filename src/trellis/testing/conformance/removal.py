@@ -46,6 +46,7 @@ from trellis.testing.conformance.helpers import (
     settle,
     start,
     the,
+    were_removed,
 )
 from trellis.testing.conformance.retention import BOOM
 from trellis.testing.conformance.suite import EngineSuite
@@ -92,7 +93,7 @@ class TestRemoving(EngineSuite):
         assert {record.head.state for record in ended} == ENDED
         assert await engine.remove(ids(ended)) == ["removed"] * len(ended)
         assert (await engine.load(ids(ended))).records == (None,) * len(ended)
-        assert await engine.removed(ids(ended)) == [True] * len(ended)
+        assert await were_removed(engine, *ids(ended)) == [True] * len(ended)
 
     async def test_a_live_job_is_refused_and_left_as_it_is(self, engine: Engine) -> None:
         session = await a_session(engine)
@@ -106,7 +107,7 @@ class TestRemoving(EngineSuite):
         live = [running, snoozed, waiting, later, first, second]
         assert await engine.remove(ids(live)) == ["live"] * len(live)
         assert list((await engine.load(ids(live))).records) == live
-        assert await engine.removed(ids(live)) == [False] * len(live)
+        assert await were_removed(engine, *ids(live)) == [False] * len(live)
         await settle(engine, running, complete(running))
 
     async def test_answers_come_in_the_order_asked_and_a_job_is_removed_once(

@@ -31,6 +31,7 @@ from trellis.testing.conformance.helpers import (
     settle,
     start,
     the,
+    were_removed,
 )
 from trellis.testing.conformance.suite import EngineSuite
 
@@ -67,8 +68,9 @@ class TestRetention(EngineSuite):
         everyone = [each.definition.id for each in (done, partly, failed, dead, cancelled)]
         for removed, count in ((0, 0), (2, 2), (3, 1), (4, 1), (5, 1)):
             assert await engine.prune(100) == count
-            assert await _is_there(engine, *everyone) == [False] * removed + [True] * (5 - removed)
-            assert await engine.removed(everyone) == [True] * removed + [False] * (5 - removed)
+            gone = [True] * removed + [False] * (5 - removed)
+            assert await were_removed(engine, *everyone) == gone
+            assert await _is_there(engine, *everyone) == [not each for each in gone]
             clock.advance_micros(10 * SECOND - 1)
             assert await engine.prune(100) == 0
             clock.advance_micros(1)
@@ -154,12 +156,12 @@ class TestRetention(EngineSuite):
         self, engine: Engine, clock: ManualClock
     ) -> None:
         record = await accept_one(engine, a_job(policy=SHORT))
-        assert await engine.removed([record.definition.id, a_job_id()]) == [False, False]
+        assert await were_removed(engine, record.definition.id, a_job_id()) == [False, False]
         await settle(engine, record, Cancel())
         clock.advance("40s")
         await engine.prune(100)
-        assert await engine.removed([a_job_id(), record.definition.id]) == [False, True]
-        assert await engine.removed([]) == []
+        assert await were_removed(engine, a_job_id(), record.definition.id) == [False, True]
+        assert await were_removed(engine) == []
 
     async def test_a_key_goes_on_after_its_old_jobs_are_removed(
         self, engine: Engine, clock: ManualClock

@@ -153,7 +153,7 @@ class Side:
         loaded = await self.engine.load([job_id])
         record = loaded.records[0]
         if record is None:
-            return "gone", await self.engine.removed([job_id])
+            return "gone", loaded.removed
         return self.plain(await apply_all(self.engine, [(record, verb)], loaded.now))
 
     async def note(self, claim: int, bodies: Sequence[NoteBody]) -> Plain:
@@ -290,7 +290,8 @@ class Side:
         keys = [await self._keys(name) for name in KEYED]
         heads = self.plain((await engine.find(JobFilter(), limit=_ALL)).jobs)
         jobs = await asyncio.gather(*(self._look_at_job(job_id) for job_id in job_ids))
-        return heads, keys, jobs, await engine.removed(job_ids), await engine.queue_settings()
+        removed = (await engine.load(job_ids)).removed
+        return heads, keys, jobs, removed, await engine.queue_settings()
 
     async def _look_at_job(self, job_id: JobId) -> Plain:
         engine = self.engine

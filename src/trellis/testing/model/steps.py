@@ -291,8 +291,9 @@ class Read(NamedTuple):
         )
         page = await side.engine.find(where, limit=3)
         counts = await side.engine.count(where, self.group)
-        crossed = await side.engine.count_by(where, (self.group, "state"))
-        groups = dict(counts.groups), dict(crossed.groups)
+        crossed = await side.engine.count(where, self.group, "state")
+        total = await side.engine.count(where)
+        groups = counts.groups, dict(crossed.combinations), dict(total.combinations)
         return side.plain(page.jobs), page.next_after is None, groups
 
 

@@ -19,7 +19,7 @@ from trellis.core.job import Definition, Failure, JobRecord, SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.states import WAITING, State
 from trellis.engines.memory import MemoryEngine
-from trellis.engines.memory.entries import Entry, Lane
+from trellis.engines.memory.store import Entry, Lane
 from trellis.engines.values import Claimed, CommitResult, Committed, Demand, Outcome
 from trellis.testing.clock import ManualClock
 
@@ -91,7 +91,7 @@ class SandboxEngine(MemoryEngine):
     def jobs(self) -> list[tuple[JobRecord, Outcome | None]]:
         """Return every job in creation order, and how it ended if it has."""
         with self._lock:
-            entries = [entry for _, entry in sorted(self._tables.entries.items())]
+            entries = [entry for _, entry in sorted(self._store.entries.items())]
             return [(entry.record, _outcome(entry)) for entry in entries]
 
     def live_jobs(self) -> list[JobRecord]:
@@ -115,18 +115,27 @@ class SandboxEngine(MemoryEngine):
         """Tell whether nothing runs and nothing of these lanes can be claimed."""
         with self._lock:
             now = self._clock.now()
-            entries = self._tables.entries.values()
+            entries = self._store.entries.values()
             return not any(self._is_in_motion(entry, lanes, now) for entry in entries)
 
     def _is_in_motion(self, entry: Entry, lanes: AbstractSet[Lane], now: Instant) -> bool:
         definition, head = entry.record
         if head.state is State.ACTIVE:
-            return head.fence is not None and not head.blocked and not self._is_over(head.fence[0])
-        if entry.lane not in lanes or self._queue(definition.service, definition.queue).paused:
+            return (
+                head.fence is not None
+                and not head.blocked
+                and not self._store.is_over(head.fence[0])
+            )
+        if (
+            entry.lane not in lanes
+            or self._store.queue(definition.service, definition.queue).paused
+        ):
             return False
         if definition.deadline_at is not None and definition.deadline_at <= now:
             return False
-        return entry.park == "ready" or (entry.park == "later" and head.run_at <= now)
+        if entry.availability == "scheduled":
+            return head.run_at <= now
+        return entry.availability == "ready"
 
 
 def _decided_at(transition: Transition, now: Instant) -> Transition:

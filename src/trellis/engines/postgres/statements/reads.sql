@@ -63,6 +63,9 @@ select distinct error from trellis.record where {where} and error is not null
 -- fragment: count
 select count(*), {groups} from trellis.record where {where} group by {groups}
 
+-- fragment: count_all
+select count(*) from trellis.record where {where}
+
 -- fragment: where_service
 service = any(?::text[])
 

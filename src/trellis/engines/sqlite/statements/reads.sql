@@ -55,6 +55,9 @@ order by seq desc limit ?
 -- fragment: count
 select count(*), {groups} from trellis_record where {where} group by {groups} order by {groups}
 
+-- fragment: count_all
+select count(*) from trellis_record where {where}
+
 -- fragment: where_service
 service in (select value from json_each(?))
 
