@@ -1,4 +1,4 @@
-"""The public conformance suite, run on every engine we ship."""
+"""The public conformance suite, run on the embedded engines and through the wrapper."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from tests.conftest import COLLECTED
+from trellis.engines.instrumented import instrumented
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
@@ -18,7 +19,8 @@ from trellis.testing import ManualClock, conformance
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
 from trellis.testing.conformance.caller_transaction import Guest
 
-ENGINES: Final = ("memory", "sqlite")
+#: `instrumented` is the memory engine inside the wrapper that reports every call.
+ENGINES: Final = ("memory", "instrumented", "sqlite")
 
 
 @pytest.fixture(params=ENGINES)
@@ -34,6 +36,8 @@ def clock() -> ManualClock:
 def _make(engine_name: str, clock: ManualClock, folder: Path) -> Engine:
     if engine_name == "memory":
         return MemoryEngine(clock=clock)
+    if engine_name == "instrumented":
+        return instrumented(MemoryEngine(clock=clock), lambda _: None)
     return SqliteEngine(str(folder / "jobs.db"), clock=clock)
 
 
@@ -72,7 +76,7 @@ class NoTransaction:
 
 @pytest.fixture
 def guest(engine_name: str, engine: Engine, tmp_path: Path) -> Iterator[Guest]:
-    if engine_name == "memory":
+    if not engine.capabilities.transactions:
         yield NoTransaction()
         return
     connection = sqlite3.connect(tmp_path / "jobs.db")
@@ -86,5 +90,5 @@ def test_no_engine_runs_fewer_tests_than_declared(name: str, pytestconfig: pytes
 
 
 def test_only_the_memory_engine_lacks_a_capability(engine: Engine, engine_name: str) -> None:
-    assert engine_name == "memory" or all(engine.capabilities)
+    assert engine_name != "sqlite" or all(engine.capabilities)
     assert all(needed in engine.capabilities._fields for needed in conformance.NEEDS.values())

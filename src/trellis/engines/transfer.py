@@ -1,34 +1,36 @@
-"""Carrying jobs from one store to another: what an engine may offer beside the port.
+"""The transfer of jobs from one store to another: what an engine may offer beside the port.
 
-A `Sender` seals its store before it hands anything out: from then on nothing in it can be changed,
-by anybody. A `Receiver` stores a parcel whole or not at all, together with how far the move has
-come. So whatever dies, and whenever, a job can be run in one place only and is stored there once.
+A `Sender` seals its store before it returns any job: from then on no process can change anything in
+it. A `Receiver` stores a parcel whole or not at all, in one transaction with the progress of the
+transfer. So after a crash at any moment, a job can run in one store only and is stored there once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from trellis.core.job import JobId
-from trellis.engines.sql.rows import Row
+
+#: The columns of one stored row, in the order that `Parcel` names.
+Row: TypeAlias = Sequence[Any]
 
 _SHOWN: Final = 5
 
 
 class Seal(NamedTuple):
-    """A store that was given up for another."""
+    """The mark of a store whose jobs go to another."""
 
-    #: Names the move, here and there.
+    #: Names the transfer in both stores.
     id: str
-    #: What names the database the jobs go to, and its address for people.
+    #: The identity of the database that receives the jobs, and its address for display.
     instance: str
     address: str
     is_finished: bool
 
 
 class Busy(NamedTuple):
-    """What keeps a store from being sealed: numbers of each."""
+    """What prevents the sealing of a store: the number of each."""
 
     active: int
     sessions: int
@@ -62,7 +64,7 @@ class SentJob(NamedTuple):
 
 
 class SentHead(NamedTuple):
-    """Where a waiting job stands."""
+    """The head of a waiting job."""
 
     row: int
     run_at: int
@@ -80,17 +82,17 @@ class SentHead(NamedTuple):
     key_hash: str | None
     dedupe: str | None
     error: str | None
-    #: It was claimed before and has kept its key's slot since.
+    #: The job was claimed before and still holds its slot of the key.
     holds: bool
 
 
 class Parcel(NamedTuple):
-    """Some jobs in creation order with all that is theirs; each row begins with the job's number.
+    """Some jobs in creation order with all their rows; each row begins with the job's number.
 
-    An outline has no more than jobs, heads and marks: enough to see whether there is room.
+    An outline has only jobs, heads and marks: enough to find out what the receiver must refuse.
     """
 
-    #: The number of the last job of the parcel before, and of the last of this one.
+    #: The number of the last job of the previous parcel, and of the last one of this parcel.
     after: int
     last: int
     jobs: Sequence[SentJob]
@@ -111,63 +113,63 @@ class Parcel(NamedTuple):
 
 
 class Clash(NamedTuple):
-    """A job for which there is no room at the receiver, and why."""
+    """A job that the receiver cannot store, and the reason."""
 
     job_id: JobId
     why: str
 
 
 def refusal(clashes: Sequence[Clash]) -> str:
-    """Say which jobs cannot be taken in, and what to do about it."""
+    """Return which jobs the target cannot store, and what to do about it."""
     some = "; ".join(f"{clash.job_id}: {clash.why}" for clash in clashes[:_SHOWN])
     more = "; ..." if len(clashes) > _SHOWN else ""
     return (
-        f"The target cannot take in {len(clashes):,} of the jobs ({some}{more}). Remove or finish "
-        "there what stands in the way, or move into another database, or into a schema of its own "
+        f"The target cannot store {len(clashes):,} of the jobs ({some}{more}). Remove or finish "
+        "the conflicting jobs there, or move into another database, or into a separate schema "
         "with ?schema=NAME."
     )
 
 
 class Compared(NamedTuple):
-    """What a receiver already has of a parcel."""
+    """Which jobs of a parcel a receiver already has, and which it cannot store."""
 
     known: frozenset[JobId]
     clashes: tuple[Clash, ...]
 
 
 class Sender(Protocol):
-    """Hands out what its store has."""
+    """Returns the jobs of its store."""
 
     async def seal_of(self) -> Seal | None:
         """Return the seal, if the store has one."""
 
     async def seal(self, instance: str, address: str) -> Seal | Busy:
-        """Let nobody change anything from now on; refuse while somebody works here."""
+        """Forbid every change from now on; refuse while workers use the store."""
 
     async def parcel(self, after: int, limit: int, states: Sequence[str], *, whole: bool) -> Parcel:
-        """Return the next jobs in these states, or their outline; none at the end."""
+        """Return the next jobs in these states, or their outline; an empty parcel at the end."""
 
     async def count_up_to(self, last: int, states: Sequence[str]) -> int:
         """Return how many jobs in these states have a number up to this one."""
 
     async def finish(self) -> None:
-        """Note that everything was carried over."""
+        """Record that every job was transferred."""
 
 
 class Receiver(Protocol):
-    """Takes in what another store had."""
+    """Stores the jobs of another store."""
 
     async def instance(self) -> str:
-        """Return what names this database among all."""
+        """Return the identity of this database."""
 
     async def cursor(self, move: str) -> int:
-        """Return the number of the last job that was taken in; 0 before the first."""
+        """Return the number of the last job that was stored; 0 before the first."""
 
     async def compare(self, parcel: Parcel) -> Compared:
-        """Tell what is here already, and what cannot be taken in."""
+        """Return which jobs are already stored, and which cannot be."""
 
     async def receive(self, move: str, parcel: Parcel) -> int:
-        """Store a parcel and how far the move is, together; return how many jobs were new."""
+        """Store a parcel together with the progress; return the number of new jobs."""
 
     async def hand_out(self) -> None:
         """Give the free slots of all keys to their waiting jobs."""
@@ -175,15 +177,15 @@ class Receiver(Protocol):
 
 @runtime_checkable
 class CanSend(Protocol):
-    """An engine whose jobs can be carried elsewhere."""
+    """An engine whose jobs can be transferred to another."""
 
     def sender(self) -> Sender:
-        """Return the way out."""
+        """Return the sending side of a transfer."""
 
 
 @runtime_checkable
 class CanReceive(Protocol):
-    """An engine that takes in jobs of another."""
+    """An engine that can receive the jobs of another."""
 
     def receiver(self) -> Receiver:
-        """Return the way in."""
+        """Return the receiving side of a transfer."""

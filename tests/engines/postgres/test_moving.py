@@ -264,7 +264,7 @@ async def test_a_job_for_which_there_is_no_room_is_refused_before_anything_is_ch
         "idempotency": a_job(type="burn", idempotency_key="dead-once"),
     }[clash]
     await target.create([other])
-    with pytest.raises(MoveRefused, match=rf"cannot take in 1 of the jobs .* {clash}"):
+    with pytest.raises(MoveRefused, match=rf"cannot store 1 of the jobs .* {clash}"):
         await carry(source, target)
     assert (await target.count(JobFilter(), "state")).groups == {"pending": 1}
     assert await source.create([new := a_job()]) == [Accepted(new.id)]

@@ -1,0 +1,167 @@
+"""The wrapper around an engine passes every verb through and reports each call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trellis.core.commands import Cancel
+from trellis.core.job import SessionId
+from trellis.core.lifecycle import Transition, decide
+from trellis.engines.instrumented import Call, Instrumented, instrumented, verbs
+from trellis.engines.memory import MemoryEngine
+from trellis.engines.port import Engine, Jobs, Locks, Maintenance, Reads, Sessions
+from trellis.engines.sqlite import SqliteEngine
+from trellis.engines.transfer import CanSend
+from trellis.engines.values import Begun, Health, JobFilter, Note, QueueSettings, Topic
+from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+
+NONE = SessionId(7)
+#: The arguments of every verb that needs some, and how many items its answer then has.
+CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
+    "create": (([a_job(), a_job()],), 2),
+    "create_within": ((None, [a_job()]), 1),
+    "claim": ((NONE, [a_demand()], 5), 0),
+    "commit": (([],), 0),
+    "note": (([],), 0),
+    "remove": (([a_job().id],), 1),
+    "set_queue": ((QueueSettings("shop", "invoices"),), 1),
+    "open_session": ((a_worker(), 1_000_000), 1),
+    "renew": ((NONE, []), 1),
+    "close_session": ((NONE,), 1),
+    "reap": ((NONE,), 1),
+    "ask_drain": ((NONE,), 1),
+    "take_lock": (("backup", NONE), 1),
+    "free_lock": (("backup", NONE), 1),
+    "due": (("jobs", 5), 0),
+    "promote": ((5,), 0),
+    "prune": ((5,), 0),
+    "load": (([a_job().id, a_job().id, a_job().id],), 3),
+    "find": ((JobFilter(),), 0),
+    "count": ((JobFilter(), "state"), 1),
+    "journal": ((a_job().id,), 0),
+    "outcomes": ((a_job().id,), 0),
+    "activity": ((a_job().id,), 1),
+    "logs": ((a_job().id,), 0),
+    "keys": (("shop", "invoice"), 0),
+    "watch": ((["ready"],), 1),
+    **dict.fromkeys(("sessions", "locks", "queue_settings"), ((), 0)),
+    **dict.fromkeys(("open", "close", "migrate", "health"), ((), 1)),
+    **dict.fromkeys(("now", "catch_up", "next_due"), ((), 1)),
+}
+
+
+def test_every_method_of_the_port_is_a_verb_of_the_wrapper() -> None:
+    parts = (Jobs, Sessions, Locks, Maintenance, Reads)
+    declared = {
+        name for part in (*parts, Engine) for name in vars(part) if not name.startswith("_")
+    }
+    assert verbs().keys() == declared - {"capabilities"} == CALLS.keys()
+    assert {name for name in dir(Instrumented) if not name.startswith("_")} == declared
+    assert not [name for part in parts for name in vars(part) if name == "capabilities"]
+
+
+def test_every_verb_keeps_its_declaration() -> None:
+    for name, declared in verbs().items():
+        assert inspect.signature(getattr(Instrumented, name)) == inspect.signature(declared)
+
+
+@pytest.mark.parametrize("verb", CALLS)
+async def test_each_call_is_passed_through_and_reported_once(verb: str) -> None:
+    calls: list[Call] = []
+    arguments, items = CALLS[verb]
+    answer = getattr(instrumented(MemoryEngine(), calls.append), verb)(*arguments)
+    if inspect.isawaitable(answer):
+        assert calls == []
+        answer = await answer
+    expected = getattr(MemoryEngine(), verb)(*arguments)
+    if inspect.isawaitable(expected):
+        expected = await expected
+    assert type(answer) is type(expected)
+    assert [(call.verb, call.items, call.error) for call in calls] == [(verb, items, None)]
+    assert calls[0].duration >= 0
+
+
+async def test_jobs_pass_through_as_they_are() -> None:
+    calls: list[Call] = []
+    engine = instrumented(MemoryEngine(), calls.append)
+    new = a_job()
+    await engine.create([new])
+    session = await engine.open_session(a_worker(), 60_000_000)
+    taken = (await engine.claim(session.id, [a_demand()], 5)).jobs[0]
+    begun = Note(taken.definition.row, taken.head.claims, fence_of(taken), Begun(session.now))
+    await engine.note([begun])
+    cancelled = decide(taken, Cancel(), await engine.now())
+    assert isinstance(cancelled, Transition)
+    await engine.commit([cancelled])
+    assert (await engine.load([new.id])).records[0] == (taken.definition, cancelled.head)
+    assert [(call.verb, call.items) for call in calls] == [
+        ("create", 1),
+        ("open_session", 1),
+        ("claim", 1),
+        ("note", 1),
+        ("now", 1),
+        ("commit", 1),
+        ("load", 1),
+    ]
+
+
+class Broken(MemoryEngine):
+    """Fails in the ways a call can fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault = OSError("the disk is gone")
+
+    async def health(self) -> Health:
+        raise self.fault
+
+    def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
+        raise self.fault
+
+    async def catch_up(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_an_error_is_reported_and_raised() -> None:
+    calls: list[Call] = []
+    broken = Broken()
+    engine = instrumented(broken, calls.append)
+    with pytest.raises(OSError, match="disk"):
+        await engine.health()
+    with pytest.raises(OSError, match="disk"):
+        engine.watch(["ready"])
+    assert [call[:2] for call in calls] == [("health", 0), ("watch", 0)]
+    assert [call.error for call in calls] == [broken.fault, broken.fault]
+
+
+async def test_a_cancelled_call_is_reported() -> None:
+    calls: list[Call] = []
+    waiting = asyncio.ensure_future(instrumented(Broken(), calls.append).catch_up())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert isinstance(calls[0].error, asyncio.CancelledError)
+
+
+async def test_an_observer_that_fails_does_not_fail_the_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def observer(call: Call) -> None:
+        raise ValueError(call.verb)
+
+    engine = instrumented(MemoryEngine(), observer)
+    assert len(await engine.create([a_job()])) == 1
+    assert "The observer of the engine failed on a call of create" in caplog.text
+
+
+def test_what_an_engine_offers_beside_the_port_is_still_offered(tmp_path: Path) -> None:
+    sqlite = instrumented(SqliteEngine(tmp_path / "jobs.db"), lambda _: None)
+    assert isinstance(sqlite, CanSend)
+    assert not isinstance(instrumented(MemoryEngine(), lambda _: None), CanSend)
