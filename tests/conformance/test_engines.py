@@ -17,7 +17,7 @@ from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.testing import ManualClock, conformance
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
-from trellis.testing.conformance.caller_transaction import Guest
+from trellis.testing.conformance.caller_transaction import CallerConnection
 
 #: `instrumented` is the memory engine inside the wrapper that reports every call.
 ENGINES: Final = ("memory", "instrumented", "sqlite")
@@ -75,7 +75,7 @@ class NoTransaction:
 
 
 @pytest.fixture
-def guest(engine_name: str, engine: Engine, tmp_path: Path) -> Iterator[Guest]:
+def caller(engine_name: str, engine: Engine, tmp_path: Path) -> Iterator[CallerConnection]:
     if not engine.capabilities.transactions:
         yield NoTransaction()
         return

@@ -17,10 +17,10 @@ SUITE: Final = Path(__file__).with_name("test_engines.py")
 NOTICED_BY: Final = {
     "drop the version guard": "TestConflicts",
     "forget a slot release": "TestAdmission",
-    "claim in another order": "TestClaiming",
-    "journal a conflict": "TestCommitting",
-    "skip a due job": "TestClaiming",
-    "look too late": "TestAgenda",
+    "claim in another order": "TestClaim",
+    "journal a conflict": "TestCommit",
+    "skip a due job": "TestClaim",
+    "look too late": "TestTimers",
     "keep the dedupe mark after the claim": "TestDedupe",
     "free a slot whose handler may still run": "TestKeyStatus",
     "free a lock whose handler may still run": "TestLockLingering",
@@ -28,7 +28,7 @@ NOTICED_BY: Final = {
     "renew a session that was reaped": "TestClaimLimits",
     "reap by the wall clock": "TestBatches",
     "count a slot once too often": "TestBatches",
-    "forget when the job may run": "TestClaiming",
+    "forget when the job may run": "TestClaim",
     "count a lock of an attempt that is over": "TestLockLeases",
     "claim from a paused queue": "TestQueues",
 }

@@ -1,7 +1,7 @@
-"""Where jobs are kept. `make_engine(url)` is the only door; engines are imported when asked for.
+"""The stores of jobs. `make_engine(url)` makes every engine, and imports it only when needed.
 
-Each engine implements `port.Engine` and knows nothing of the lifecycle: it commits decisions made
-by `trellis.core`. May import `core`, `errors` and `failpoints`. Start reading at `port.py`, then
+Each engine implements `port.Engine` and does not know the lifecycle: it commits decisions made by
+`trellis.core`. May import `core`, `errors` and `failpoints`. Start reading at `port.py`, then
 `memory/`, the smallest complete engine and the reference for all others.
 """
 
@@ -21,17 +21,17 @@ _PLANNED = ("nats", "https")
 def make_engine(url: str, *, create: bool = True) -> Engine:
     """Return an engine for the URL, not yet opened.
 
-    `create=False` refuses to make a database that is not there: for commands that only read.
+    `create=False` refuses to create a missing database, for commands that only read.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ConfigurationError(f"{url!r} is not an engine URL. Write {_KNOWN}.")
     if scheme == "memory":
-        from trellis.engines.memory import MemoryEngine  # noqa: PLC0415 - loaded when asked for
+        from trellis.engines.memory import MemoryEngine  # noqa: PLC0415 - loaded only when needed
 
         return MemoryEngine()
     if scheme == "sqlite":
-        from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded when asked for
+        from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded only when needed
 
         return SqliteEngine(_sqlite_path(url, rest), create=create)
     if scheme in ("postgresql", "postgres"):
@@ -45,7 +45,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
 
 def _postgres(url: str) -> Engine:
     try:
-        from trellis.engines.postgres import PostgresEngine  # noqa: PLC0415 - loaded when asked for
+        from trellis.engines.postgres import PostgresEngine  # noqa: PLC0415 - loaded only when needed
     except ModuleNotFoundError as error:
         raise CapabilityMissing(
             f"PostgreSQL needs {error.name}, which is not installed. Run: "
@@ -63,10 +63,10 @@ def _sqlite_path(url: str, rest: str) -> str:
     path = rest[1:]
     if path == ":memory:":
         raise ConfigurationError(
-            "sqlite:///:memory: would be another database for every thread. Use memory:// instead."
+            "sqlite:///:memory: would be one database per thread. Use memory:// instead."
         )
     if "?" in path:
         raise ConfigurationError(
-            f"{url!r} has options, which Trellis does not take. Leave them out."
+            f"{url!r} has options, which Trellis does not accept for SQLite. Remove them."
         )
     return path

@@ -1,7 +1,7 @@
-"""The clocks an embedded engine reads: one for people, one for leases.
+"""The clocks of an embedded engine: the wall clock, and one for leases.
 
-Leases are judged by a clock that no one can set and that counts through suspend, together with the
-id of this boot: a stepped wall clock lapses nothing, and a reboot voids every lease at once.
+Leases are judged by a clock that cannot be set and that counts during suspend, together with the id
+of this boot: a stepped wall clock lapses no lease, and a reboot ends every lease at once.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """What an embedded engine needs to know about time."""
+    """The time sources of an embedded engine."""
 
     def now(self) -> Instant:
         """Return the wall clock."""
 
     def lease_now(self) -> int:
-        """Return microseconds that only ever grow, within one boot."""
+        """Return microseconds that never decrease within one boot."""
 
     def boot_id(self) -> str:
-        """Return what names this boot of the machine."""
+        """Return the id of this boot of the machine."""
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the machine."""
 
     def __init__(self) -> None:
         self._source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -44,5 +44,5 @@ class SystemClock:
         return time.clock_gettime_ns(self._source) // 1000
 
     def boot_id(self) -> str:
-        """Return what names this boot of the machine."""
+        """Return the id of this boot of the machine."""
         return self._boot_id

@@ -1,7 +1,7 @@
-"""Hints inside one process: who waits for something is told that it may have happened.
+"""Hints inside one process: subscribers learn that something may have happened.
 
-A hint is never the truth. Publishing is cheap, works from any thread, and a topic that is already
-pending for a subscriber is not sent again.
+A hint proves nothing; a subscriber reads the store to find out. Publishing is cheap, works from any
+thread, and a topic that is already pending for a subscriber is not sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Hints:
         self._closed = False
 
     def publish(self, topics: Iterable[Topic]) -> None:
-        """Tell everybody who watches one of these topics."""
+        """Send these topics to the subscribers that watch them."""
         with self._lock:
             for subscriber in self._subscribers:
                 news = subscriber.topics.intersection(topics) - subscriber.pending
@@ -69,6 +69,6 @@ class Hints:
 
     @staticmethod
     def _wake(subscriber: _Subscriber) -> None:
-        # A loop that was closed meanwhile has nobody left to wake.
+        # The loop of a subscriber may have been closed in between.
         with suppress(RuntimeError):
             subscriber.loop.call_soon_threadsafe(subscriber.woken.set)

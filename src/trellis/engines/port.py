@@ -155,7 +155,7 @@ class Locks(Protocol):
 
 
 class Maintenance(Protocol):
-    """Verbs that keep a store in order; workers call most of them."""
+    """Verbs for the upkeep of a store; workers call most of them."""
 
     async def due(self, kind: DueKind, limit: int) -> Due:
         """Return what maintenance must look at: lapsed sessions, lost attempts, overdue jobs."""

@@ -1,4 +1,4 @@
-"""URLs as people may see them: in logs, on screens and in error texts."""
+"""URLs without their passwords, for logs, screens and error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECRETS: Final = frozenset({"password", "sslpassword"})
 
 
 def shown(url: str) -> str:
-    """Return the URL without its passwords: of the user, and of options that have one."""
+    """Return the URL without the passwords of its user and options."""
     parts = urlsplit(url)
     if parts.password is not None:
         host = parts.netloc.rpartition("@")[2]
@@ -27,7 +27,7 @@ def shown(url: str) -> str:
 
 
 def as_argument(url: str) -> str:
-    """Return the URL as people can put it behind `--url`, once they know what is hidden in it."""
+    """Return the URL as an argument of `--url`, with a hint if a password must be filled in."""
     text = shown(url)
     hint = f" (with the password for {_HIDDEN})" if _HIDDEN in text else ""
     return f"{shlex.quote(text)}{hint}"

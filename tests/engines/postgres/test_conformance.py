@@ -55,7 +55,7 @@ async def another(url: str) -> AsyncIterator[Callable[[], Awaitable[Engine]]]:
 
 
 @pytest.fixture
-def guest(url: str, engine: Engine) -> Iterator[psycopg.Connection]:
+def caller(url: str, engine: Engine) -> Iterator[psycopg.Connection]:
     with psycopg.connect(url) as connection:
         yield connection
         connection.rollback()

@@ -1,7 +1,6 @@
-"""The suite that every engine must pass, whoever wrote it.
+"""The conformance suite: every engine must pass it.
 
-Give it four fixtures and import it into a test module of your own; pytest does the rest (with
-pytest-asyncio in auto mode):
+Import it into a test module and define four fixtures there (pytest-asyncio in auto mode):
 
     from trellis.testing import ManualClock
     from trellis.testing.conformance import *
@@ -22,11 +21,11 @@ pytest-asyncio in auto mode):
         return open_another
 
     @pytest.fixture
-    def guest(engine): ...  # a connection of the application, see `conformance.guests`
+    def caller(engine): ...  # a connection of the application, see `caller_transaction.py`
 
 `DECLARED` is the number of tests: check that as many were collected. A test may be skipped only
-because `engine.capabilities` says so; `NEEDS` names those tests. After every test the journal of
-every job must fold to its head. `trellis.testing.model` goes on from here with random commands.
+when `engine.capabilities` lacks what it needs; `NEEDS` names those tests. After every test the
+journal of every job must fold to its head. `trellis.testing.model` adds random commands to this.
 
 For readable failures, call `pytest.register_assert_rewrite("trellis.testing.conformance")` in your
 `conftest.py` before importing this.
@@ -37,55 +36,55 @@ from __future__ import annotations
 from typing import Final
 
 from trellis.testing.conformance.batches import TestBatches
-from trellis.testing.conformance.caller_transaction import TestGuests
-from trellis.testing.conformance.cancel import TestCancelling
+from trellis.testing.conformance.caller_transaction import TestCallerTransaction
+from trellis.testing.conformance.cancel import TestCancel
 from trellis.testing.conformance.claim import (
-    TestClaiming,
+    TestClaim,
     TestClaimLimits,
     TestClaimOrder,
     TestClaimTimes,
 )
-from trellis.testing.conformance.commit import TestCommitting, TestConflicts
-from trellis.testing.conformance.create import TestCreating
+from trellis.testing.conformance.commit import TestCommit, TestConflicts
+from trellis.testing.conformance.create import TestCreate
 from trellis.testing.conformance.dedupe import TestDedupe, TestIdempotency
-from trellis.testing.conformance.drain import TestDraining
-from trellis.testing.conformance.durability import TestDurability, TestOpening, TestSharing
+from trellis.testing.conformance.drain import TestDrain
+from trellis.testing.conformance.durability import TestDurability, TestOpen, TestSharedStore
 from trellis.testing.conformance.failures import TestFailures
 from trellis.testing.conformance.fences import TestFences
 from trellis.testing.conformance.hints import TestHints
 from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestRevival
 from trellis.testing.conformance.late_results import TestLateResults, TestLostReplies
-from trellis.testing.conformance.leases import TestLeaseClock, TestReaping, TestRenewing
+from trellis.testing.conformance.leases import TestLeaseClock, TestReap, TestRenewal
 from trellis.testing.conformance.lock_lingering import TestLockLingering
 from trellis.testing.conformance.locks import TestLockLeases, TestLocks
-from trellis.testing.conformance.next_due import TestUpcoming
+from trellis.testing.conformance.next_due import TestNextDue
 from trellis.testing.conformance.notes import TestLogs, TestNotes
 from trellis.testing.conformance.operators import TestOperators
 from trellis.testing.conformance.outcomes import TestOutcomes
 from trellis.testing.conformance.queues import TestQueues
-from trellis.testing.conformance.reads import TestCounting, TestFinding, TestLoading
-from trellis.testing.conformance.removal import TestRemoving
+from trellis.testing.conformance.reads import TestCount, TestFind, TestLoad
+from trellis.testing.conformance.removal import TestRemoval
 from trellis.testing.conformance.retention import TestRetention, TestSessionRetention
-from trellis.testing.conformance.slot_lingering import TestLingering
-from trellis.testing.conformance.slots import TestHeldForTheJob, TestSlots
+from trellis.testing.conformance.slot_lingering import TestSlotLingering
+from trellis.testing.conformance.slots import TestSlots, TestSlotsHeldByJobs
 from trellis.testing.conformance.suite import EngineSuite, capability_of
-from trellis.testing.conformance.timers import TestAgenda
+from trellis.testing.conformance.timers import TestTimers
 
 #: The parts of the suite.
 SUITE: Final[tuple[type[EngineSuite], ...]] = (
-    TestCreating,
-    TestClaiming,
+    TestCreate,
+    TestClaim,
     TestClaimOrder,
     TestClaimLimits,
     TestClaimTimes,
-    TestCommitting,
+    TestCommit,
     TestConflicts,
     TestBatches,
     TestFences,
-    TestRenewing,
-    TestReaping,
+    TestRenewal,
+    TestReap,
     TestLeaseClock,
-    TestDraining,
+    TestDrain,
     TestLocks,
     TestLockLeases,
     TestLockLingering,
@@ -93,32 +92,32 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestKeyStatus,
     TestRevival,
     TestSlots,
-    TestHeldForTheJob,
-    TestLingering,
+    TestSlotsHeldByJobs,
+    TestSlotLingering,
     TestDedupe,
     TestIdempotency,
-    TestAgenda,
-    TestUpcoming,
+    TestTimers,
+    TestNextDue,
     TestNotes,
     TestLogs,
     TestLateResults,
     TestLostReplies,
-    TestCancelling,
+    TestCancel,
     TestRetention,
     TestSessionRetention,
-    TestRemoving,
-    TestLoading,
-    TestFinding,
-    TestCounting,
+    TestRemoval,
+    TestLoad,
+    TestFind,
+    TestCount,
     TestFailures,
     TestQueues,
     TestOutcomes,
     TestOperators,
     TestHints,
-    TestOpening,
+    TestOpen,
     TestDurability,
-    TestSharing,
-    TestGuests,
+    TestSharedStore,
+    TestCallerTransaction,
 )
 
 #: How many tests the suite has.

@@ -1,4 +1,4 @@
-"""Large batches: hundreds at once are treated exactly like one at a time."""
+"""Large batches: hundreds of items at once are treated exactly like single ones."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trellis.testing.conformance.helpers import (
 )
 from trellis.testing.conformance.suite import EngineSuite
 
-#: Not round, so that an engine that works in pieces has one left over.
+#: Not a round number, so that an engine that splits batches has a remainder.
 MANY: Final = 237
 BOOM: Final = Failure("exception", "boom")
 
@@ -48,7 +48,7 @@ async def _take_many(engine: Engine) -> list[JobRecord]:
 
 
 class TestBatches(EngineSuite):
-    """The size of a batch changes nothing about its members."""
+    """The size of a batch does not change the answers for its items."""
 
     async def test_many_are_created_in_order(self, engine: Engine) -> None:
         jobs = [

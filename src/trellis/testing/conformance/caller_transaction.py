@@ -1,7 +1,7 @@
-"""Creating inside the caller's own transaction: admitted as always, stored by the caller's commit.
+"""Create inside the caller's transaction: the usual admission, stored by the caller's commit.
 
-The fixture `guest` is a connection of the application to the engine's store, as its driver makes
-one, with `commit()` and `rollback()`, plain or to be awaited.
+The fixture `caller` is a connection of the application to the engine's store, made by its driver,
+with `commit()` and `rollback()`, synchronous or awaitable.
 """
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
@@ -47,32 +47,32 @@ KEY = "user/7"
 _PATIENCE = 10
 
 
-class Guest(Protocol):
+class CallerConnection(Protocol):
     """A connection of the application."""
 
     def commit(self) -> object:
-        """Keep everything."""
+        """Store everything."""
 
     def rollback(self) -> object:
-        """Forget everything."""
+        """Discard everything."""
 
 
-async def within(engine: Engine, guest: Guest, *jobs: NewJob) -> list[CreateResult]:
-    """Create jobs in the guest's transaction."""
-    answer = engine.create_within(guest, jobs)
+async def within(engine: Engine, caller: CallerConnection, *jobs: NewJob) -> list[CreateResult]:
+    """Create jobs in the caller's transaction."""
+    answer = engine.create_within(caller, jobs)
     return await answer if isawaitable(answer) else answer
 
 
-async def commit(guest: Guest) -> None:
-    """Let the guest commit."""
-    done = guest.commit()
+async def commit(caller: CallerConnection) -> None:
+    """Commit the caller's transaction."""
+    done = caller.commit()
     if isawaitable(done):
         await done
 
 
-async def roll_back(guest: Guest) -> None:
-    """Let the guest roll back."""
-    done = guest.rollback()
+async def roll_back(caller: CallerConnection) -> None:
+    """Roll the caller's transaction back."""
+    done = caller.rollback()
     if isawaitable(done):
         await done
 
@@ -82,11 +82,11 @@ async def _count(engine: Engine) -> int:
     return (await engine.count(JobFilter())).total
 
 
-class TestGuests(EngineSuite):
-    """What `create` promises holds in a transaction of the caller's too."""
+class TestCallerTransaction(EngineSuite):
+    """The promises of `create` hold in the caller's transaction too."""
 
-    async def test_what_a_guest_creates_is_stored_as_create_stores_it(
-        self, engine: Engine, guest: Guest
+    async def test_what_a_caller_creates_is_stored_as_create_stores_it(
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
         jobs = [
             a_job(),
@@ -94,8 +94,8 @@ class TestGuests(EngineSuite):
             a_job(delay=5 * SECOND, deadline_in=9 * SECOND, tags=(("a", "b"),)),
             a_keyed_job(KEY, IN_TURN, dedupe="d", idempotency_key="i", config="{}", expect="x"),
         ]
-        assert await within(engine, guest, *jobs) == [Accepted(new.id) for new in jobs]
-        await commit(guest)
+        assert await within(engine, caller, *jobs) == [Accepted(new.id) for new in jobs]
+        await commit(caller)
         twins = await accept(
             engine,
             *(new._replace(id=a_job_id(), dedupe=None, idempotency_key=None) for new in jobs),
@@ -108,23 +108,23 @@ class TestGuests(EngineSuite):
             assert await engine.journal(new.id) == await engine.journal(twin.definition.id)
         await engine.promote(
             10
-        )  # where others must not wait for a guest, his keyed job comes later
+        )  # engines that must not wait for the caller admit its keyed job here
         assert await holders(engine, KEY) == [jobs[3].id]
 
-    async def test_jobs_of_guests_and_others_are_claimed_in_one_order(
-        self, engine: Engine, guest: Guest
+    async def test_jobs_of_caller_and_others_are_claimed_in_one_order(
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
         first = await accept_one(engine, a_job())
         jobs = [a_job(priority=priority) for priority in (0, 2, -1)]
-        await within(engine, guest, *jobs)
-        await commit(guest)
+        await within(engine, caller, *jobs)
+        await commit(caller)
         last = await accept_one(engine, a_job(priority=2))
         taken = await claim(engine, await a_session(engine))
         order = [jobs[1].id, last.definition.id, first.definition.id, jobs[0].id, jobs[2].id]
         assert ids(taken) == order
 
-    async def test_a_guest_s_job_is_admitted_by_every_rule_of_create(
-        self, engine: Engine, guest: Guest
+    async def test_a_caller_s_job_is_admitted_by_every_rule_of_create(
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
         await engine.set_queue(QueueSettings(SERVICE, "closed", draining=True))
         marked = a_job(dedupe="d", idempotency_key="i")
@@ -142,11 +142,13 @@ class TestGuests(EngineSuite):
             (accepted := a_job(), Accepted(accepted.id)),
         ]
         jobs = [new for new, _ in asked]
-        assert await within(engine, guest, *jobs) == [answer for _, answer in asked]
-        await commit(guest)
+        assert await within(engine, caller, *jobs) == [answer for _, answer in asked]
+        await commit(caller)
         assert await _count(engine) == 2  # noqa: PLR2004 - the marked one and the accepted one
 
-    async def test_a_guest_s_job_passes_the_key_s_gate(self, engine: Engine, guest: Guest) -> None:
+    async def test_a_caller_s_job_passes_the_key_s_gate(
+        self, engine: Engine, caller: CallerConnection
+    ) -> None:
         reject = KeyPolicy("user/{id}", 1, 0, "reject")
         merge = KeyPolicy("user/{id}", 1, 1, "coalesce")
         newest = KeyPolicy("user/{id}", 1, 1, "replace-oldest")
@@ -157,89 +159,93 @@ class TestGuests(EngineSuite):
         await claim(engine, await a_session(engine), a_demand("b"), limit=1)
         new = a_keyed_job(KEY, newest, type="b")
         jobs = (a_keyed_job(KEY, reject), a_keyed_job(KEY, merge, type="a"), new)
-        assert await within(engine, guest, *jobs) == [
+        assert await within(engine, caller, *jobs) == [
             Rejected(Reason.KEY_BUSY, busy.id),
             Coalesced(waiting.id, Reason.KEY_BUSY),
             Replaced(new.id, old.id),
         ]
-        await commit(guest)
+        await commit(caller)
         skipped = await the(engine, old.id)
         assert skipped.head.state is State.SKIPPED
         assert await kinds(engine, skipped) == ["created", "skipped"]
 
     async def test_calls_of_one_transaction_know_of_each_other(
-        self, engine: Engine, guest: Guest
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
         one, two = a_job(dedupe="d"), a_keyed_job(KEY, KeyPolicy("user/{id}"))
-        await within(engine, guest, one, two)
+        await within(engine, caller, one, two)
         again = (one, a_job(dedupe="d"), a_keyed_job(KEY, KeyPolicy("user/{id}")))
-        assert await within(engine, guest, *again) == [
+        assert await within(engine, caller, *again) == [
             Accepted(one.id),
             Coalesced(one.id, Reason.SAME_DEDUPE_KEY),
             Rejected(Reason.KEY_BUSY, two.id),
         ]
-        assert await within(engine, guest) == []
-        await commit(guest)
+        assert await within(engine, caller) == []
+        await commit(caller)
         assert await _count(engine) == 2  # noqa: PLR2004 - one and two
 
-    async def test_a_guest_needs_no_open_engine(self, engine: Engine, guest: Guest) -> None:
+    async def test_a_caller_needs_no_open_engine(
+        self, engine: Engine, caller: CallerConnection
+    ) -> None:
         await engine.close()
         new = a_job()
-        assert await within(engine, guest, new) == [Accepted(new.id)]
-        await commit(guest)
+        assert await within(engine, caller, new) == [Accepted(new.id)]
+        await commit(caller)
         await engine.open()
         assert (await the(engine, new.id)).head.state is State.PENDING
 
-    async def test_a_guest_s_commit_is_noticed_by_those_who_wait_for_work(
-        self, engine: Engine, guest: Guest
+    async def test_a_caller_s_commit_is_noticed_by_those_who_wait_for_work(
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
         hints = engine.watch(["ready"])
         heard = asyncio.ensure_future(anext(hints))
         async with asyncio.timeout(_PATIENCE):
-            while not heard.done():  # again and again: no one knows when a watch has begun
-                await within(engine, guest, a_job())
-                await commit(guest)
+            while not heard.done():  # repeated: the start of a watch cannot be observed
+                await within(engine, caller, a_job())
+                await commit(caller)
                 await asyncio.wait({heard}, timeout=0.3)
         assert heard.result() == "ready"
 
     @needs("transactions")
-    async def test_nobody_sees_a_guest_s_job_before_the_commit(
-        self, engine: Engine, guest: Guest
+    async def test_no_reader_sees_a_job_before_the_commit(
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
-        await within(engine, guest, new := a_job())
+        await within(engine, caller, new := a_job())
         assert (await engine.load([new.id])).records == (None,)
         assert await _count(engine) == 0
-        await commit(guest)
+        await commit(caller)
         assert await _count(engine) == 1
 
     @needs("transactions")
-    async def test_a_rollback_forgets_everything(self, engine: Engine, guest: Guest) -> None:
+    async def test_a_rollback_forgets_everything(
+        self, engine: Engine, caller: CallerConnection
+    ) -> None:
         kept = await accept_one(engine, a_keyed_job(KEY, IN_TURN))
         jobs = (
             a_job(dedupe="d", idempotency_key="i"),
             a_keyed_job(KEY, IN_TURN),
             a_job(type="unheard-of", priority=3),
         )
-        await within(engine, guest, *jobs)
-        await roll_back(guest)
+        await within(engine, caller, *jobs)
+        await roll_back(caller)
         assert await _count(engine) == 1
         assert await holders(engine, KEY) == ids([kept])
-        # The same requests again: nothing of them may be left anywhere, in the store or in memory.
+        # The same requests again: the rollback must leave nothing, in the store or in memory.
         assert await engine.create(jobs) == [Accepted(new.id) for new in jobs]
         taken = await claim(engine, await a_session(engine), a_demand("invoice", "unheard-of"))
         assert ids(taken) == [jobs[2].id, kept.definition.id, jobs[0].id]
 
     @needs("transactions")
-    async def test_what_a_rolled_back_guest_added_is_given_to_the_next_one_anew(
-        self, engine: Engine, guest: Guest
+    async def test_what_a_rolled_back_caller_added_is_added_again_for_the_next(
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
         """Numbers of types and policies, too: the next ones must not be taken for these."""
-        await within(engine, guest, a_keyed_job(KEY, IN_TURN, type="ghost", priority=4))
-        await roll_back(guest)
+        await within(engine, caller, a_keyed_job(KEY, IN_TURN, type="ghost", priority=4))
+        await roll_back(caller)
         real = await accept_one(engine, a_job(type="real"))
         new = a_job(type="ghost")
-        assert await within(engine, guest, new) == [Accepted(new.id)]
-        await commit(guest)
+        assert await within(engine, caller, new) == [Accepted(new.id)]
+        await commit(caller)
         stored = await the(engine, new.id)
         assert (stored.definition.type, stored.definition.policy) == ("ghost", new.policy)
         session = await a_session(engine)
@@ -248,14 +254,14 @@ class TestGuests(EngineSuite):
 
     @needs("transactions")
     async def test_a_call_that_fails_leaves_the_transaction_as_it_was(
-        self, engine: Engine, guest: Guest
+        self, engine: Engine, caller: CallerConnection
     ) -> None:
-        await within(engine, guest, before := a_job())
+        await within(engine, caller, before := a_job())
         for wrong in (a_job(priority=9), a_job(queue="a b")):
             with pytest.raises(ConfigurationError):
-                await within(engine, guest, a_job(dedupe="x"), a_job(queue=QUEUE), wrong)
-        await within(engine, guest, after := a_job(dedupe="x"))
-        await commit(guest)
+                await within(engine, caller, a_job(dedupe="x"), a_job(queue=QUEUE), wrong)
+        await within(engine, caller, after := a_job(dedupe="x"))
+        await commit(caller)
         await engine.catch_up()
         found = (await engine.find(JobFilter())).jobs
         assert ids(list(found)) == [after.id, before.id]

@@ -1,4 +1,4 @@
-"""Cancelling: at once while a job waits, by asking while it runs, at once again by force."""
+"""Cancel: at once while a job waits, by a request while it runs, at once by force."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trellis.testing.conformance.suite import EngineSuite
 BOOM = Failure("exception", "boom")
 
 
-class TestCancelling(EngineSuite):
-    """A cancel is heard, kept and never lost."""
+class TestCancel(EngineSuite):
+    """A cancel is stored, delivered and never overwritten."""
 
     async def test_a_waiting_job_is_cancelled_at_once(
         self, engine: Engine, clock: ManualClock

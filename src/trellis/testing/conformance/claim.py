@@ -1,4 +1,4 @@
-"""Claiming: which jobs, in which order, how many, and exactly what is stored."""
+"""Claim: which jobs, in which order, how many, and exactly what is stored."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import EngineSuite
 
 
-class TestClaiming(EngineSuite):
-    """A claim takes due jobs of the asked types, and stores what the lifecycle says."""
+class TestClaim(EngineSuite):
+    """A claim takes due jobs of the demanded types, and stores what the lifecycle decides."""
 
     async def test_what_a_claim_stores_is_what_the_lifecycle_decides(
         self, engine: Engine, clock: ManualClock
@@ -73,7 +73,7 @@ class TestClaiming(EngineSuite):
         assert len(set(fences)) == len({fence.attempt_id for fence in fences}) == 20
         assert [fence.session for fence in fences] == [one] * 10 + [two] * 10
 
-    async def test_a_claim_says_what_time_it_is(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_claim_returns_the_time(self, engine: Engine, clock: ManualClock) -> None:
         session = await a_session(engine)
         clock.advance("7s")
         assert (await engine.claim(session, [a_demand()], 1)).now == clock.now()
@@ -160,7 +160,7 @@ class TestClaimOrder(EngineSuite):
 
 
 class TestClaimLimits(EngineSuite):
-    """Never more than asked for, in all and per demand; never what was not asked for."""
+    """A claim respects both limits, in total and per demand, and takes only demanded types."""
 
     async def test_no_more_than_the_limit_is_taken(self, engine: Engine) -> None:
         created = await accept(engine, *(a_job() for _ in range(5)))
@@ -224,7 +224,7 @@ class TestClaimLimits(EngineSuite):
 
 
 class TestClaimTimes(EngineSuite):
-    """Nothing starts before its time or after its deadline."""
+    """No job starts before its run time or after its deadline."""
 
     async def test_a_job_is_not_claimed_before_its_time(
         self, engine: Engine, clock: ManualClock

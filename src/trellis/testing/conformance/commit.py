@@ -1,4 +1,4 @@
-"""Committing: head and event together or not at all, guarded by version and fence."""
+"""Commit: head and event together or not at all, guarded by version and fence."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ ENDINGS: tuple[Callable[[Fence], Command], ...] = (
 )
 
 
-class TestCommitting(EngineSuite):
-    """What was decided is stored whole, or not at all."""
+class TestCommit(EngineSuite):
+    """A decision is stored whole, or not at all."""
 
     async def test_a_committed_transition_is_what_is_read_back(
         self, engine: Engine, clock: ManualClock
@@ -124,7 +124,7 @@ class TestCommitting(EngineSuite):
 
 
 class TestConflicts(EngineSuite):
-    """A decision made against what is no longer true stores nothing."""
+    """A decision made against an outdated head stores nothing."""
 
     async def test_a_conflict_carries_the_job_as_it_is(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())

@@ -1,4 +1,4 @@
-"""Accepting jobs: what is stored, what the engine stamps, what a repeated call does."""
+"""Create: what is stored, what the engine adds, what a repeated call does."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import EngineSuite
 
 
-class TestCreating(EngineSuite):
-    """A job is accepted once, and stored as it was asked for."""
+class TestCreate(EngineSuite):
+    """A job is accepted once, and stored as requested."""
 
     async def test_an_accepted_job_is_stored_as_it_was_asked_for(
         self, engine: Engine, clock: ManualClock

@@ -1,4 +1,4 @@
-"""Dedupe and idempotency keys: two ways to ask twice and get one job."""
+"""Dedupe and idempotency keys: repeated requests make one job."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators see of a worker process and ask of it: how busy it is, that it should go."""
+"""The drain of a worker process, and how busy the process is."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ async def _record(engine: Engine, session: SessionId) -> SessionRecord:
     return next(each for each in await engine.sessions() if each.id == session)
 
 
-class TestDraining(EngineSuite):
-    """A worker tells how many handlers run; an operator tells it to finish and go."""
+class TestDrain(EngineSuite):
+    """A worker reports how many handlers run; an operator asks it to finish and exit."""
 
-    async def test_a_session_shows_how_busy_it_said_it_was(self, engine: Engine) -> None:
+    async def test_a_session_shows_how_busy_it_reported_to_be(self, engine: Engine) -> None:
         session, other = await a_session(engine), await a_session(engine)
         assert (await _record(engine, session)).busy == 0
         taken = await start(engine, session, a_job())
@@ -37,7 +37,7 @@ class TestDraining(EngineSuite):
         await engine.renew(session, [fence_of(taken)])
         assert (await _record(engine, session)).busy == 0
 
-    async def test_every_renewal_says_that_a_worker_was_asked_to_go(
+    async def test_every_renewal_reports_that_a_worker_was_asked_to_drain(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         session, other = await a_session(engine), await a_session(engine)
@@ -63,7 +63,7 @@ class TestDraining(EngineSuite):
         closed, lapsed = await a_session(engine), await a_session(engine, "30s")
         await engine.close_session(closed)
         clock.advance("30s")
-        assert await engine.ask_drain(lapsed)  # nobody has reaped it: it may come back
+        assert await engine.ask_drain(lapsed)  # it has not been reaped: it may renew again
         await reap_lapsed(engine)
         for session in (closed, lapsed, SessionId(12345)):
             assert not await engine.ask_drain(session)

@@ -1,4 +1,4 @@
-"""Durability and sharing: what outlives an engine object, and what two see of each other."""
+"""Durability: what survives an engine object, and what several objects see of each other."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import Another, EngineSuite, needs
 
 
-class TestOpening(EngineSuite):
-    """An engine may be opened again, and brought up to date at any time."""
+class TestOpen(EngineSuite):
+    """An engine can be opened again, and migrated at any time."""
 
     async def test_opening_twice_is_fine(self, engine: Engine) -> None:
         record = await accept_one(engine, a_job())
@@ -58,7 +58,7 @@ class TestOpening(EngineSuite):
 
 
 class TestDurability(EngineSuite):
-    """What was acknowledged is there when the engine is opened again."""
+    """Acknowledged writes are there when the engine is opened again."""
 
     @needs("durable")
     async def test_everything_is_there_after_the_engine_was_closed(
@@ -102,7 +102,7 @@ class TestDurability(EngineSuite):
         await check_journals(again)
 
 
-class TestSharing(EngineSuite):
+class TestSharedStore(EngineSuite):
     """Several engine objects on one store behave like one."""
 
     @needs("processes")

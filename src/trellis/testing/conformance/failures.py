@@ -1,4 +1,4 @@
-"""Finding and counting jobs by what went wrong and when they ended."""
+"""Filters and counts by the latest error and by the time of the end."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import a_session, accept_one, claim_one, ids, settle, start
 from trellis.testing.conformance.suite import EngineSuite
 
-#: Messages with everything that means something in a pattern, a query or a JSON text.
+#: Messages with characters that have a meaning in patterns, queries and JSON.
 ODD = (
     "100% of 5_0 done",
     "100x of 5y0 done",
@@ -44,7 +44,7 @@ async def _found(engine: Engine, where: JobFilter) -> list[str]:
 
 
 class TestFailures(EngineSuite):
-    """By a part of the latest error, and by the time of the end."""
+    """Jobs are found and counted by a part of their error, and by when they ended."""
 
     async def test_a_job_is_found_by_any_part_of_its_error_s_message(self, engine: Engine) -> None:
         session = await a_session(engine)

@@ -1,4 +1,4 @@
-"""Fences: an attempt that is over can change nothing, whatever it tries."""
+"""Fences: an attempt that has ended cannot change anything."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NOTES: tuple[NoteBody, ...] = (
 
 
 def every_word_of(record: JobRecord) -> list[Command]:
-    """Return everything the attempt that holds this job could try to settle with."""
+    """Return every command by which the attempt of this job could settle it."""
     fence = fence_of(record)
     return [
         complete(record),
@@ -65,7 +65,7 @@ def every_word_of(record: JobRecord) -> list[Command]:
 
 
 class TestFences(EngineSuite):
-    """Whoever lost the job has lost every right to it."""
+    """An attempt that lost its job cannot write to it any more."""
 
     async def test_an_old_attempt_settles_nothing_after_a_new_claim(
         self, engine: Engine, clock: ManualClock

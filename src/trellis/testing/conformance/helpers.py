@@ -1,7 +1,7 @@
-"""The steps that tests of the suite are made of: create, claim, settle, look.
+"""Steps of the tests of the suite: create, claim, settle, read.
 
-Each does one thing through the port and insists that it worked, so that a test only says what it
-is about.
+Each does one thing through the port and asserts that it worked, so that a test shows only its
+subject.
 """
 # ruff: noqa: S101 - the suite speaks in assertions
 
@@ -31,7 +31,7 @@ from trellis.testing.builders import SERVICE, TYPE, a_demand, a_worker, fence_of
 
 T = TypeVar("T")
 
-#: One slot, any number of jobs in line: what most people mean by a key.
+#: One slot, any number of waiting jobs: the most common key policy.
 IN_TURN = KeyPolicy("user/{id}", active=1, queued=None, when_full="wait")
 
 
@@ -62,7 +62,7 @@ async def were_removed(engine: Engine, *job_ids: JobId) -> list[bool]:
 
 
 async def head(engine: Engine, record: JobRecord) -> Head:
-    """Return how a job stands now."""
+    """Return the present head of a job."""
     return (await the(engine, record.definition.id)).head
 
 
@@ -84,7 +84,7 @@ async def a_session(engine: Engine, lease: Span = "30s") -> SessionId:
 async def claim(
     engine: Engine, session: SessionId, *demands: Demand, limit: int = 100
 ) -> list[JobRecord]:
-    """Claim what there is; of the builders' own type if no demand is given."""
+    """Claim all due jobs; those of the builders' default type if no demand is given."""
     return list((await engine.claim(session, demands or (a_demand(),), limit)).jobs)
 
 
@@ -116,7 +116,7 @@ async def decided(engine: Engine, record: JobRecord, command: Command) -> Transi
 
 
 async def settle(engine: Engine, record: JobRecord, command: Command) -> JobRecord:
-    """Apply a command that must go through; return the job as it then stands."""
+    """Apply a command that must go through; return the job afterwards."""
     transition = await decided(engine, record, command)
     assert await engine.commit([transition]) == [Committed()]
     after = await the(engine, record.definition.id)
@@ -141,18 +141,18 @@ async def reap_lapsed(engine: Engine) -> list[SessionId]:
 
 
 async def give_up_lost(engine: Engine) -> list[JobRecord]:
-    """Settle every lost attempt, as maintenance does; return the jobs as they then stand."""
+    """Settle every lost attempt, as maintenance does; return the jobs afterwards."""
     lost = (await engine.due("lost", 100)).jobs
     return [await settle(engine, job.record, LoseLease(fence_of(job.record))) for job in lost]
 
 
 async def settle_overdue(engine: Engine) -> list[JobRecord]:
-    """Do what the clock calls for, as maintenance does; return the jobs as they then stand."""
+    """Apply the commands of the clock, as maintenance does; return the jobs afterwards."""
     due = await engine.due("jobs", 100)
     settled = []
     for record, seen_at in due.jobs:
         command = overdue(record.definition, record.head, seen_at, due.now, 0.0)
-        assert command is not None, "The engine called a job due that is not."
+        assert command is not None, "The engine returned a job as due that is not."
         settled.append(await settle(engine, record, command))
     return settled
 
@@ -160,20 +160,20 @@ async def settle_overdue(engine: Engine) -> list[JobRecord]:
 async def key_status(
     engine: Engine, key: str, service: str = SERVICE, job_type: str = TYPE
 ) -> KeyStatus | None:
-    """Return how a key stands; None if nobody has it."""
+    """Return the status of a key; None if no job holds it or waits for it."""
     found = [status for status in await engine.keys(service, job_type) if status.key == key]
     assert len(found) <= 1
     return found[0] if found else None
 
 
 async def holders(engine: Engine, key: str) -> list[JobId]:
-    """Return who holds the slots of a key of the builders' own type."""
+    """Return the jobs that hold the slots of a key of the builders' default type."""
     status = await key_status(engine, key)
     return list(status.holders) if status else []
 
 
 async def check_journals(engine: Engine) -> None:
-    """Insist that the journal of every job folds to its head."""
+    """Assert that the journal of every job folds to its head."""
     await engine.catch_up()
     after = None
     while True:

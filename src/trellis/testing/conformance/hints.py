@@ -1,4 +1,4 @@
-"""Hints: whoever watches is told that something may have happened; nothing depends on it."""
+"""Hints: a watcher learns that something may have happened; nothing depends on it."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def _next(hints: AsyncIterator[Topic]) -> Topic:
 async def _hint_after(
     engine: Engine, topics: Sequence[Topic], act: Callable[[], Awaitable[object]]
 ) -> Topic:
-    """Act again and again until a watcher hears of it: no one knows when a watch has begun."""
+    """Repeat an action until a watcher gets a hint: the start of a watch cannot be observed."""
     hints = engine.watch(topics)
     heard = asyncio.ensure_future(_next(hints))
     async with asyncio.timeout(_PATIENCE):
@@ -56,7 +56,7 @@ class TestHints(EngineSuite):
 
         assert await _hint_after(engine, ["ready"], reopen) == "ready"
 
-    async def test_only_the_asked_topics_are_told(self, engine: Engine) -> None:
+    async def test_only_the_watched_topics_are_sent(self, engine: Engine) -> None:
         session = await a_session(engine)
 
         async def work() -> None:
@@ -66,7 +66,7 @@ class TestHints(EngineSuite):
         assert await _hint_after(engine, ["settled"], work) == "settled"
         assert await _hint_after(engine, ["ready"], work) == "ready"
 
-    async def test_several_watchers_are_all_told(self, engine: Engine) -> None:
+    async def test_several_watchers_all_get_the_hint(self, engine: Engine) -> None:
         watchers = [asyncio.ensure_future(_next(engine.watch(["ready"]))) for _ in range(3)]
         async with asyncio.timeout(_PATIENCE):
             while not all(each.done() for each in watchers):

@@ -1,4 +1,4 @@
-"""Admission to a key: who comes in, who is turned away, merged or replaced; who may come back."""
+"""Admission to a key: which jobs are accepted, rejected, coalesced, replaced or revived."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ REPLACE = KeyPolicy("user/{id}", 1, 1, "replace-oldest")
 
 
 class TestAdmission(EngineSuite):
-    """A full key answers by its policy, and never lets one in too many."""
+    """A full key answers by its policy, and never admits one job too many."""
 
     async def test_a_busy_key_rejects_and_names_its_holder(self, engine: Engine) -> None:
         first = await accept_one(engine, a_keyed_job(KEY, REJECT))
@@ -159,7 +159,7 @@ class TestAdmission(EngineSuite):
 
 
 class TestKeyStatus(EngineSuite):
-    """Operators see who holds a key, who waits, and what blocks it."""
+    """Operators see the holders of a key, the number that wait, and what blocks it."""
 
     async def test_a_key_shows_its_holders_and_how_many_wait(self, engine: Engine) -> None:
         rule = KeyPolicy("user/{id}", 2, None, "wait")
@@ -191,7 +191,7 @@ class TestKeyStatus(EngineSuite):
         assert status is not None
         assert (status.holders, status.waiting) == ((), 1)
 
-    async def test_a_blocked_key_says_so_until_it_is_released(
+    async def test_a_blocked_key_is_reported_as_blocked_until_it_is_released(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         policy = Policy(on_lost="block", key=IN_TURN)
@@ -230,7 +230,7 @@ class TestKeyStatus(EngineSuite):
 
 
 class TestRevival(EngineSuite):
-    """An ended job comes back to its key only if there is room."""
+    """An ended job is revived only if its key has room."""
 
     async def test_a_failed_job_cannot_come_back_to_a_full_key(self, engine: Engine) -> None:
         session = await a_session(engine)
@@ -264,7 +264,7 @@ class TestRevival(EngineSuite):
         await settle(engine, running, Complete(fence_of(running)))
         assert ids(await claim(engine, session)) == ids([dead])
 
-    async def test_coming_back_replaces_and_merges_nobody(self, engine: Engine) -> None:
+    async def test_a_revival_replaces_and_coalesces_no_job(self, engine: Engine) -> None:
         session = await a_session(engine)
         for rule in (REPLACE, COALESCE):
             key = f"user/{rule.when_full}"

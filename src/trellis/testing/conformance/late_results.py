@@ -1,4 +1,4 @@
-"""Late results: refused, and remembered in the journal without changing anything."""
+"""Late results: refused, and journalled without changing the head."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WORDS: tuple[Callable[[Fence], Command], ...] = (
 
 
 class TestLateResults(EngineSuite):
-    """An old attempt that comes back is told no, and people can see that it came."""
+    """The late result of an old attempt is refused, and the journal shows it."""
 
     async def test_a_late_result_leaves_an_event_of_version_0(
         self, engine: Engine, clock: ManualClock
@@ -106,7 +106,7 @@ class TestLateResults(EngineSuite):
 
 
 class TestLostReplies(EngineSuite):
-    """Whoever repeats a settlement because the answer got lost is told the truth."""
+    """A settlement repeated after a lost reply gets the answer of the first."""
 
     async def test_a_repeated_settlement_counts_as_applied(
         self, engine: Engine, clock: ManualClock

@@ -1,4 +1,4 @@
-"""Sessions and their leases: renewed, lapsed, reaped; judged by the engine's lease clock alone."""
+"""Sessions and their leases: renewed, lapsed, reaped; judged by the engine's lease clock."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ async def _record(engine: Engine, session: SessionId) -> SessionRecord:
     return next(each for each in await engine.sessions() if each.id == session)
 
 
-class TestRenewing(EngineSuite):
-    """A renewal extends the lease and tells the worker what it should know."""
+class TestRenewal(EngineSuite):
+    """A renewal extends the lease and reports what changed for the worker."""
 
     async def test_a_session_is_opened_with_its_lease(
         self, engine: Engine, clock: ManualClock
@@ -53,7 +53,9 @@ class TestRenewing(EngineSuite):
         await claim(engine, two, limit=1)
         assert [(each.id, each.held) for each in await engine.sessions()] == [(two, 1), (one, 2)]
 
-    async def test_a_renewal_says_all_is_well(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_renewal_of_a_healthy_session_reports_nothing(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         session = await a_session(engine)
         taken = await start(engine, session, a_job())
         clock.advance("10s")
@@ -107,7 +109,7 @@ class TestRenewing(EngineSuite):
         clock.advance_micros(1)
         assert await engine.reap(session)
 
-    async def test_a_lapsed_session_that_nobody_reaped_can_be_renewed(
+    async def test_a_lapsed_session_that_was_not_reaped_can_be_renewed(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         session = await a_session(engine, "30s")
@@ -123,7 +125,7 @@ class TestRenewing(EngineSuite):
         assert await engine.renew(SessionId(12345), []) == SessionLost(clock.now())
 
 
-class TestReaping(EngineSuite):
+class TestReap(EngineSuite):
     """Only a lapsed session is reaped; what it held is then due as lost."""
 
     async def test_a_live_session_is_not_reaped(self, engine: Engine, clock: ManualClock) -> None:
@@ -232,7 +234,7 @@ class TestReaping(EngineSuite):
 
 
 class TestLeaseClock(EngineSuite):
-    """Leases follow the clock that no one can set; a reboot ends them all."""
+    """Leases follow the clock that cannot be set; a reboot ends all of them."""
 
     @needs("boot_clock")
     async def test_a_wall_clock_set_forward_lapses_no_lease(

@@ -36,7 +36,7 @@ async def an_ended_holder(engine: Engine, lease: str = "30s") -> Fence:
 class TestLockLingering(EngineSuite):
     """A lock lingers while its handler may still run, and never longer than one lease."""
 
-    async def test_the_lock_stays_held_until_the_worker_says_the_handler_stopped(
+    async def test_the_lock_stays_held_until_the_worker_reports_that_the_handler_stopped(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         session, other = await a_session(engine, "1h"), await a_session(engine, "1h")
@@ -164,7 +164,9 @@ class TestLockLingering(EngineSuite):
         clock.advance("29s")
         await settle(engine, taken, Cancel(force=True))
         clock.advance("1s")
-        assert await names(engine) == ["table"], "as a slot does, it waits for the reaper"
+        assert await names(engine) == ["table"], (
+            "it lingers until the session is reaped, as a slot does"
+        )
         await reap_lapsed(engine)
         assert await names(engine) == []
 

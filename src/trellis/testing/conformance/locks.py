@@ -1,4 +1,4 @@
-"""Locks: rows that count only while their holder does, judged by the engine's lease clock."""
+"""Locks: rows that are valid only while their holder is, judged by the lease clock."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from trellis.testing.conformance.helpers import (
 )
 from trellis.testing.conformance.suite import Another, EngineSuite, needs
 
-#: Text that would be more than text to an engine that is not careful.
+#: Texts with special characters of SQL, patterns and encodings.
 ODD_NAMES = ("orders/7", "x' or '1'='1", "100%", "_", "ключ", "🔒", " ", "a\nb", "A", "a")
 
 
 async def take(engine: Engine, name: str, taken: JobRecord) -> LockHolder | None:
-    """Ask for a lock in the name of an attempt."""
+    """Try to take a lock for an attempt."""
     return await engine.take_lock(name, *fence_of(taken))
 
 
 async def names(engine: Engine) -> list[str]:
-    """Return the names of the locks that count."""
+    """Return the names of the valid locks."""
     return [lock.name for lock in await engine.locks()]
 
 
 class TestLocks(EngineSuite):
     """One holder at a time: a session, or one attempt of it."""
 
-    async def test_a_free_lock_is_had_and_the_next_one_is_told_who_has_it(
+    async def test_a_free_lock_is_taken_and_the_next_caller_gets_its_holder(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         one = (await engine.open_session(a_worker("ann"), 30 * SECOND)).id
@@ -145,7 +145,7 @@ class TestLocks(EngineSuite):
 
 
 class TestLockLeases(EngineSuite):
-    """A lock ends with what holds it, and not before."""
+    """A lock ends with its holder, and not before."""
 
     async def test_a_lock_lasts_as_long_as_its_session_is_renewed(
         self, engine: Engine, clock: ManualClock
@@ -164,7 +164,7 @@ class TestLockLeases(EngineSuite):
         assert holder is not None
         assert holder.session == two
 
-    async def test_a_lapsed_session_that_is_renewed_has_its_lock_unless_somebody_took_it(
+    async def test_a_lapsed_session_that_is_renewed_has_its_lock_unless_another_took_it(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         session = await a_session(engine, "30s")
@@ -261,7 +261,7 @@ class TestLockLeases(EngineSuite):
         assert (lost.head.state, lost.head.blocked) == (State.ACTIVE, True)
         assert await engine.take_lock("table", await a_session(engine)) is None
 
-    async def test_whoever_is_over_gets_no_lock_and_is_answered_with_itself(
+    async def test_an_ended_caller_gets_no_lock_and_is_named_in_the_answer(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         closed, lapsed = await a_session(engine, "1h"), await a_session(engine, "30s")

@@ -1,4 +1,4 @@
-"""When the next job becomes due: what a leader may sleep until."""
+"""The next run time: until when the leader of maintenance can sleep."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import EngineSuite
 
 
-class TestUpcoming(EngineSuite):
-    """The earliest start among the jobs that wait for their time."""
+class TestNextDue(EngineSuite):
+    """The earliest run time among the jobs that wait for theirs."""
 
     async def test_nothing_is_coming_when_no_job_waits_for_its_time(self, engine: Engine) -> None:
         assert await engine.next_due() is None

@@ -1,4 +1,4 @@
-"""Notes: what an attempt says about itself is kept, fenced, and moves no version."""
+"""Notes of attempts: stored, fenced, without a change of version."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from trellis.testing.conformance.suite import EngineSuite
 
 
 async def say(engine: Engine, taken: JobRecord, *bodies: NoteBody) -> None:
-    """Note something about an attempt that must still hold its job."""
+    """Store notes of an attempt that must still hold its job."""
     row, claims, fence = taken.definition.row, taken.head.claims, fence_of(taken)
     results = await engine.note([Note(row, claims, fence, body) for body in bodies])
     assert results == [NoteResult.NOTED] * len(bodies)
 
 
 async def activity(engine: Engine, taken: JobRecord) -> Activity:
-    """Return what the attempt said, of which there must be something."""
+    """Return the activity of the attempt; there must be some."""
     found = await engine.activity(taken.definition.id)
     assert found is not None
     return found
 
 
 class TestNotes(EngineSuite):
-    """The latest attempt's progress, phase and items, as it last told them."""
+    """Progress, phase and items of the latest attempt, as last reported."""
 
-    async def test_a_job_that_said_nothing_has_no_activity(self, engine: Engine) -> None:
+    async def test_a_job_without_notes_has_no_activity(self, engine: Engine) -> None:
         record = await accept_one(engine, a_job())
         assert await engine.activity(record.definition.id) is None
         assert await engine.activity(a_job_id()) is None
 
-    async def test_everything_an_attempt_says_is_kept(
+    async def test_every_note_of_an_attempt_is_stored(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         taken = await start(engine, await a_session(engine), a_job())
@@ -120,7 +120,7 @@ class TestNotes(EngineSuite):
             await say(engine, taken, body)
             assert (await activity(engine, taken)).seen_at == clock.now()
 
-    async def test_a_new_attempt_starts_with_nothing_said(self, engine: Engine) -> None:
+    async def test_a_new_attempt_starts_without_activity(self, engine: Engine) -> None:
         session = await a_session(engine)
         first = await start(engine, session, a_job())
         await say(engine, first, Begun(1), Phase("x"), Progress(1), Item("a", "failed"))
@@ -132,7 +132,9 @@ class TestNotes(EngineSuite):
         assert (said.claim, said.progress) == (2, Progress(5))
         assert (said.began_at, said.phase, said.items) == (None, None, ())
 
-    async def test_what_the_last_attempt_said_stays_after_the_end(self, engine: Engine) -> None:
+    async def test_the_activity_of_the_last_attempt_stays_after_the_end(
+        self, engine: Engine
+    ) -> None:
         taken = await start(engine, await a_session(engine), a_job())
         await say(engine, taken, Progress(9, 10))
         before = await activity(engine, taken)
@@ -154,7 +156,7 @@ class TestNotes(EngineSuite):
 
 
 class TestLogs(EngineSuite):
-    """Log lines are kept in order, for all attempts of a job."""
+    """Log lines are stored in order, for all attempts of a job."""
 
     async def test_lines_come_back_in_order_with_all_they_carry(
         self, engine: Engine, clock: ManualClock

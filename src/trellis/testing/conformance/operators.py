@@ -1,4 +1,4 @@
-"""What operators do, through `trellis.control`: each verb works, or says why it cannot."""
+"""Commands of operators, through `trellis.control`: each works, or is rejected with a reason."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def _ended(engine: Engine, state: State) -> JobRecord:
 
 
 class TestOperators(EngineSuite):
-    """Verbs of operators are decided by the same table as everything else."""
+    """Commands of operators are decided by the same table as all others."""
 
     async def test_a_job_is_cancelled(self, engine: Engine) -> None:
         record = await accept_one(engine, a_job())

@@ -30,7 +30,7 @@ NEVER = Policy(retry=Retry.never())
 
 
 class TestOutcomes(EngineSuite):
-    """What a job came to is kept once per generation."""
+    """Each generation of a job has one outcome."""
 
     async def test_a_live_job_has_no_outcome(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())

@@ -1,4 +1,4 @@
-"""Queues: paused ones give nothing out, draining ones take nothing in."""
+"""Queues: no claims while paused, no new jobs while draining."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class TestQueues(EngineSuite):
         await settle(engine, back, Release(fence_of(back)))
         assert await claim(engine, session) == []
 
-    async def test_a_paused_queue_hands_slots_on_but_starts_nobody(self, engine: Engine) -> None:
+    async def test_a_paused_queue_hands_slots_on_but_starts_no_job(self, engine: Engine) -> None:
         session = await a_session(engine)
         taken = await start(engine, session, a_keyed_job("user/7", IN_TURN))
         waiting = await accept_one(engine, a_keyed_job("user/7", IN_TURN))

@@ -1,4 +1,4 @@
-"""Reading: find, count, load and journals; filters that fit exactly what they say."""
+"""Reads: load, find, count and journals; filters that match exactly."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def _found(engine: Engine, where: JobFilter) -> set[str]:
     return {record.definition.id for record in (await engine.find(where)).jobs}
 
 
-class TestLoading(EngineSuite):
+class TestLoad(EngineSuite):
     """A job is loaded by its id."""
 
     async def test_jobs_are_loaded_in_the_order_asked(
@@ -40,9 +40,7 @@ class TestLoading(EngineSuite):
         assert await engine.load(asked) == Loaded(clock.now(), (two, None, one, two))
         assert await engine.load([]) == Loaded(clock.now(), ())
 
-    async def test_the_engine_says_what_time_it_is(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_the_engine_returns_its_time(self, engine: Engine, clock: ManualClock) -> None:
         assert await engine.now() == clock.now()
         clock.advance("1h")
         assert await engine.now() == clock.now()
@@ -51,14 +49,14 @@ class TestLoading(EngineSuite):
         assert await engine.journal(a_job_id()) == []
         assert await engine.outcomes(a_job_id()) == []
 
-    async def test_an_engine_says_what_it_is(self, engine: Engine) -> None:
+    async def test_an_engine_reports_its_health(self, engine: Engine) -> None:
         health = await engine.health()
         assert health.engine
         assert health.durability
 
 
-class TestFinding(EngineSuite):
-    """Pages of jobs, newest first, by filters that all must fit."""
+class TestFind(EngineSuite):
+    """Pages of jobs, newest first, that match every part of a filter."""
 
     async def test_jobs_are_found_newest_first(self, engine: Engine, clock: ManualClock) -> None:
         records = await accept(engine, a_job(), a_job(priority=4), a_job())
@@ -95,7 +93,7 @@ class TestFinding(EngineSuite):
         rest = await engine.find(JobFilter(), after=page.next_after, limit=2)
         assert list(rest.jobs) == [records[1], records[0]]
 
-    async def test_each_part_of_a_filter_fits_exactly_what_it_says(
+    async def test_each_part_of_a_filter_matches_exactly(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         jobs: dict[str, NewJob] = {
@@ -190,8 +188,8 @@ class TestFinding(EngineSuite):
             assert record == await the(engine, record.definition.id)
 
 
-class TestCounting(EngineSuite):
-    """Counts per state, type, queue or service."""
+class TestCount(EngineSuite):
+    """Counts per combination of state, type, queue, service and error."""
 
     async def test_jobs_are_counted_per_group(self, engine: Engine, clock: ManualClock) -> None:
         await accept(

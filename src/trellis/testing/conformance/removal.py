@@ -1,4 +1,4 @@
-"""Removing at an operator's wish: ended jobs go whole and are remembered; live ones stay."""
+"""Removal by an operator: ended jobs are removed and recorded; live ones are refused."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def _settle_all(engine: Engine, record: JobRecord, *commands: Command) -> 
 
 
 async def _one_of_each_ended(engine: Engine, clock: ManualClock) -> list[JobRecord]:
-    """Return a job in every state in which a job can have ended."""
+    """Return one job in every ended state."""
     session = await a_session(engine, "1h")
     done, partly, failed, dead, dismissed = [
         await start(engine, session, a_job(policy=ONCE)) for _ in range(5)
@@ -83,8 +83,8 @@ async def _one_of_each_ended(engine: Engine, clock: ManualClock) -> list[JobReco
     ]
 
 
-class TestRemoving(EngineSuite):
-    """What has ended can be removed at any time, and only that."""
+class TestRemoval(EngineSuite):
+    """Ended jobs can be removed at any time, and only those."""
 
     async def test_a_job_in_any_ended_state_is_removed(
         self, engine: Engine, clock: ManualClock

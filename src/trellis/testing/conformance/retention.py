@@ -1,4 +1,4 @@
-"""Retention: ended jobs and sessions go when their time is over; of jobs it is recorded."""
+"""Retention: ended jobs and sessions are removed after a time; removals of jobs are recorded."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import EngineSuite
 
 BOOM = Failure("exception", "boom")
-#: A few seconds per state, so that each has its own moment.
+#: A few seconds per state, different for each.
 SHORT = Policy(
     retry=Retry.never(),
     retention=Retention(
@@ -51,7 +51,7 @@ async def _is_there(engine: Engine, *jobs: JobId) -> list[bool]:
 
 
 class TestRetention(EngineSuite):
-    """Each state is kept as long as its policy says, and removed by the next prune."""
+    """A job is kept as long as the policy of its state says; the next prune removes it."""
 
     async def test_each_state_is_kept_as_long_as_its_policy_says(
         self, engine: Engine, clock: ManualClock
@@ -176,7 +176,7 @@ class TestRetention(EngineSuite):
 
 
 class TestSessionRetention(EngineSuite):
-    """A session that is over can be looked at for a day."""
+    """An ended session is kept for a day."""
 
     async def test_a_session_that_is_over_is_removed_after_a_day(
         self, engine: Engine, clock: ManualClock

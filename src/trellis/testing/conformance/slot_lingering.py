@@ -35,7 +35,7 @@ from trellis.testing.conformance.suite import EngineSuite, needs
 
 KEY = "user/7"
 LATE = Failure("timeout", "too late")
-#: Everything by which somebody else ends an attempt whose handler may still run.
+#: Every way in which an attempt is ended from outside while its handler may still run.
 FROM_OUTSIDE: dict[str, Callable[[JobRecord], Command]] = {
     "forced cancel": lambda _: Cancel(force=True),
     "deadline": lambda _: Expire(),
@@ -45,10 +45,10 @@ FROM_OUTSIDE: dict[str, Callable[[JobRecord], Command]] = {
 }
 
 
-class TestLingering(EngineSuite):
+class TestSlotLingering(EngineSuite):
     """A slot lingers while its handler may still run, and never longer than one lease."""
 
-    async def test_the_slot_stays_taken_until_the_worker_says_the_handler_stopped(
+    async def test_the_slot_stays_taken_until_the_worker_reports_that_the_handler_stopped(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         session = await a_session(engine, "1h")
@@ -161,7 +161,7 @@ class TestLingering(EngineSuite):
         assert await holders(engine, KEY) == ids([taken])
         clock.advance("30s")
         await engine.promote(10)
-        assert await holders(engine, KEY) == ids([taken]), "it waits at its old place"
+        assert await holders(engine, KEY) == ids([taken]), "it keeps its place in the queue"
         await settle(engine, await the(engine, taken.definition.id), Cancel())
         assert await holders(engine, KEY) == ids([waiting])
 

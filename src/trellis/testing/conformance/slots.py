@@ -1,4 +1,4 @@
-"""Slots: at most so many of a key at once, handed on in creation order, in the same step."""
+"""Slots: a limited number per key, handed over in creation order, in the same step."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trellis.testing.conformance.suite import EngineSuite
 
 KEY = "user/7"
 BOOM = Failure("exception", "boom")
-#: Everything by which an attempt itself leaves `active`: each frees the slot at once.
+#: Every way in which an attempt itself leaves `active`: each frees the slot at once.
 ENDINGS: tuple[Callable[[JobRecord], Command], ...] = (
     lambda taken: Complete(fence_of(taken)),
     lambda taken: Complete(fence_of(taken), item_errors=2),
@@ -60,7 +60,7 @@ ENDINGS: tuple[Callable[[JobRecord], Command], ...] = (
 
 
 class TestSlots(EngineSuite):
-    """Who may run is decided by slots, and by nothing else."""
+    """Only a job with a slot of its key can run."""
 
     async def test_the_next_of_a_key_waits_until_the_slot_is_free(self, engine: Engine) -> None:
         session = await a_session(engine)
@@ -136,7 +136,7 @@ class TestSlots(EngineSuite):
         await settle(engine, waiting, Cancel())
         assert await holders(engine, KEY) == ids([taken])
 
-    async def test_slots_are_handed_on_in_creation_order_whatever_the_priority(
+    async def test_slots_are_handed_on_in_creation_order_independent_of_the_priority(
         self, engine: Engine
     ) -> None:
         session = await a_session(engine)
@@ -228,8 +228,8 @@ class TestSlots(EngineSuite):
         assert len(await claim(engine, await a_session(engine))) == 5
 
 
-class TestHeldForTheJob(EngineSuite):
-    """With hold=job a slot is kept from the first start to the end, whatever happens between."""
+class TestSlotsHeldByJobs(EngineSuite):
+    """With hold=job a slot is kept from the first start to the end of the job."""
 
     STRICT = KeyPolicy("user/{id}", 1, None, "wait", "job")
 

@@ -1,4 +1,4 @@
-"""What all parts of the suite share: the check after every test, and the mark of a capability."""
+"""The base class of all parts of the suite, and the mark of a test that needs a capability."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class EngineSuite:
     async def every_journal_folds_to_its_head(
         self, request: pytest.FixtureRequest, engine: Engine
     ) -> AsyncIterator[None]:
-        """Skip what the engine says it cannot do; check all journals afterwards."""
+        """Skip tests of capabilities that the engine lacks; check all journals afterwards."""
         needed = capability_of(request.function)
         if needed is not None and not getattr(engine.capabilities, needed):
-            pytest.skip(f"This engine is not {needed}.")
+            pytest.skip(f"This engine lacks the capability {needed!r}.")
         yield
-        with suppress(EngineClosed):  # a test of closing leaves nothing to look at
+        with suppress(EngineClosed):  # a test of `close` leaves nothing to check
             await check_journals(engine)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What is due by the clock alone: deadlines, timeouts, silence, cancels not heeded."""
+"""Timers: deadlines, timeouts, silent attempts, and cancels whose grace has passed."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ async def _due(engine: Engine, limit: int = 100) -> list[str]:
     return [job.record.definition.id for job in (await engine.due("jobs", limit)).jobs]
 
 
-class TestAgenda(EngineSuite):
-    """A job is due exactly when its moment has come, and no longer than that."""
+class TestTimers(EngineSuite):
+    """A job is due exactly from its moment until it is settled."""
 
     async def test_a_waiting_job_is_due_at_its_deadline(
         self, engine: Engine, clock: ManualClock

@@ -1,6 +1,6 @@
-"""Random lives of a whole engine, compared step by step with the memory engine.
+"""Random histories of an engine, compared step by step with the memory engine.
 
-Derive from `EngineModel`, say how to open your engine, and let Hypothesis drive both:
+Derive from `EngineModel`, define how to open the engine, and let Hypothesis drive both:
 
     class MyModel(EngineModel):
         async def open_engine(self, clock):
@@ -13,8 +13,8 @@ Derive from `EngineModel`, say how to open your engine, and let Hypothesis drive
 
 Every answer, and after every few steps the heads, journals, keys, due lists and sessions of both,
 must be equal; ids that engines draw at random are compared by the order in which they first
-appeared. `menu.py` says what there is to ask for, `side.py` how one engine is asked and read,
-`steps.py` what may happen and how often, `machine.py` how Hypothesis plays it.
+appeared. `menu.py` has the requests and commands to choose from, `side.py` drives and reads one
+engine, `steps.py` has the steps and their frequency, `machine.py` the Hypothesis state machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine by which Hypothesis drives an engine and the memory engine side by side."""
+"""The state machine with which Hypothesis drives an engine and the memory engine."""
 # ruff: noqa: S101 - comparing is what this is for
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trellis.testing.clock import ManualClock
 from trellis.testing.model.side import Plain, Side
 from trellis.testing.model.steps import step_for
 
-#: For the gate: two hundred lives of fifty steps, the same ones every time.
+#: For CI: two hundred histories of fifty steps, the same ones every time.
 THOROUGH: Final = settings(
     max_examples=200,
     stateful_step_count=50,
@@ -32,7 +32,7 @@ _ROLLS: Final = st.integers(0, 2**24 - 1)
 
 
 class EngineModel(RuleBasedStateMachine):
-    """Two engines, the same steps, the same answers."""
+    """Does the same steps on two engines and compares the answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class EngineModel(RuleBasedStateMachine):
         self.sides: list[Side] = []
 
     def make_clock(self) -> ManualClock:
-        """Make the clock of the engine under test; one that lives in a server tells it there."""
+        """Make the clock of the engine under test; override it for an engine in a server."""
         return ManualClock()
 
     async def open_engine(self, clock: ManualClock) -> Engine:
@@ -79,12 +79,12 @@ class EngineModel(RuleBasedStateMachine):
         for side in self.sides:
             await side.engine.close()
 
-    # One rule on purpose: Hypothesis switches whole rules off for the length of a life and picks
-    # among the rest evenly, and a life without claims, or of nothing else, finds little.
+    # One rule on purpose: Hypothesis switches whole rules off for a history and picks evenly among
+    # the rest, and a history without claims, or of claims only, finds little.
 
     @rule(rolls=st.lists(_ROLLS, min_size=1, max_size=3))
     def do(self, rolls: list[int]) -> None:
-        """Do a few things, then look around."""
+        """Do a few steps, then compare the state of both engines."""
         for step in map(step_for, rolls):
             note(f"{step}")
             self._both(step.on)
@@ -98,7 +98,7 @@ class EngineModel(RuleBasedStateMachine):
         try:
             self._runner.run(steps)
         except BaseException:
-            self._is_broken = True  # what comes after a difference differs too: do not report it
+            self._is_broken = True  # later differences follow from this one: do not report them
             raise
 
     async def _compare(self, act: Callable[[Side], Awaitable[Plain]]) -> None:

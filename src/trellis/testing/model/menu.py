@@ -1,4 +1,4 @@
-"""What the model may ask for: kinds of jobs, words of attempts, verbs of operators, notes."""
+"""The choices of the model: job types, settlements of attempts, commands of operators, notes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _WATCHED: Final = Policy(
     cancel_grace=5 * SECOND,
     retention=_SHORT,
 )
-#: Job types by name, each with a policy of its own.
+#: Job types by name, each with a different policy.
 TYPES: Final[dict[str, Policy]] = {
     "plain": _PLAIN,
     "watched": _WATCHED,
@@ -91,7 +91,7 @@ def queue_of(job_type: str) -> str:
     return QUEUES[sorted(TYPES).index(job_type) % len(QUEUES)]
 
 
-class Wish(NamedTuple):
+class JobRequest(NamedTuple):
     """A request for work, before it has an id."""
 
     type: str
@@ -124,8 +124,8 @@ class Wish(NamedTuple):
 
 
 _BOOM: Final = Failure("exception", "boom", "Traceback")
-#: What an attempt may say to settle.
-WORDS: Final[dict[str, Callable[[Fence], Command]]] = {
+#: How an attempt may settle.
+SETTLEMENTS: Final[dict[str, Callable[[Fence], Command]]] = {
     "complete": lambda fence: Complete(fence, '{"done":true}', 0, 5),
     "fail": lambda fence: Fail(fence, _BOOM, roll=0.5, started_at=7),
     "partly": lambda fence: Complete(fence, "[1]", 2),
@@ -145,8 +145,8 @@ WORDS: Final[dict[str, Callable[[Fence], Command]]] = {
 }
 
 
-#: What an operator, or the clock, may ask.
-VERBS: Final[dict[str, Command]] = {
+#: What an operator, or the clock, may command.
+OPERATIONS: Final[dict[str, Command]] = {
     "cancel": Cancel("no", actor="ann"),
     "force": Cancel("now", force=True),
     "expire": Expire(),
@@ -158,7 +158,7 @@ VERBS: Final[dict[str, Command]] = {
 }
 
 #: What an attempt may note.
-BODIES: Final[tuple[NoteBody, ...]] = (
+NOTE_BODIES: Final[tuple[NoteBody, ...]] = (
     Begun(11),
     Heartbeat(),
     Progress(1, 2.5, "step", "message"),

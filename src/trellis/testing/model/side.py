@@ -1,7 +1,7 @@
-"""One of the two engines in the model: asked through the port, answering in comparable values.
+"""One of the two engines in the model: driven through the port, with comparable answers.
 
-Session ids and tokens are random on every engine, and rows are an engine's own business; answers
-name fences by the order in which they first appeared, and leave rows out.
+Session ids and tokens are random on every engine, and row numbers differ; comparable answers number
+fences by the order in which they first appeared, and leave rows out.
 """
 # ruff: noqa: S101 - a step that cannot be taken at all is a failure of the model
 
@@ -23,22 +23,22 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Demand, DueJob, JobFilter, LockHolder, Note, NoteBody
 from trellis.testing.builders import a_worker, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.model.menu import KEYED, SERVICE, TYPES, Wish
+from trellis.testing.model.menu import KEYED, SERVICE, TYPES, JobRequest
 
 #: Something that can be compared between two engines.
 Plain = Any
-Word = Callable[[Fence], Command]
+Settlement = Callable[[Fence], Command]
 _ALL: Final = 10_000
 _LEASE: Final = 60 * SECOND
 
 
 class Side:
-    """An engine, its clock, and what the model has seen of it."""
+    """An engine, its clock, and what the model has sent to it and received from it."""
 
     def __init__(self, engine: Engine, clock: ManualClock, *, boots: bool = True) -> None:
         self.engine = engine
         self.clock = clock
-        #: Whether leases end with the machine the engine under test runs on.
+        #: Whether a reboot ends the leases of the engine under test.
         self.boots = boots
         self.sessions: list[SessionId] = []
         #: Every request ever sent, and every claim ever made, as it was returned.
@@ -48,13 +48,13 @@ class Side:
         self._names: dict[int, int] = {}
         self._versions: dict[JobId, int] = {}
 
-    # -- making answers comparable -------------------------------------------------------------
+    # -- comparable answers --------------------------------------------------------------------
 
     def _name(self, number: int) -> int:
         return self._names.setdefault(number, len(self._names))
 
     def plain(self, value: Any) -> Plain:  # noqa: ANN401 - any value of the port
-        """Return the value without what engines may choose at random."""
+        """Return the value without what engines choose at random."""
         match value:
             case JobRecord(definition, head):
                 return definition._replace(row=0), self.plain(head)
@@ -72,7 +72,7 @@ class Side:
             case _:
                 return value
 
-    # -- picking, counted from the newest -------------------------------------------------------
+    # -- choices, counted from the newest ------------------------------------------------------
 
     def _claim(self, recent: int) -> JobRecord:
         return self.claims[-1 - recent % len(self.claims)]
@@ -85,9 +85,9 @@ class Side:
 
     # -- the steps -----------------------------------------------------------------------------
 
-    async def create(self, wishes: Sequence[Wish]) -> Plain:
+    async def create(self, requests: Sequence[JobRequest]) -> Plain:
         """Create jobs."""
-        jobs = [wish.make(len(self.sent) + place) for place, wish in enumerate(wishes)]
+        jobs = [request.make(len(self.sent) + place) for place, request in enumerate(requests)]
         self.sent += jobs
         return self.plain(await self.engine.create(jobs))
 
@@ -111,8 +111,8 @@ class Side:
         self.claims += claimed.jobs
         return self.plain(claimed)
 
-    async def settle(self, claim: int, word: Word, *, fresh: bool) -> Plain:
-        """Decide a word against the claim, or the job as it is now, and commit it."""
+    async def settle(self, claim: int, settlement: Settlement, *, fresh: bool) -> Plain:
+        """Decide a settlement against the claim, or the job as it is now, and commit it."""
         if not self.claims:
             return None
         taken = self._claim(claim)
@@ -120,32 +120,32 @@ class Side:
         seen = loaded.records[0] if fresh else taken
         if seen is None:
             return "gone"
-        decision = decide(seen, word(fence_of(taken)), loaded.now)
+        decision = decide(seen, settlement(fence_of(taken)), loaded.now)
         if not isinstance(decision, Transition):
             return self.plain(decision)
         return self.plain(await self.engine.commit([decision]))
 
-    async def settle_together(self, claims: Sequence[int], word: Word) -> Plain:
-        """Commit one word of several attempts in one batch, decided against their claims."""
+    async def settle_together(self, claims: Sequence[int], settlement: Settlement) -> Plain:
+        """Commit one settlement of several attempts in one batch, decided against their claims."""
         if not self.claims:
             return None
         now = await self.engine.now()
         taken = [self._claim(claim) for claim in claims]
-        decisions = [decide(each, word(fence_of(each)), now) for each in taken]
+        decisions = [decide(each, settlement(fence_of(each)), now) for each in taken]
         batch = [each for each in decisions if isinstance(each, Transition)]
         return self.plain(await self.engine.commit(batch))
 
-    async def apply_late(self, claim: int, word: Word) -> Plain:
-        """Apply a word of an attempt as a worker does, whatever became of it."""
+    async def apply_late(self, claim: int, settlement: Settlement) -> Plain:
+        """Apply a settlement of an attempt as a worker does, even if it has ended."""
         if not self.claims:
             return None
         taken = self._claim(claim)
         now = await self.engine.now()
         self._versions.pop(taken.definition.id, None)
-        return self.plain(await apply_all(self.engine, [(taken, word(fence_of(taken)))], now))
+        return self.plain(await apply_all(self.engine, [(taken, settlement(fence_of(taken)))], now))
 
-    async def operate(self, recent: int, verb: Command, *, claimed: bool) -> Plain:
-        """Apply a verb of an operator to a job that was claimed once, or to any."""
+    async def operate(self, recent: int, operation: Command, *, claimed: bool) -> Plain:
+        """Apply a command of an operator to a job that was claimed once, or to any."""
         job_ids = [each.definition.id for each in self.claims] if claimed else self._job_ids()
         if not job_ids:
             return None
@@ -154,10 +154,10 @@ class Side:
         record = loaded.records[0]
         if record is None:
             return "gone", loaded.removed
-        return self.plain(await apply_all(self.engine, [(record, verb)], loaded.now))
+        return self.plain(await apply_all(self.engine, [(record, operation)], loaded.now))
 
     async def note(self, claim: int, bodies: Sequence[NoteBody]) -> Plain:
-        """Let an attempt say something."""
+        """Store notes of an attempt."""
         if not self.claims:
             return None
         taken = self._claim(claim)
@@ -182,15 +182,15 @@ class Side:
             return await self.engine.free_lock(name, *holder)
         return self.plain(await self.engine.take_lock(name, *holder))
 
-    async def unseat(self, name: str, verb: Command) -> Plain:
-        """Apply a verb of an operator to the job whose attempt has, or had, this lock."""
+    async def end_lock_holder(self, name: str, operation: Command) -> Plain:
+        """Apply a command of an operator to the job whose attempt has, or had, this lock."""
         holders = [lock.job_id for lock in await self.engine.locks() if lock.name == name]
         loaded = await self.engine.load([job_id for job_id in holders if job_id is not None])
-        asked = [(record, verb) for record in loaded.records if record is not None]
+        asked = [(record, operation) for record in loaded.records if record is not None]
         return self.plain(await apply_all(self.engine, asked, loaded.now))
 
     async def remove(self, recent: Sequence[int]) -> Plain:
-        """Remove some jobs that were ever asked for."""
+        """Remove some of the jobs ever sent."""
         job_ids = self._job_ids()
         wanted = [job_ids[-1 - each % len(job_ids)] for each in recent] if job_ids else []
         return await self.engine.remove(wanted)
@@ -220,15 +220,15 @@ class Side:
         asked = []
         for record, seen_at in due.jobs:
             command = overdue(record.definition, record.head, seen_at, due.now, 0.5)
-            assert command is not None, "The engine called a job due that is not."
+            assert command is not None, "The engine returned a job as due that is not."
             asked.append((record, command))
         settled = await apply_all(self.engine, asked, due.now)
         return reaped, self.plain(given_up), self.plain(settled), await self.engine.promote(_ALL)
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------
 
     async def look(self) -> Seen:
-        """Return all that must be equal after a step; the whole of those jobs that changed."""
+        """Return the state that must be equal after a step; jobs in full if they changed."""
         engine = self.engine
         await engine.catch_up()
         page, sessions, lapsed, lost, overdue_jobs = await asyncio.gather(
@@ -285,7 +285,7 @@ class Side:
         return self.plain(statuses)
 
     async def look_closely(self) -> Plain:
-        """Return everything else that is known, of all jobs and keys."""
+        """Return everything else that is stored, of all jobs and keys."""
         engine, job_ids = self.engine, self._job_ids()
         keys = [await self._keys(name) for name in KEYED]
         heads = self.plain((await engine.find(JobFilter(), limit=_ALL)).jobs)
@@ -302,7 +302,7 @@ class Side:
 
 
 class Seen(NamedTuple):
-    """How an engine stands after a step."""
+    """The state of an engine after a step."""
 
     jobs: Plain
     changed: Plain

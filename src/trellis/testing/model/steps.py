@@ -1,8 +1,8 @@
 """The steps of the model as values, and how likely each is.
 
-A step follows from one number. Hypothesis draws only that number: it can leave steps out of a
-failing life, but not prefer the first of every list, which it does when it draws the parts. What a
-step picks ("the third newest claim") is taken modulo what there is.
+A step follows from one number. Hypothesis draws only that number: it can remove steps from a
+failing history, but cannot prefer the first choice of every list, which it does when it draws the
+parts. A choice of a step ("the third newest claim") is taken modulo the number of candidates.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.engines.values import Demand, GroupBy, JobFilter, QueueSettings
 from trellis.testing.model.menu import (
-    BODIES,
+    NOTE_BODIES,
+    OPERATIONS,
     QUEUES,
     SERVICE,
+    SETTLEMENTS,
     TYPES,
-    VERBS,
-    WORDS,
-    Wish,
+    JobRequest,
     queue_of,
 )
 from trellis.testing.model.side import Plain, Side
@@ -37,11 +37,11 @@ class Step(Protocol):
 class Create(NamedTuple):
     """Create some jobs."""
 
-    wishes: list[Wish]
+    requests: list[JobRequest]
 
     async def on(self, side: Side) -> Plain:
         """Create."""
-        return await side.create(self.wishes)
+        return await side.create(self.requests)
 
 
 class CreateAgain(NamedTuple):
@@ -56,7 +56,7 @@ class CreateAgain(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Take what there is: of all types, or of one."""
+    """Claim due jobs: of all types, or of one."""
 
     session: int
     limit: int
@@ -76,60 +76,60 @@ class Claim(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Let an attempt say how it ended, knowing how its job stands or only how it was claimed."""
+    """Settle an attempt, decided against its job now or against its claim."""
 
     claim: int
-    word: str
+    settlement: str
     fresh: bool
 
     async def on(self, side: Side) -> Plain:
         """Decide and commit."""
-        return await side.settle(self.claim, WORDS[self.word], fresh=self.fresh)
+        return await side.settle(self.claim, SETTLEMENTS[self.settlement], fresh=self.fresh)
 
 
 class SettleTogether(NamedTuple):
     """Settle several attempts in one batch, some perhaps twice or too late."""
 
     claims: tuple[int, ...]
-    word: str
+    settlement: str
 
     async def on(self, side: Side) -> Plain:
         """Decide all, commit all."""
-        return await side.settle_together(self.claims, WORDS[self.word])
+        return await side.settle_together(self.claims, SETTLEMENTS[self.settlement])
 
 
 class SettleLate(NamedTuple):
-    """Let any attempt, however old, settle as a worker would."""
+    """Settle any attempt, even an old one, as a worker does."""
 
     claim: int
-    word: str
+    settlement: str
 
     async def on(self, side: Side) -> Plain:
         """Apply through `trellis.control`."""
-        return await side.apply_late(self.claim, WORDS[self.word])
+        return await side.apply_late(self.claim, SETTLEMENTS[self.settlement])
 
 
-class Say(NamedTuple):
-    """Let an attempt note something about itself."""
+class MakeNotes(NamedTuple):
+    """Store notes of an attempt."""
 
     claim: int
     bodies: tuple[int, ...]
 
     async def on(self, side: Side) -> Plain:
         """Note."""
-        return await side.note(self.claim, [BODIES[each] for each in self.bodies])
+        return await side.note(self.claim, [NOTE_BODIES[each] for each in self.bodies])
 
 
 class Operate(NamedTuple):
-    """Let an operator do something to a job that was claimed once, or to any."""
+    """Apply a command of an operator to a job that was claimed once, or to any."""
 
     recent: int
-    verb: str
+    operation: str
     claimed: bool
 
     async def on(self, side: Side) -> Plain:
         """Apply through `trellis.control`."""
-        return await side.operate(self.recent, VERBS[self.verb], claimed=self.claimed)
+        return await side.operate(self.recent, OPERATIONS[self.operation], claimed=self.claimed)
 
 
 class SetQueue(NamedTuple):
@@ -157,7 +157,7 @@ class Renew(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """Ask a worker to finish and go."""
+    """Ask a worker to finish and exit."""
 
     session: int
 
@@ -167,7 +167,7 @@ class Drain(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """Take a lock or give it back, for a session or for one of the attempts."""
+    """Take or free a lock, for a session or for one of the attempts."""
 
     name: str
     session: int
@@ -179,14 +179,14 @@ class Lock(NamedTuple):
         return await side.lock(self.name, self.session, self.claim, free=self.free)
 
 
-class Unseat(NamedTuple):
-    """Let an operator end the attempt that has a lock."""
+class EndLockHolder(NamedTuple):
+    """End the attempt that has a lock, as an operator."""
 
     name: str
 
     async def on(self, side: Side) -> Plain:
         """Cancel by force: its handler may still run."""
-        return await side.unseat(self.name, VERBS["force"])
+        return await side.end_lock_holder(self.name, OPERATIONS["force"])
 
 
 class Replace(NamedTuple):
@@ -203,30 +203,30 @@ class Replace(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """Let time pass."""
+    """Advance the clock by some seconds."""
 
     seconds: int
 
     async def on(self, side: Side) -> Plain:
-        """Turn the clock."""
+        """Advance the clock."""
         side.clock.advance(self.seconds)
         return await side.engine.now()
 
 
 class NextDay(NamedTuple):
-    """Let so much time pass that everything lapses and old sessions may go."""
+    """Advance the clock until all leases lapse and old sessions can be removed."""
 
     async def on(self, side: Side) -> Plain:
-        """Turn the clock by more than a day."""
+        """Advance the clock by more than a day."""
         side.clock.advance("25h")
         return await side.engine.now()
 
 
 class Reboot(NamedTuple):
-    """Start the machine again."""
+    """Reboot the machine."""
 
     async def on(self, side: Side) -> Plain:
-        """Void all leases."""
+        """End all leases."""
         if side.boots:
             side.clock.reboot()
         return await side.engine.now()
@@ -261,7 +261,7 @@ class Prune(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Remove some jobs at an operator's wish."""
+    """Remove some jobs at an operator's request."""
 
     recent: tuple[int, ...]
 
@@ -297,8 +297,8 @@ class Read(NamedTuple):
         return side.plain(page.jobs), page.next_after is None, groups
 
 
-def _wish(dice: Random) -> Wish:
-    return Wish(
+def _request(dice: Random) -> JobRequest:
+    return JobRequest(
         type=dice.choice(tuple(TYPES)),
         key=dice.choice((1, 2)),
         priority=dice.choice((0, 0, 1, -1)),
@@ -330,8 +330,8 @@ def _limit(dice: Random) -> int:
     return dice.choice((100, 100, 2, 1))
 
 
-def _word(dice: Random) -> str:
-    return dice.choice(("complete", "complete", "fail", "fail", "fail", *WORDS))
+def _settlement(dice: Random) -> str:
+    return dice.choice(("complete", "complete", "fail", "fail", "fail", *SETTLEMENTS))
 
 
 def _read(dice: Random) -> Step:
@@ -347,23 +347,23 @@ def _read(dice: Random) -> Step:
 
 
 _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
-    (5, lambda dice: Create([_wish(dice) for _ in range(dice.randint(1, 6))])),
+    (5, lambda dice: Create([_request(dice) for _ in range(dice.randint(1, 6))])),
     (1, lambda dice: CreateAgain(_recent(dice), dice.choice((None, "3")))),
     (7, lambda dice: Claim(_session(dice), _limit(dice), _limit(dice), None)),
     (1, lambda dice: Claim(_session(dice), 100, _limit(dice), dice.choice(tuple(TYPES)))),
-    (9, lambda dice: Settle(_recent(dice), _word(dice), fresh=True)),
-    (2, lambda dice: Settle(_recent(dice), _word(dice), fresh=False)),
-    (2, lambda dice: SettleTogether(tuple(dice.sample(range(9), 3)), _word(dice))),
-    (1, lambda dice: SettleLate(dice.randrange(40), _word(dice))),
-    (2, lambda dice: Say(_recent(dice), tuple(dice.sample(range(len(BODIES)), 3)))),
-    (5, lambda dice: Operate(_recent(dice), dice.choice(tuple(VERBS)), claimed=True)),
-    (2, lambda dice: Operate(_recent(dice), dice.choice(tuple(VERBS)), claimed=False)),
+    (9, lambda dice: Settle(_recent(dice), _settlement(dice), fresh=True)),
+    (2, lambda dice: Settle(_recent(dice), _settlement(dice), fresh=False)),
+    (2, lambda dice: SettleTogether(tuple(dice.sample(range(9), 3)), _settlement(dice))),
+    (1, lambda dice: SettleLate(dice.randrange(40), _settlement(dice))),
+    (2, lambda dice: MakeNotes(_recent(dice), tuple(dice.sample(range(len(NOTE_BODIES)), 3)))),
+    (5, lambda dice: Operate(_recent(dice), dice.choice(tuple(OPERATIONS)), claimed=True)),
+    (2, lambda dice: Operate(_recent(dice), dice.choice(tuple(OPERATIONS)), claimed=False)),
     (3, lambda dice: SetQueue(dice.choice(QUEUES), paused=False, draining=False)),
     (1, lambda dice: SetQueue(dice.choice(QUEUES), paused=_flag(dice), draining=_flag(dice))),
     (3, lambda dice: Renew(_session(dice), _flag(dice), _flag(dice))),
     (1, lambda dice: Drain(_session(dice))),
     (3, lambda dice: Lock(dice.choice("ab"), _session(dice), _maybe_claim(dice), _flag(dice))),
-    (1, lambda dice: Unseat(dice.choice("ab"))),
+    (1, lambda dice: EndLockHolder(dice.choice("ab"))),
     (1, lambda dice: Replace(_session(dice), _flag(dice), dice.choice((10, 60)) * SECOND)),
     (4, lambda dice: Advance(dice.choice((1, 1, 5, 5, 11, 31, 100)))),
     (1, lambda dice: Promote(_limit(dice))),
@@ -377,6 +377,6 @@ _STEPS: Final = [make for weight, make in _WEIGHTED for _ in range(weight)]
 
 
 def step_for(roll: int) -> Step:
-    """Return the step that this number stands for."""
+    """Return the step of this number."""
     dice = Random(roll)  # noqa: S311 - a workload, not a secret
     return dice.choice(_STEPS)(dice)
