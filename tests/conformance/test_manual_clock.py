@@ -1,4 +1,4 @@
-"""The clock that tests turn by hand moves exactly what it is told to."""
+"""The manual clock of tests moves exactly what a test moves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_setting_the_wall_clock_moves_nothing_else() -> None:
     assert _reading(clock) == (now - 3600 * SECOND, lease, boot)
 
 
-def test_a_reboot_names_a_new_boot_and_starts_the_lease_clock_anew() -> None:
+def test_a_reboot_has_a_new_boot_id_and_restarts_the_lease_clock() -> None:
     clock = ManualClock()
     now, lease, boot = _reading(clock)
     clock.reboot()
