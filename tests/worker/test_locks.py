@@ -279,7 +279,7 @@ async def test_taking_a_lock_one_has_is_refused_instead_of_waiting_for_oneself(
 
     async with service.worker():
         text = await (await twice.create()).wait("20s")
-    assert text.startswith("This handler has lock 'ledger' already")
+    assert text.startswith("This handler already holds lock 'ledger'")
 
 
 async def test_with_is_refused_where_it_would_block_the_loop(service: Service) -> None:

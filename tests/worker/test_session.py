@@ -113,3 +113,21 @@ async def test_a_session_that_cannot_be_ended_does_not_keep_the_worker_running(
     async with worker(engine, a_service()):
         assert tasks() != others
     assert tasks() == others
+
+
+async def test_renewals_go_on_after_the_thread_that_makes_them_has_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = FaultyEngine()
+    faults = [OSError("no more files")]
+
+    def make_engine() -> FaultyEngine:
+        if faults:
+            raise faults.pop()
+        return engine
+
+    settings = WorkerSettings().with_options(lease="3s", poll="20ms", grace="1s")
+    async with Supervisor(engine, make_engine, a_service().job_types, settings):
+        await eventually(lambda: engine.renewals > 0)
+    assert "The renewal of the lease failed; it is started again" in caplog.text
+    assert "no more files" in caplog.text

@@ -1,6 +1,11 @@
-"""Running jobs: claim them, call their handlers, settle what came out, keep the lease meanwhile.
+"""Running jobs: claiming them, calling their handlers, settling them, and keeping the lease.
 
-One loop per module, each with one duty; `supervisor.py` only composes them and says in which order
-they stop. Knows nothing of clients. May import `control`, `contract`, `engines` (the port) and
-`core`. Start reading at `supervisor.py`, then `executor.py` and `settler.py`.
+Each loop has one task and one module: `fetcher`, `executor`, `settler`, `sweeper`, `renewals`,
+`lease`, `maintenance`. `loop` defines how they start and stop; `supervisor` composes them and
+decides in which order they stop. `guardian` watches worker processes from outside, `isolation` runs
+handlers in separate processes.
+
+This package knows nothing of clients. It may import `config`, `control`, `declaration`, `engines`
+(the port and its values) and `core`. Start reading at `supervisor.py`, then `executor.py` and
+`settler.py`.
 """

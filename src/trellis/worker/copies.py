@@ -20,32 +20,32 @@ from queue import Empty
 from typing import Any, Final, NoReturn, Protocol
 from weakref import WeakSet
 
-_FAILED: Final = 1
+_EXIT_FAILED: Final = 1
 
 
 class Copied(Protocol):
-    """A part of a worker that must not go on in a copy."""
+    """A part of a worker that must not continue in a copy."""
 
     def become_copy(self) -> None:
         """Stop, in the child of a fork."""
 
 
-_living: Final[WeakSet[Copied]] = WeakSet()
+_watched: Final[WeakSet[Copied]] = WeakSet()
 
 
 def watch(part: Copied) -> None:
-    """Have a part of a worker informed, in the child, when this process forks."""
-    _living.add(part)
+    """Call `become_copy` of this part in the child when this process forks."""
+    _watched.add(part)
 
 
 def forget(part: Copied) -> None:
-    """Watch it no more."""
-    _living.discard(part)
+    """Stop watching this part."""
+    _watched.discard(part)
 
 
 def end(error: BaseException | None = None) -> NoReturn:
     """End a copy that has left its handler, with the exit code Python would give it."""
-    code = _FAILED
+    code = _EXIT_FAILED
     try:
         if error is None or (isinstance(error, SystemExit) and error.code is None):
             code = os.EX_OK
@@ -53,7 +53,7 @@ def end(error: BaseException | None = None) -> NoReturn:
             code = error.code & 0xFF
         else:
             lines = traceback.format_exception(error)
-            _say(f"A process that a handler forked failed:\n{''.join(lines)}")
+            _write(f"A process that a handler forked failed:\n{''.join(lines)}")
     finally:
         os._exit(code)
 
@@ -61,31 +61,31 @@ def end(error: BaseException | None = None) -> NoReturn:
 def trap(loop: asyncio.AbstractEventLoop) -> None:
     """End this copy when its thread returns to the loop, before anything else runs there."""
     loop.call_soon(_end_in_loop)
-    ready = getattr(loop, "_ready", None)  # what asyncio runs next; other loops have their own ways
+    ready = getattr(loop, "_ready", None)  # what asyncio runs next; other loops differ
     if isinstance(ready, deque):
         ready.rotate(1)
 
 
 def _end_in_loop() -> None:
     try:
-        _say(
-            f"Process {os.getpid()}, which a handler forked, is ended because it came back to the "
+        _write(
+            f"Process {os.getpid()}, which a handler forked, was ended because it returned to the "
             "event loop of its parent. A forked child can compute, start a program or exit; it "
             "cannot await.\n"
         )
     finally:
-        os._exit(_FAILED)
+        os._exit(_EXIT_FAILED)
 
 
 class _Ending:
-    """A call for a thread of a pool that ends the copy."""
+    """A work item for a thread pool that ends the copy."""
 
     def run(self, *_: Any) -> NoReturn:  # noqa: ANN401 - pools differ in what they pass
         os._exit(os.EX_OK)
 
 
 def _trap_pool() -> None:
-    """End this copy when the thread that forked returns to its pool; drop the calls that wait."""
+    """End this copy when the thread that forked returns to its pool; drop waiting work items."""
     queues = getattr(pools, "_threads_queues", {})
     queue = queues.get(threading.current_thread())
     if queue is not None:
@@ -95,15 +95,15 @@ def _trap_pool() -> None:
         queue.put(_Ending())
 
 
-def _say(text: str) -> None:
-    """Write to stderr past all buffers and locks, which are copies too."""
+def _write(text: str) -> None:
+    """Write to stderr without buffers and locks, which are copies too."""
     with suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))
 
 
 def _after_fork_in_child() -> None:
-    parts = list(_living)
-    _living.clear()
+    parts = list(_watched)
+    _watched.clear()
     if parts:
         _trap_pool()
     for part in parts:

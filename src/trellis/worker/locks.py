@@ -1,13 +1,12 @@
 """Named locks over all workers of an engine: `with job.lock("ledger"):`.
 
-A lock belongs to an attempt and counts only while the attempt does: whoever dies, is cancelled or
-loses its lease has lost its locks, too. Nobody queues: who waits asks again and again, and one of
-those who ask is next. Two tasks or threads of one handler exclude each other as well.
+A lock belongs to an attempt and is valid only while the attempt is: when a worker dies or loses its
+lease, or a job is cancelled, its locks are free. There is no queue: a waiting attempt requests the
+lock repeatedly, and any of the waiting attempts may be next. Two tasks or threads of one handler
+exclude each other, too.
 
-Where attempts ask for locks: the worker's own locks, and that of a handler run as a function.
-
-A question is asked from any thread and answered by a future of `concurrent.futures`, so the same
-desk serves coroutines, threads and, with another way to the worker, handler processes.
+A `LockService` can be called from any thread and answers with a future of `concurrent.futures`, so
+coroutines, threads and (with another service) handler processes use the same lock.
 """
 
 from __future__ import annotations
@@ -38,49 +37,58 @@ from trellis.worker.attempt import Attempt
 
 T = TypeVar("T")
 
+#: The beginning of lock names that are reserved for workers.
+RESERVED: Final = "trellis/"
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.5
+_random = random.Random()  # noqa: S311 - jitter needs no cryptography
+
+#: A request under way, or how many seconds to wait before the next.
+Step: TypeAlias = Future[LockHolder | None] | float
+
 
 class LockService(Protocol):
-    """Takes and frees locks for attempts; any thread may ask."""
+    """Takes and frees locks for attempts, from any thread."""
 
     def take(self, fence: Fence, name: str) -> Future[LockHolder | None]:
-        """Take a lock for this attempt; the answer is who has it, or None if it is ours now."""
+        """Take a lock for this attempt; answer None, or the holder if another attempt has it."""
 
     def free(self, fence: Fence, name: str) -> Future[bool]:
-        """Give a lock of this attempt back."""
+        """Free a lock of this attempt."""
 
 
 class EngineLocks:
-    """The lock service of a worker process: asks the engine, on the worker's loop."""
+    """The lock service of a worker process: calls the engine on the worker's loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
 
     def take(self, fence: Fence, name: str) -> Future[LockHolder | None]:
-        """Ask the engine for a lock."""
-        return self._ask(self._engine.take_lock(name, fence.session, fence.token))
+        """Take the lock in the engine."""
+        return self._submit(self._engine.take_lock(name, fence.session, fence.token))
 
     def free(self, fence: Fence, name: str) -> Future[bool]:
-        """Give a lock back to the engine."""
-        return self._ask(self._engine.free_lock(name, fence.session, fence.token))
+        """Free the lock in the engine."""
+        return self._submit(self._engine.free_lock(name, fence.session, fence.token))
 
-    def _ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
+    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         try:
-            return asyncio.run_coroutine_threadsafe(question, self._loop)
+            return asyncio.run_coroutine_threadsafe(call, self._loop)
         except RuntimeError:
-            question.close()
-            raise EngineClosed("The worker has ended, and its locks with it.") from None
+            call.close()
+            raise EngineClosed("The worker has stopped, so its locks are free.") from None
 
 
 class LocalLocks:
-    """The lock service of a handler that runs as a function: there is nobody to share with."""
+    """The lock service of a handler that runs as a function: every lock is free."""
 
-    def take(self, fence: Fence, name: str) -> Future[LockHolder | None]:  # noqa: ARG002 - as asked
-        """Give everything."""
+    def take(self, fence: Fence, name: str) -> Future[LockHolder | None]:  # noqa: ARG002 - as in the protocol
+        """Take the lock."""
         return _answered(None)
 
-    def free(self, fence: Fence, name: str) -> Future[bool]:  # noqa: ARG002 - as asked
-        """Take everything back."""
+    def free(self, fence: Fence, name: str) -> Future[bool]:  # noqa: ARG002 - as in the protocol
+        """Free the lock."""
         return _answered(True)
 
 
@@ -90,22 +98,12 @@ def _answered(answer: T) -> Future[T]:
     return future
 
 
-#: Names that begin so are for workers, not for handlers.
-RESERVED: Final = "trellis/"
-_SOON: Final = 0.02
-_LATE: Final = 0.5
-_random = random.Random()  # noqa: S311 - spreads those who ask, guards nothing
-
-#: A question that is under way, or how long to wait before the next.
-Step: TypeAlias = Future[LockHolder | None] | float
-
-
 class LockOwner(Protocol):
-    """What a lock must know of the job that wants it."""
+    """What a lock needs to know about the job that takes it."""
 
     @property
     def stopping(self) -> bool:
-        """Whether the attempt should end here."""
+        """Whether the attempt should end."""
 
     def raise_if_cancelled(self) -> None:
         """Raise if the job was cancelled or the attempt must stop."""
@@ -117,7 +115,7 @@ class JobLock:
     def __init__(
         self,
         name: str,
-        patience: float | None,
+        limit: float | None,
         *,
         owner: LockOwner,
         attempt: Attempt,
@@ -126,13 +124,13 @@ class JobLock:
     ) -> None:
         #: The lock's name.
         self.name = name
-        self._patience = patience
+        self._limit = limit
         self._owner = owner
         self._attempt = attempt
         self._locks = locks
         # Which task or thread of this attempt has which lock; shared by all its locks.
         self._held = held
-        self._whose: object = None
+        self._taker: object = None
 
     def __repr__(self) -> str:
         return f"<lock {self.name!r} of job {self._attempt.record.definition.id}>"
@@ -147,7 +145,7 @@ class JobLock:
                 else:
                     wait((step,))
         except BaseException:
-            self._give_back()
+            self._free()
             raise
         return self
 
@@ -157,7 +155,7 @@ class JobLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        freed = self._give_back()
+        freed = self._free()
         if freed is not None:
             wait((freed,))
 
@@ -170,7 +168,7 @@ class JobLock:
                 else:
                     await _until_answered(step)
         except BaseException:
-            self._give_back()
+            self._free()
             raise
         return self
 
@@ -180,7 +178,7 @@ class JobLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        freed = self._give_back()
+        freed = self._free()
         if freed is not None:
             await _until_answered(freed)
 
@@ -195,45 +193,45 @@ class JobLock:
         )
 
     def _begin(self) -> None:
-        self._whose = whose_turn()
-        if self._held.get(self.name) == self._whose:
+        self._taker = whose_turn()
+        if self._held.get(self.name) == self._taker:
             raise ConfigurationError(
-                f"This handler has lock {self.name!r} already and would wait for itself for ever. "
-                "Take it once, around everything."
+                f"This handler already holds lock {self.name!r} and would wait for itself forever. "
+                "Take it once, around the whole block."
             )
 
     def _steps(self) -> Iterator[Step]:
-        """Yield what to wait for until the lock is ours; raise if it will not be."""
-        until = None if self._patience is None else time.monotonic() + self._patience
-        pause = _SOON
+        """Yield what to wait for until the lock is taken; raise if it cannot be."""
+        until = None if self._limit is None else time.monotonic() + self._limit
+        pause = _FIRST_PAUSE
         while True:
             holder: LockHolder | None = None
-            if self._held.setdefault(self.name, self._whose) == self._whose:
-                asked = self._locks.take(self._attempt.fence, self.name)
-                yield asked
-                holder = self._answer(asked)
-                if holder is None and asked.exception() is None:
+            if self._held.setdefault(self.name, self._taker) == self._taker:
+                request = self._locks.take(self._attempt.fence, self.name)
+                yield request
+                holder = self._holder(request)
+                if holder is None and request.exception() is None:
                     return
-            self._look_around(holder)
-            left = _LATE if until is None else until - time.monotonic()
+            self._raise_if_over(holder)
+            left = _LONGEST_PAUSE if until is None else until - time.monotonic()
             if left <= 0:
                 raise self._busy(holder)
             yield min(pause * _random.uniform(0.5, 1.0), left)
-            pause = min(pause * 1.5, _LATE)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def _look_around(self, holder: LockHolder | None) -> None:
+    def _raise_if_over(self, holder: LockHolder | None) -> None:
         """End the wait if the job was cancelled or the attempt must end."""
         self._owner.raise_if_cancelled()
         if holder is not None and (holder.session, holder.token) == self._attempt.fence:
-            self._attempt.mark_over()  # so the engine answers an attempt that is over
+            self._attempt.mark_over()  # the engine answers so if the attempt is over
             raise Stopped
         if self._owner.stopping:
             raise Stopped
 
-    def _answer(self, asked: Future[LockHolder | None]) -> LockHolder | None:
-        """Return the lock's holder; None if this attempt has it, or the engine is out of reach."""
+    def _holder(self, request: Future[LockHolder | None]) -> LockHolder | None:
+        """Return the lock's holder; None if this attempt has it or the engine is unreachable."""
         try:
-            return asked.result()
+            return request.result()
         except CancelledError:  # the worker's loop has ended
             self._attempt.mark_over()
             raise Stopped from None
@@ -245,37 +243,37 @@ class JobLock:
     def _busy(self, holder: LockHolder | None) -> LockBusy:
         if holder is None:
             job_id: str | None = self._attempt.record.definition.id
-            who, worker = "the engine is out of reach, or this very job has it", ""
+            reason, worker = "the engine is unreachable, or this job already holds it", ""
         else:
             job_id, worker = holder.job_id, holder.worker
-            what = f"job {job_id} on worker {worker}" if job_id else f"worker {worker}"
-            who = f"{what} has it since {to_datetime(holder.since):%Y-%m-%d %H:%M:%S} UTC"
+            who = f"job {job_id} on worker {worker}" if job_id else f"worker {worker}"
+            reason = f"{who} has held it since {to_datetime(holder.since):%Y-%m-%d %H:%M:%S} UTC"
         return LockBusy(
-            f"Lock {self.name!r} is not free: {who}. Wait longer with wait=, or raise RetryIn.",
+            f"Lock {self.name!r} is not free: {reason}. Wait longer with wait=, or raise RetryIn.",
             name=self.name,
             worker=worker,
             job_id=job_id,
         )
 
-    def _give_back(self) -> Future[bool] | None:
+    def _free(self) -> Future[bool] | None:
         """Free the lock; if that fails, it ends with the attempt."""
-        if self._held.get(self.name) != self._whose:
+        if self._held.get(self.name) != self._taker:
             return None
         try:
             return self._locks.free(self._attempt.fence, self.name)
         except EngineClosed:
             return None
         finally:
-            # Only now: who is next in this handler must ask after the lock was given back.
+            # Only now: the next task of this handler must request the lock after it was freed.
             del self._held[self.name]
 
 
-async def _until_answered(question: Future[Any]) -> None:
+async def _until_answered(request: Future[Any]) -> None:
     loop, answered = asyncio.get_running_loop(), asyncio.Event()
 
-    def tell(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the handler was left behind, and its loop is closed
+    def wake(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the handler was abandoned, and its loop is closed
             loop.call_soon_threadsafe(answered.set)
 
-    question.add_done_callback(tell)
+    request.add_done_callback(wake)
     await answered.wait()
