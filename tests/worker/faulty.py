@@ -22,10 +22,10 @@ from trellis.errors import EngineUnavailable, Unstorable
 
 
 class FaultyEngine(MemoryEngine):
-    """A memory engine with an off switch, faults to come and a dislike of certain results."""
+    """A memory engine that can be switched off, raises given faults and refuses one result."""
 
     down = False
-    disliked: str | None = None
+    refused_result: str | None = None
     refused_writes = 0
     #: A result that makes every commit with it raise this.
     breaking: tuple[str, Exception] | None = None
@@ -82,7 +82,7 @@ class FaultyEngine(MemoryEngine):
             raise fault
         for transition in transitions:
             result = getattr(transition.command, "result", None)
-            if self.disliked is not None and result == self.disliked:
+            if self.refused_result is not None and result == self.refused_result:
                 raise Unstorable(f"cannot store {result}")
             if self.breaking is not None and result == self.breaking[0]:
                 raise self.breaking[1]

@@ -2,7 +2,7 @@
 
 Each can be stopped in three ways: `track`, `raise_if_cancelled` and the wait for a lock. The
 coroutines ignore their cancellation by asyncio, as code with a broad `except` does. The payload is
-the beginning of the names of two files: one says that the handler has begun, one what it got.
+the beginning of the names of two files: one shows that the handler has begun, one what it caught.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LATER: Final = Retry.fixed("2h", attempts=3)
 _PAUSE: Final = 0.002
 
 
-def say(path: str, text: str = "") -> None:
+def write(path: str, text: str = "") -> None:
     """Write a file that is complete as soon as it is there."""
     draft = Path(f"{path}.{os.getpid()}")
     draft.write_text(text)
@@ -38,12 +38,12 @@ def say(path: str, text: str = "") -> None:
 
 @contextmanager
 def reporting(job: ActiveJob[str]) -> Iterator[None]:
-    """Say that the handler has begun, and what it got in the end."""
-    say(f"{job.payload}.begun")
+    """Write that the handler has begun, and what it caught in the end."""
+    write(f"{job.payload}.begun")
     try:
         yield
     except (Cancelled, Stopped) as error:
-        say(f"{job.payload}.got", json.dumps([type(error).__name__, job.cancelled, job.stopping]))
+        write(f"{job.payload}.got", json.dumps([type(error).__name__, job.cancelled, job.stopping]))
         raise
 
 

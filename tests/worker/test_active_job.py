@@ -1,4 +1,4 @@
-"""What a handler sees of its job and what it can say about it."""
+"""What a handler sees of its job and what it can report about it."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ async def test_what_a_handler_says_is_stored_before_its_settlement(service: Serv
     async with service.worker():
         ref = await talk.create(1)
         await ref.wait("10s")
-        said = await activity(service, ref)
+        noted = await activity(service, ref)
         lines = await logs(service, ref)
-    assert said.phase == "render"
-    assert said.progress == Progress(2, 2, "pages", "whole")
-    assert said.items == (Item("page-1", "completed", "fine"), Item("page-2", "skipped"))
+    assert noted.phase == "render"
+    assert noted.progress == Progress(2, 2, "pages", "whole")
+    assert noted.items == (Item("page-1", "completed", "fine"), Item("page-2", "skipped"))
     assert [(line.level, line.message) for line in lines] == [
         ("info", "page"),
         ("warning", "slow"),
@@ -180,14 +180,14 @@ async def test_records_of_logging_go_to_the_jobs_log(service: Service) -> None:
     @service.job
     async def talk() -> None:
         logger.info("from %s", "logging")
-        await asyncio.to_thread(logger.warning, "from a thread of its own")
+        await asyncio.to_thread(logger.warning, "from another thread")
 
     async with service.worker():
         ref = await talk.create()
         await ref.wait("10s")
         logger.info("outside any job")
         lines = await logs(service, ref)
-    assert [line.message for line in lines] == ["from logging", "from a thread of its own"]
+    assert [line.message for line in lines] == ["from logging", "from another thread"]
     assert lines[0].fields == '{"logger": "shop.handlers"}'
 
 
@@ -264,8 +264,8 @@ async def test_only_a_handler_that_runs_for_a_while_is_reported_as_begun(service
         second = await slow.create()
 
         async def begun() -> bool:
-            said = await engine.activity(JobId(second.id))
-            return said is not None and said.began_at is not None
+            noted = await engine.activity(JobId(second.id))
+            return noted is not None and noted.began_at is not None
 
         await eventually(begun)
         go_on.set()
@@ -302,6 +302,6 @@ async def test_progress_of_one_phase_does_not_show_in_the_next(service: Service)
         ended, going = await publish.create(1), await go_on.create(1)
         await ended.wait("10s")
         await going.wait("10s")
-        said = await activity(service, ended)
-        assert (said.phase, said.progress) == ("upload", None)
+        noted = await activity(service, ended)
+        assert (noted.phase, noted.progress) == ("upload", None)
         assert (await activity(service, going)).progress == Progress(1, 4)

@@ -1,4 +1,4 @@
-"""How much is claimed, and when nothing is claimed ahead."""
+"""How many jobs are claimed, and when none are claimed ahead."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_slow_type_is_not_claimed_ahead() -> None:
     assert claim.limit == 10
 
 
-async def test_a_type_that_was_claimed_ahead_in_vain_must_prove_itself_anew() -> None:
+async def test_a_type_that_was_claimed_ahead_without_need_is_measured_again() -> None:
     plan = planner((quick, {}))
     show_quick(plan, "quick")
     plan.types["shop", "quick"].forget_pace()

@@ -1,4 +1,4 @@
-"""A worker whose database is locked, full, unwritable or moved away says so and loses nothing.
+"""A worker whose database is locked, full, unwritable or moved away logs it and loses nothing.
 
 The faults are SQLite's own, made on the very connections the worker uses.
 """
@@ -42,7 +42,7 @@ class Scene:
     async def _work(self, job: ActiveJob[None]) -> str:
         self.began.append(job.id)
         await self.go_on.wait()
-        job.log.info("said meanwhile")
+        job.log.info("logged by the handler")
         self.ended.append(job.id)
         return LONG
 
@@ -55,7 +55,7 @@ class Scene:
             yield worker, refs
 
     async def check(self, refs: list[JobRef[str]]) -> None:
-        """Everything ran once, ended once, and is stored as it was said."""
+        """Everything ran once, ended once, and is stored as reported."""
         await asyncio.gather(*(ref.wait("30s") for ref in refs))
         ids = sorted(ref.id for ref in refs)
         assert (sorted(self.began), sorted(self.ended)) == (ids, ids)
@@ -69,13 +69,15 @@ class Scene:
             assert fold(events) == record.head
             (outcome,) = await engine.outcomes(JobId(ref.id))
             assert outcome.result == f'"{LONG}"'
-            assert [line.message for line in await engine.logs(JobId(ref.id))] == ["said meanwhile"]
+            assert [line.message for line in await engine.logs(JobId(ref.id))] == [
+                "logged by the handler"
+            ]
         await engine.close()
 
-    def tell(self, pragma: str) -> None:
+    def set_pragma(self, pragma: str) -> None:
         """Set something on every connection this process has to the file."""
         for each in self.connections:
-            with suppress(sqlite3.ProgrammingError):  # closed meanwhile
+            with suppress(sqlite3.ProgrammingError):  # closed in the meantime
                 each.execute(f"pragma {pragma}").fetchall()
 
     @contextmanager
@@ -91,16 +93,16 @@ class Scene:
     @contextmanager
     def full(self) -> Iterator[None]:
         """There is no page left on the disk."""
-        self.tell("max_page_count = 1")  # SQLite takes it for: no more than there are
+        self.set_pragma("max_page_count = 1")  # SQLite takes it for: no more than there are
         yield
-        self.tell("max_page_count = 1000000")
+        self.set_pragma("max_page_count = 1000000")
 
     @contextmanager
     def unwritable(self) -> Iterator[None]:
         """The permission to write is gone."""
-        self.tell("query_only = on")
+        self.set_pragma("query_only = on")
         yield
-        self.tell("query_only = off")
+        self.set_pragma("query_only = off")
 
 
 Fault = Callable[[Scene], AbstractContextManager[None]]

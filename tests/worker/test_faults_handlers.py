@@ -1,4 +1,4 @@
-"""Handlers that return garbage, raise what nobody raises, or never end: only their job suffers."""
+"""Handlers that return garbage, raise odd exceptions or never end: only their job is affected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mute:
 
 
 class MuteError(Exception):
-    """An error that cannot say what it is about."""
+    """An error that cannot be converted to text."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -93,8 +93,8 @@ async def shop() -> AsyncIterator[Service]:
 
 
 async def ended(shop: Service, jobs: dict[str, Job[None, Any]]) -> dict[str, Exception]:
-    """Run each once in a worker with a single slot; return what whoever waits for it is told."""
-    told: dict[str, Exception] = {}
+    """Run each once in a worker with a single slot; return what a waiting caller gets."""
+    raised: dict[str, Exception] = {}
 
     @shop.job
     async def fine() -> str:
@@ -105,9 +105,9 @@ async def ended(shop: Service, jobs: dict[str, Job[None, Any]]) -> dict[str, Exc
             ref = await job.create()
             with pytest.raises((JobFailed, JobDead)) as failure:
                 await ref.wait("20s")
-            told[name] = failure.value
+            raised[name] = failure.value
         assert await (await fine.create()).wait("20s") == "fine"
-    return told
+    return raised
 
 
 def _returning(shop: Service, name: str, value: object, kind: type) -> Job[None, Any]:
@@ -120,9 +120,9 @@ def _returning(shop: Service, name: str, value: object, kind: type) -> Job[None,
 
 async def test_a_result_that_cannot_be_encoded_fails_its_job_for_good(shop: Service) -> None:
     jobs = {name: _returning(shop, name, make(), object) for name, make in NOT_JSON.items()}
-    for name, told in (await ended(shop, jobs)).items():
-        assert isinstance(told, JobFailed), name
-        assert "The result c" in str(told), name  # cannot be written, contains ...
+    for name, raised in (await ended(shop, jobs)).items():
+        assert isinstance(raised, JobFailed), name
+        assert "The result c" in str(raised), name  # cannot be written, contains ...
 
 
 async def test_a_result_that_is_not_of_its_type_fails_its_job_for_good(shop: Service) -> None:
@@ -130,9 +130,9 @@ async def test_a_result_that_is_not_of_its_type_fails_its_job_for_good(shop: Ser
     jobs["a wrong field"] = _returning(shop, "a wrong field", {"number": "seven"}, Receipt)
     jobs["nothing"] = _returning(shop, "nothing", None, Receipt)
     answers = await ended(shop, jobs)
-    for name, told in answers.items():
-        assert isinstance(told, JobFailed), name
-        assert "The result does not fit its type" in str(told), name
+    for name, raised in answers.items():
+        assert isinstance(raised, JobFailed), name
+        assert "The result does not fit its type" in str(raised), name
     assert "The handler returned None: is a `return` missing?" in str(answers["nothing"])
 
 
@@ -154,9 +154,9 @@ async def test_whatever_a_handler_raises_is_a_failed_attempt_and_named(shop: Ser
             label = f"{name}_{handler.__name__}"
             call = _without_arguments(handler)
             jobs[label] = shop.job(name=label, retry=Retry.never())(call)
-    for label, told in (await ended(shop, jobs)).items():
-        assert isinstance(told, JobDead), label
-        assert label.partition("_")[0] in str(told), label
+    for label, raised in (await ended(shop, jobs)).items():
+        assert isinstance(raised, JobDead), label
+        assert label.partition("_")[0] in str(raised), label
 
 
 def _without_arguments(handler: Callable[..., Any]) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""Losing the lease: jobs go to others, late results are refused, nobody is judged too early."""
+"""Losing the lease: other workers get the jobs, late results are refused, no lease ends early."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def test_claims_whose_answer_was_lost_are_handed_back() -> None:
     async with worker(engine, service):
         (session,) = await engine.sessions()
         job_id = await create(engine, service.find("work"))
-        # The answer to this claim reaches nobody, as if the connection had broken.
+        # The answer to this claim is lost, as if the connection had broken.
         await engine.claim(session.id, [Demand("shop", "work", ("work",), 1)], 1)
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert (await record(engine, job_id)).head.attempt == 1

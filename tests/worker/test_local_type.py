@@ -55,8 +55,8 @@ async def test_a_plain_handler_runs_inside_all_contexts_in_one_thread() -> None:
 
     async with app.worker():
         assert await (await plain.create(1)).wait("30s") == 2
-    said = [what for what, _ in seen]
-    assert said == ["outer in", "inner in", "handler", "inner out", "outer out"]
+    seen_in_order = [what for what, _ in seen]
+    assert seen_in_order == ["outer in", "inner in", "handler", "inner out", "outer out"]
     assert len({thread for _, thread in seen}) == 1
     assert seen[0][1] != threading.get_ident()
 

@@ -22,7 +22,7 @@ async def locks(service: Service) -> dict[str, LockHolder]:
 
 
 class Room:
-    """Counts who is inside at the same time, from tasks and threads."""
+    """Counts tasks and threads that are inside at the same time."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -71,7 +71,7 @@ async def test_coroutines_and_threads_of_all_workers_exclude_each_other(tmp_path
         assert await locks(services[0]) == {}
 
 
-async def test_who_finds_a_lock_taken_is_told_by_whom(service: Service) -> None:
+async def test_the_error_about_a_taken_lock_names_its_holder(service: Service) -> None:
     taken, done = asyncio.Event(), asyncio.Event()
 
     @service.job
@@ -206,12 +206,12 @@ async def test_the_lock_of_an_ended_attempt_stays_held_until_its_handler_has_sto
 
 
 async def until_asked(service: Service, waiter: JobRef[int]) -> None:
-    """Wait until the handler runs, which asks for its lock at once and then again and again."""
+    """Wait until the handler runs, which requests its lock at once and then repeatedly."""
     engine = await service.connection.engine()
 
     async def has_begun() -> bool:
-        said = await engine.activity(JobId(waiter.id))
-        return said is not None and said.began_at is not None
+        noted = await engine.activity(JobId(waiter.id))
+        return noted is not None and noted.began_at is not None
 
     await eventually(has_begun)
 
@@ -264,7 +264,7 @@ async def test_tasks_of_one_handler_exclude_each_other_too(service: Service) -> 
     assert (room.most, room.visits) == (1, 3)
 
 
-async def test_taking_a_lock_one_has_is_refused_instead_of_waiting_for_oneself(
+async def test_taking_a_lock_twice_is_refused_instead_of_waiting_forever(
     service: Service,
 ) -> None:
     @service.job

@@ -1,8 +1,8 @@
 """Looking ahead strands nothing: no due job waits while a slot that could run it is free.
 
 Two workers on one file leave records: the engine's times in the journal, and the handlers' own.
-They are judged afterwards, by the promise: who waits beside a free slot is claimed within one poll
-and one claim.
+They are checked afterwards against the promise: a job that waits beside a free slot is claimed
+within one poll and one claim.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from trellis.worker.local_type import LocalType
 
 SLOTS: Final = 2
 QUICK: Final = ("quick", 0.0)
-#: What a claim may take on a machine that has other things to do.
+#: How long a claim may take on a busy machine.
 CLAIM: Final = SECOND // 4
 PATIENCE: Final = WorkerSettings().poll + CLAIM
-#: A loop that stood still for so long was not given the processor.
+#: A loop that stood still for this long was not given the processor.
 _STANDSTILL: Final = SECOND // 5
 #: The records are about waiting for slots, not about waiting for a disk.
-_FAST: Final = Path("/dev/shm")  # noqa: S108 - a folder of our own is made inside
+_FAST: Final = Path("/dev/shm")  # noqa: S108 - a private folder is made inside
 
 
 class Effect(NamedTuple):
-    """What a handler left behind: which job it ran, where and when."""
+    """The record of a handler: which job it ran, where and when."""
 
     job_id: JobId
     worker: str
@@ -48,8 +48,8 @@ class Effect(NamedTuple):
     ended: int
 
 
-class Theatre:
-    """Two workers, each with its own connection, and what they leave behind."""
+class TwoWorkers:
+    """Two workers, each with its own connection, and the records they leave behind."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -91,19 +91,19 @@ class Theatre:
             if seen - before > _STANDSTILL:
                 self._stalls.append((before, seen))
 
-    async def play(self, *bill: tuple[str, float]) -> None:
-        """Create these jobs, type and seconds each, in this order, and see them through."""
+    async def run(self, *jobs: tuple[str, float]) -> None:
+        """Create these jobs, type and seconds each, in this order, and wait until they end."""
         front = self._services["one"]
-        refs = [await front.find(name).create(seconds) for name, seconds in bill]
+        refs = [await front.find(name).create(seconds) for name, seconds in jobs]
         await asyncio.gather(*(ref.wait("60s") for ref in refs))
 
-    async def rehearse(self, name: str) -> None:
-        """Let both workers see that this type is quick."""
+    async def warm_up(self, name: str) -> None:
+        """Let both workers measure that this type is quick."""
         for _ in range(4):
-            await self.play(*[(name, 0.0)] * 15)
+            await self.run(*[(name, 0.0)] * 15)
 
-    async def judge(self) -> list[Stranded]:
-        """Put the records together; return every job that waited beside a free slot."""
+    async def stranded_jobs(self) -> list[Stranded]:
+        """Combine the records; return every job that waited beside a free slot."""
         engine = await self._services["one"].connection.engine()
         sessions = sorted(await engine.sessions(), key=lambda each: each.opened_at)
         names = dict(zip((each.id for each in sessions), self._services, strict=True))
@@ -115,7 +115,7 @@ class Theatre:
         return stranded(workers, done, PATIENCE, self._stalls)
 
     async def _work(self, engine: Engine, effect: Effect, names: dict[SessionId, str]) -> Work:
-        """Return one job's story; the engine's record and the handler's must tell the same."""
+        """Return when and where a job ran; the records of engine and handler must agree."""
         (record,) = (await engine.load([effect.job_id])).records
         created, *events = await engine.journal(effect.job_id)
         ended = events[-1]
@@ -133,34 +133,38 @@ def _now() -> int:
 
 
 @pytest.fixture
-def theatre(tmp_path: Path) -> Iterator[Theatre]:
+def workers(tmp_path: Path) -> Iterator[TwoWorkers]:
     with TemporaryDirectory(dir=_FAST if _FAST.is_dir() else tmp_path) as folder:
-        yield Theatre(f"sqlite:///{folder}/jobs.db")
+        yield TwoWorkers(f"sqlite:///{folder}/jobs.db")
 
 
-async def _a_small_backlog(theatre: Theatre) -> list[Stranded]:
-    """Play long jobs and quick ones, mixed, after both workers saw which ones are quick."""
-    async with theatre.open("slow", "quick"):
-        await theatre.rehearse("quick")
+async def _a_small_backlog(workers: TwoWorkers) -> list[Stranded]:
+    """Run long jobs and quick ones, mixed, after both workers measured which ones are quick."""
+    async with workers.open("slow", "quick"):
+        await workers.warm_up("quick")
         long_jobs = [("slow", 0.5 + place % 3 / 4) for place in range(10)]
-        await theatre.play(*chain.from_iterable((each, *[QUICK] * 2) for each in long_jobs))
-        return await theatre.judge()
+        await workers.run(*chain.from_iterable((each, *[QUICK] * 2) for each in long_jobs))
+        return await workers.stranded_jobs()
 
 
-async def test_long_jobs_beside_quick_ones_never_wait_beside_a_free_slot(theatre: Theatre) -> None:
-    assert await _a_small_backlog(theatre) == []
+async def test_long_jobs_beside_quick_ones_never_wait_beside_a_free_slot(
+    workers: TwoWorkers,
+) -> None:
+    assert await _a_small_backlog(workers) == []
 
 
-async def test_a_type_that_turns_slow_is_handed_back_and_not_taken_again(theatre: Theatre) -> None:
-    async with theatre.open("quick"):
-        await theatre.rehearse("quick")
-        await theatre.play(*[("quick", 2.0)] * 4)
-        assert await theatre.judge() == []
+async def test_a_type_that_turns_slow_is_handed_back_and_not_taken_again(
+    workers: TwoWorkers,
+) -> None:
+    async with workers.open("quick"):
+        await workers.warm_up("quick")
+        await workers.run(*[("quick", 2.0)] * 4)
+        assert await workers.stranded_jobs() == []
 
 
-async def test_a_worker_that_always_looks_ahead_is_found_out(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_always_looks_ahead_is_noticed(
+    workers: TwoWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalType, "is_quick", property(lambda _: True))
     monkeypatch.setattr(Planner, "_jobs_ahead", lambda *_: BATCH)
-    assert await _a_small_backlog(theatre)
+    assert await _a_small_backlog(workers)

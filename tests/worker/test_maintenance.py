@@ -1,4 +1,4 @@
-"""Who may judge others, and when: nobody pays for an outage of the engine."""
+"""When a worker may declare others dead: an outage of the engine costs no job."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone() -> None:
 
     service = service_of(echo)
     engine = FaultyEngine()
-    engine.disliked = "7"
+    engine.refused_result = "7"
     ids = [await create(engine, service.find("echo"), number) for number in range(20)]
     async with worker(engine, service) as supervisor:
         await eventually(lambda: supervisor.settled == 20)
@@ -137,7 +137,7 @@ async def test_notes_wait_for_the_engine_and_settlements_wait_for_notes() -> Non
 
     async def talk(job: ActiveJob[int]) -> None:
         engine.down = True
-        job.log.info("said while the engine was away")
+        job.log.info("logged while the engine was away")
 
     service = service_of(talk)
     job_id = await create(engine, service.find("talk"), 1)
@@ -146,7 +146,7 @@ async def test_notes_wait_for_the_engine_and_settlements_wait_for_notes() -> Non
         engine.down = False
         await eventually(lambda: supervisor.settled == 1)
     assert [line.message for line in await engine.logs(job_id)] == [
-        "said while the engine was away"
+        "logged while the engine was away"
     ]
 
 
@@ -170,7 +170,7 @@ async def test_a_fault_of_the_engine_is_waited_out_and_fails_no_job(
 
 async def test_a_fault_of_the_engine_drops_no_notes() -> None:
     async def talk(job: ActiveJob[int]) -> None:
-        job.log.info("said while something was wrong")
+        job.log.info("logged while something was wrong")
 
     service = service_of(talk)
     engine = FaultyEngine()
@@ -179,7 +179,7 @@ async def test_a_fault_of_the_engine_drops_no_notes() -> None:
     async with worker(engine, service) as supervisor:
         await eventually(lambda: supervisor.settled == 1)
     (line,) = await engine.logs(job_id)
-    assert line.message == "said while something was wrong"
+    assert line.message == "logged while something was wrong"
 
 
 async def test_a_key_goes_on_when_the_handler_of_a_cancelled_job_returns_by_itself() -> None:

@@ -77,7 +77,7 @@ REASONS = {
     "shutdown": Reason(shut_down, State.RETRY, 0, None, ["retry"], STOPPED),
     "lost lease": Reason(lose_lease, State.RETRY, 1, "lease_lost", ["retry"], STOPPED),
     "timeout": Reason(time_out, State.RETRY, 1, "timeout", ["retry"], STOPPED),
-    "asked cancel": Reason(
+    "requested cancel": Reason(
         ask_cancel, State.CANCELLED, 1, None, ["cancelRequested", "cancelled"], CANCELLED
     ),
     "forced cancel": Reason(force_cancel, State.CANCELLED, 1, None, ["cancelled"], CANCELLED),
@@ -123,7 +123,7 @@ async def test_the_reason_of_a_stop_decides_how_the_attempt_ends(
         # A wait for a lock may find its attempt over before the worker knows why.
         also = [STOPPED] if (reason.stop, way) == (force_cancel, "lock") else []
         # A process may be killed before its handler can report anything.
-        is_certain = kind != "process" or reason is REASONS["asked cancel"]
+        is_certain = kind != "process" or reason is REASONS["requested cancel"]
         await eventually(lambda: got(path) is not None or not is_certain)
         assert got(path) in (reason.got, *also, None)
         head = (await load(engine, job.definition.id)).head

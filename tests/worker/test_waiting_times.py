@@ -1,4 +1,4 @@
-"""The judge of recorded intervals is fair: it finds who was stranded, and nobody else."""
+"""The check of recorded intervals finds exactly the jobs that were stranded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """From recorded intervals: did a due job wait while a slot that could run it was free?
 
-A job waits from the moment it is due until its handler begins, wherever it stands meanwhile: in the
-queue, or claimed in some worker's line. A slot is free while its worker lives and no handler is in
+A job waits from the moment it is due until its handler begins, wherever it is until then: in the
+queue, or claimed by a worker. A slot is free while its worker lives and no handler is in
 it. How long both may last at once is the patience: the time it takes to notice and to claim.
 """
 
