@@ -21,9 +21,9 @@ from tests.harness.servers.fixtures import GIVEN
 from tests.harness.servers.kept import Line
 from tests.harness.servers.pooler import Pooler
 from tests.harness.servers.postgres import Server
-from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.findings import findings
 from trellis.engines.postgres.probing import Probe
+from trellis.engines.postgres.url import read_address
 
 pytestmark = pytest.mark.on_postgres(18)
 

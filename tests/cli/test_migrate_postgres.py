@@ -20,9 +20,9 @@ from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found 
 from trellis.core.durations import SECOND
 from trellis.core.lifecycle import Transition, decide
 from trellis.engines.postgres import PostgresEngine, schema
-from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.connection import PLAIN, Connection, Link
 from trellis.engines.postgres.statements import migrations
+from trellis.engines.postgres.url import read_address
 from trellis.engines.values import JobFilter
 from trellis.errors import EngineBusy, SchemaTooOld
 from trellis.testing.builders import a_demand, a_job, a_worker, complete

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.django.project import ROOT, Project
-from trellis.engines.postgres.address import read_address
+from trellis.engines.postgres.url import read_address
 from trellis.errors import ConfigurationError, UnsupportedDatabase
 from trellis.integrations.django.configuration import _postgres_url, _sqlite_url
 from trellis.integrations.django.task_translation import trellis_priority

@@ -10,9 +10,9 @@ import pytest
 from tests.engines.postgres.steps import PATIENCE, fresh, until_it_works
 from tests.harness.servers.databases import Databases
 from tests.harness.servers.proxy import Proxy
-from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.connection import FILES, PINNED, PLAIN, Link
 from trellis.engines.postgres.statements import names_in, statements
+from trellis.engines.postgres.url import read_address
 from trellis.errors import EngineError, EngineUnavailable, OutcomeUnknown
 
 _LIMIT = "select current_setting('idle_in_transaction_session_timeout')"

@@ -15,9 +15,9 @@ from tests.engines.postgres.steps import fresh
 from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
 from tests.harness.servers.databases import Databases
 from trellis.engines.postgres import upkeep
-from trellis.engines.postgres.address import read_address
 from trellis.engines.postgres.connection import PINNED, _settings
 from trellis.engines.postgres.statements import fragments, in_schema, statements
+from trellis.engines.postgres.url import read_address
 from trellis.engines.sql.filters import Filters
 from trellis.engines.values import GroupBy
 

@@ -14,7 +14,7 @@ from tests.engines.postgres.steps import PATIENCE, fresh, opened
 from tests.harness.age.filling import Sql, add_backlog, add_dead, add_finished
 from tests.harness.age.meter import Cost, Meter
 from tests.harness.servers.databases import Databases
-from trellis.engines.postgres.lanes import LAG
+from trellis.engines.postgres.claim_planner import LAG
 from trellis.testing.builders import QUEUE, SERVICE, TYPE, a_demand, a_job
 
 pytestmark = pytest.mark.on_postgres(18)

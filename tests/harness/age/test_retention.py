@@ -17,8 +17,8 @@ from tests.harness.servers.databases import Databases
 from trellis import ActiveJob, Service
 from trellis.core.job import JobId
 from trellis.engines.postgres import upkeep
-from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.connection import Connection
+from trellis.engines.postgres.registry import Books
 from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.values import JobFilter

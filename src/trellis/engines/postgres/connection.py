@@ -23,9 +23,9 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from trellis import failpoints
-from trellis.engines.postgres.address import Address
-from trellis.engines.postgres.faults import cannot_connect, is_about_the_connection, translate
+from trellis.engines.postgres.errors import cannot_connect, is_about_the_connection, translate
 from trellis.engines.postgres.statements import fragments, names_in, statements
+from trellis.engines.postgres.url import Address
 from trellis.engines.sql.rows import Row
 from trellis.errors import EngineClosed
 

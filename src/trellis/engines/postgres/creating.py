@@ -24,9 +24,9 @@ from trellis.core.admission import (
 from trellis.core.commands import Skip
 from trellis.core.job import JobId, NewJob
 from trellis.core.lifecycle import Transition, decide
-from trellis.engines.postgres.books import Books, lane_of
 from trellis.engines.postgres.committing import commit_one
 from trellis.engines.postgres.keying import gather_facts, hand_over, lock_keys
+from trellis.engines.postgres.registry import Books, lane_of
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import encode_tags, record_from
 from trellis.engines.values import Committed, CreateResult, answer_to

@@ -22,9 +22,9 @@ from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.hints import Hints
 from trellis.engines.postgres import (
-    bare,
+    caller_transaction,
     creating,
-    guests,
+    fast_create,
     keying,
     noting,
     receiving,
@@ -33,14 +33,14 @@ from trellis.engines.postgres import (
     settling,
     upkeep,
 )
-from trellis.engines.postgres.address import read_address
-from trellis.engines.postgres.books import Books
-from trellis.engines.postgres.claiming import Claimer
+from trellis.engines.postgres.claim import Claimer
 from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, Link
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.hearing import Hearing
 from trellis.engines.postgres.reading import FeedEntry, Place, Reader
+from trellis.engines.postgres.registry import Books
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.postgres.url import read_address
 from trellis.engines.sql import locks
 from trellis.engines.values import (
     Activity,
@@ -150,8 +150,8 @@ class PostgresEngine:
         latest = schema.latest_version(address.schema)
         return Migration(before, latest, schema.missing(address, before))
 
-    def _apart(self) -> guests.Apart:
-        return guests.Apart(self._address)
+    def _apart(self) -> caller_transaction.Apart:
+        return caller_transaction.Apart(self._address)
 
     async def health(self) -> Health:
         """Say what this engine is, how durable, and what is wrong with it."""
@@ -176,7 +176,7 @@ class PostgresEngine:
     async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Admit and store new jobs."""
         self._check_open()
-        page = bare.page_of(jobs)
+        page = fast_create.page_of(jobs)
         if page is not None and await self._create_page(page):
             return accepted(page.ids)
         jobs = creating.check(jobs)
@@ -187,12 +187,12 @@ class PostgresEngine:
             return accepted([new.id for new in jobs])
         return await self._create_carefully(jobs)
 
-    async def _create_page(self, page: bare.Page) -> bool:
+    async def _create_page(self, page: fast_create.Page) -> bool:
         """Store jobs that ask for nothing special; False if that did not do."""
-        bare.check(page)
+        fast_create.check(page)
         if not self._books.knows(page.kinds):
             await self._books.enter(self._hot, page.kinds)
-        columns = bare.columns(page, self._books)
+        columns = fast_create.columns(page, self._books)
         if columns is None:
             return False
         channel = self._hearing.carried("ready")
@@ -230,7 +230,7 @@ class PostgresEngine:
         self, connection: object, jobs: Sequence[NewJob]
     ) -> list[CreateResult] | Awaitable[list[CreateResult]]:
         """Create inside the caller's transaction, on the caller's connection."""
-        return guests.create_within(self._address, connection, jobs)
+        return caller_transaction.create_within(self._address, connection, jobs)
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Take due jobs."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.connection import PINNED
 from trellis.engines.postgres.probing import Probe
+from trellis.engines.postgres.url import Address
 
 _OLDEST: Final = 140_000
 #: So many of the connections in use are too many.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.findings import Horizon, findings
 from trellis.engines.postgres.probing import Probe, probe
+from trellis.engines.postgres.url import Address
 from trellis.engines.values import Health
 
 #: From when on a held horizon is worth a word: seconds, or transactions since.

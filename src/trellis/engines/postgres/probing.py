@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
-from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.connection import PINNED, PLAIN, Link, connect
+from trellis.engines.postgres.url import Address
 from trellis.errors import TrellisError
 
 #: How long our own word may take to come back.

@@ -16,9 +16,9 @@ from trellis import failpoints
 from trellis.core.job import JobId, NewJob
 from trellis.core.policy import decode_policy
 from trellis.core.trace_context import Context
-from trellis.engines.postgres.books import Books, lane_of
 from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.keying import hand_over, lock_keys
+from trellis.engines.postgres.registry import Books, lane_of
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import Row
 from trellis.engines.transfer import Clash, Compared, Parcel, SentHead, SentJob, refusal

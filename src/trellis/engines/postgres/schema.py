@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from trellis import failpoints
-from trellis.engines.postgres.address import Address
 from trellis.engines.postgres.connection import Connection, Link
 from trellis.engines.postgres.statements import fragments, migrations
+from trellis.engines.postgres.url import Address
 from trellis.engines.redaction import as_argument
 from trellis.errors import EngineBusy, NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 

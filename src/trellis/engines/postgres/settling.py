@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trellis.core.lifecycle import Transition
-from trellis.engines.postgres import successes
-from trellis.engines.postgres.books import Books
+from trellis.engines.postgres import fast_complete
 from trellis.engines.postgres.committing import (
     COMMITTED,
     commit_one,
@@ -17,6 +16,7 @@ from trellis.engines.postgres.committing import (
 )
 from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.keying import hand_over, lock_keys
+from trellis.engines.postgres.registry import Books
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import record_from
 from trellis.engines.values import CommitResult, Conflict, Topic
@@ -32,8 +32,8 @@ async def commit(
     """Store decisions, each on its own; return the answers and what to tell others."""
     topics: set[Topic] = {"settled"}
     results: list[CommitResult] = [COMMITTED] * len(transitions)
-    if transitions and successes.are_alike(transitions):  # as nearly always
-        held = await _together(link, "commit_done", successes.in_order(transitions))
+    if transitions and fast_complete.are_alike(transitions):  # as nearly always
+        held = await _together(link, "commit_done", fast_complete.in_order(transitions))
         if held is not None:
             await _explain(link, list(enumerate(transitions)), set(held), results)
         return results, topics
@@ -79,7 +79,7 @@ async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Seque
     """Run one statement for all; None if every guard held, else the jobs whose did."""
     held: Sequence[int] | None
     if kind == "commit_done":
-        held = await link.value(kind, *successes.columns(batch))
+        held = await link.value(kind, *fast_complete.columns(batch))
     elif kind == "commit_end":
         held = await link.value(kind, *end_columns(batch))
     else:
@@ -99,7 +99,7 @@ async def _keyed_together(
     async with link.transaction("commit") as connection:
         tx = Transaction(connection, books)
         await lock_keys(tx, keys.values())
-        held: Sequence[int] | None = await tx.value("commit_done", *successes.columns(batch))
+        held: Sequence[int] | None = await tx.value("commit_done", *fast_complete.columns(batch))
         done = list(keys) if held is None else held
         await tx.rows("slot_free_jobs", done)
         await hand_over(tx, (keys[job] for job in done))

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from trellis.core.durations import Instant, Micros
-from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.registry import Books
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
 

@@ -21,9 +21,8 @@ from trellis.core.timers import keep_until, look_at
 from trellis.engines.sql import locks
 from trellis.engines.sql.rows import Row, encode_failure, record_from
 from trellis.engines.sql.transaction import run_through
-from trellis.engines.sqlite import completing
-from trellis.engines.sqlite.books import Lane
-from trellis.engines.sqlite.completing import Successes
+from trellis.engines.sqlite import fast_complete
+from trellis.engines.sqlite.fast_complete import Successes
 from trellis.engines.sqlite.journaling import Shaped, journal, journal_many, shape_many
 from trellis.engines.sqlite.keying import (
     gather_facts,
@@ -31,6 +30,7 @@ from trellis.engines.sqlite.keying import (
     park_of,
     update_slot,
 )
+from trellis.engines.sqlite.registry import Lane
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
 
@@ -42,7 +42,7 @@ class Batch:
     """Decisions to store; the rows of plain settlements are made before the writer's turn."""
 
     transitions: Sequence[Transition]
-    #: What is stored by `completing`, and the places of the others.
+    #: What is stored by `fast_complete`, and the places of the others.
     completed: Successes | None
     others_at: Sequence[int]
     guards: list[Row] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Batch:
 
 def prepare(transitions: Sequence[Transition]) -> Batch:
     """Make the rows of a call, on the caller's thread."""
-    batch = Batch(transitions, *completing.gather(transitions))
+    batch = Batch(transitions, *fast_complete.gather(transitions))
     if batch.completed or len(transitions) < 2 or not all(map(_is_plain_end, transitions)):  # noqa: PLR2004
         return batch
     for transition in transitions:
@@ -94,7 +94,7 @@ def _is_plain_end(transition: Transition) -> bool:
 
 def _end_together(tx: Transaction, batch: Batch) -> bool:
     if batch.completed:
-        return completing.store(tx, batch.completed)
+        return fast_complete.store(tx, batch.completed)
     if tx.run_many("commit_end", batch.guards) != len(batch.guards):
         return False
     tx.run_many("commit_outcome", batch.successes)

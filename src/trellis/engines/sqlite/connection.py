@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from trellis.engines.sqlite.faults import is_busy, translate
+from trellis.engines.sqlite.errors import is_busy, translate
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 from trellis.errors import DatabaseMissing, EngineError, ReadOnlyDatabase
 

@@ -22,9 +22,7 @@ from trellis.core.lifecycle import Transition, born, decide, first_run_at
 from trellis.core.timers import look_at
 from trellis.engines.sql.rows import record_from
 from trellis.engines.sqlite.committing import commit_one
-from trellis.engines.sqlite.journaling import journal
-from trellis.engines.sqlite.keying import gather_facts, hand_over, park_of
-from trellis.engines.sqlite.plain import (
+from trellis.engines.sqlite.fast_create import (
     create_plain,
     is_draining,
     job_row,
@@ -32,6 +30,8 @@ from trellis.engines.sqlite.plain import (
     numbers,
     queue_tail,
 )
+from trellis.engines.sqlite.journaling import journal
+from trellis.engines.sqlite.keying import gather_facts, hand_over, park_of
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import CreateResult, answer_to
 

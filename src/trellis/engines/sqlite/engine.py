@@ -17,10 +17,10 @@ from trellis.core.lifecycle import Transition
 from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.sql import locks, transaction
 from trellis.engines.sqlite import (
-    claiming,
+    caller_transaction,
+    claim,
     committing,
     creating,
-    guests,
     noting,
     schema,
     sending,
@@ -28,7 +28,7 @@ from trellis.engines.sqlite import (
     upkeep,
 )
 from trellis.engines.sqlite.connection import connect
-from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.forking import Access, no_fork
 from trellis.engines.sqlite.health import describe
 from trellis.engines.sqlite.inspection import peek_version, refuse_foreign
@@ -193,15 +193,15 @@ class SqliteEngine:
 
     def create_within(self, connection: object, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Create inside the caller's transaction: here and now, in the caller's thread."""
-        return guests.create_within(self._path, self._clock, connection, jobs)
+        return caller_transaction.create_within(self._path, self._clock, connection, jobs)
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Take due jobs."""
         raw = await self._write(
-            lambda tx: claiming.claim(tx, session, demands, limit),
-            lambda tx: claiming.peek(tx, session, demands),
+            lambda tx: claim.claim(tx, session, demands, limit),
+            lambda tx: claim.peek(tx, session, demands),
         )
-        return claiming.build(raw)
+        return claim.build(raw)
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""

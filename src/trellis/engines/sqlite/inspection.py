@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trellis.engines.sqlite import schema
 from trellis.engines.sqlite.connection import patiently
-from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.transaction import FRAGMENTS
 from trellis.errors import NotATrellisDatabase, SchemaTooOld
 

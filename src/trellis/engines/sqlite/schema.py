@@ -13,7 +13,7 @@ from pathlib import Path
 from trellis import failpoints
 from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite.connection import patiently
-from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.transaction import STATEMENTS, Connection
 from trellis.errors import NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 

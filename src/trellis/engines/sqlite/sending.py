@@ -22,7 +22,7 @@ from trellis import failpoints
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, patiently
-from trellis.engines.sqlite.faults import translate
+from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.forking import no_fork
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 from trellis.engines.transfer import Busy, Parcel, Seal, SentHead, SentJob

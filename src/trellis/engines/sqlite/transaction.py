@@ -19,7 +19,7 @@ from trellis.core.durations import Micros
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row
 from trellis.engines.sql.statements import load_sections, load_statements
-from trellis.engines.sqlite.books import Books
+from trellis.engines.sqlite.registry import Books
 from trellis.engines.values import Topic
 
 STATEMENTS = load_statements("trellis.engines.sqlite")

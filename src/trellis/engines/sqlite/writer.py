@@ -18,11 +18,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from trellis import failpoints
 from trellis.engines.clock import Clock
-from trellis.engines.sqlite.books import Books
 from trellis.engines.sqlite.checkpoint import Checkpointer
 from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
-from trellis.engines.sqlite.faults import translate, typed
+from trellis.engines.sqlite.errors import translate, typed
 from trellis.engines.sqlite.forking import Access
+from trellis.engines.sqlite.registry import Books
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.watching import RING_SECONDS, Watching
 from trellis.engines.values import Topic

@@ -20,7 +20,7 @@ from trellis.core.policy import Policy
 from trellis.core.timers import look_at
 from trellis.core.trace_context import build_context
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags, encode_ids
-from trellis.engines.sqlite.books import Lane
+from trellis.engines.sqlite.registry import Lane
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlite.upkeep import promote_due
 from trellis.engines.values import Claimed, Demand

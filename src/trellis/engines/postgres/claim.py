@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
 from trellis.core.trace_context import build_context
-from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.claim_planner import Lanes, Plan
 from trellis.engines.postgres.connection import Link
-from trellis.engines.postgres.lanes import Lanes, Plan
+from trellis.engines.postgres.registry import Books
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags
 from trellis.engines.values import Claimed, Demand
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from trellis.core.admission import check_new_job
 from trellis.core.job import NOTHING_SPECIAL, JobId, NewJob, special_options_of
 from trellis.core.policy import Policy
-from trellis.engines.postgres.books import Books, Lane
+from trellis.engines.postgres.registry import Books, Lane
 
 #: The unit separator: a control character, so neither JSON nor ids nor trace contexts contain it.
 BETWEEN: Final = "\x1f"

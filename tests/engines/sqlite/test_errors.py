@@ -21,7 +21,7 @@ from trellis.core.job import Fence, SessionId
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, encode_policy
 from trellis.engines import make_engine
 from trellis.engines.sql.statements import load_migrations
-from trellis.engines.sqlite import SqliteEngine, connection, faults, schema
+from trellis.engines.sqlite import SqliteEngine, connection, errors, schema
 from trellis.engines.values import Accepted, JobFilter, Renewed
 from trellis.errors import (
     ConfigurationError,
@@ -283,7 +283,7 @@ async def test_a_lock_that_ends_in_time_is_waited_for(
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     blocker.execute("begin immediate")
     met = threading.Event()
-    honest = faults.is_busy
+    honest = errors.is_busy
 
     def notice(error: sqlite3.Error) -> bool:
         met.set()

@@ -11,7 +11,7 @@ import ssl
 
 import asyncpg
 
-from trellis.engines.postgres.address import Address
+from trellis.engines.postgres.url import Address
 from trellis.engines.redaction import as_argument
 from trellis.errors import (
     AccessDenied,

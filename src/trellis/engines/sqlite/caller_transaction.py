@@ -17,9 +17,9 @@ from trellis.core.job import NewJob
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row
 from trellis.engines.sqlite import creating, schema
-from trellis.engines.sqlite.books import Books
 from trellis.engines.sqlite.checkpoint import SAFE_RELEASE
-from trellis.engines.sqlite.faults import is_busy, typed
+from trellis.engines.sqlite.errors import is_busy, typed
+from trellis.engines.sqlite.registry import Books
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.values import CreateResult
 from trellis.errors import DatabaseMissing, EngineBusy, TransactionRefused

@@ -16,12 +16,12 @@ from typing import Any, Final, TypeVar
 
 from trellis.core.job import NewJob
 from trellis.engines.postgres import creating
-from trellis.engines.postgres.address import Address
-from trellis.engines.postgres.books import Books
 from trellis.engines.postgres.connection import PLAIN, Link
+from trellis.engines.postgres.drivers import CallerStatements, GuestWire, wire_for
+from trellis.engines.postgres.registry import Books
 from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.postgres.wires import CallerStatements, GuestWire, wire_for
+from trellis.engines.postgres.url import Address
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.values import CreateResult
 from trellis.errors import (

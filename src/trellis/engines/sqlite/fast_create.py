@@ -26,8 +26,8 @@ from trellis.core.job import (
 from trellis.core.lifecycle import born, first_run_at
 from trellis.core.policy import Policy
 from trellis.engines.sql.rows import Row, encode_ids, encode_tags
-from trellis.engines.sqlite.books import Kind, Lane
 from trellis.engines.sqlite.journaling import journal_many, shape, shape_many
+from trellis.engines.sqlite.registry import Kind, Lane
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import CreateResult, accepted
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trellis.core.job import Definition, JobRecord
-from trellis.engines.postgres.books import Books
+from trellis.engines.postgres.registry import Books
 from trellis.engines.values import Demand
 
 #: Up to so many lanes and rows are read for a claim without choosing between lanes.
