@@ -20,7 +20,7 @@ from trellis.core.job import Failure, Fence, JobRecord
 from trellis.core.lifecycle import Refused, Stale, Transition
 from trellis.core.retry import Retry
 from trellis.engines.sql.rows import Row
-from trellis.engines.sqlite import journaling
+from trellis.engines.sqlite import transaction
 from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.values import DueJob
 from trellis.worker import maintenance, outcomes, supervisor
@@ -116,14 +116,14 @@ def stop_too_late() -> None:
 
 
 def journal_something_else() -> None:
-    honest = journaling.shape
+    honest = transaction.shape
 
     def shape(job: int, event: Event) -> tuple[str, Row]:
         if event.kind is EventKind.COMPLETED:
             event = event._replace(version=event.version + 1)
         return honest(job, event)
 
-    journaling.shape = shape
+    transaction.shape = shape
     later = STATEMENTS["success_event"].replace("q.version + 1", "q.version + 2")
     assert later != STATEMENTS["success_event"]
     STATEMENTS["success_event"] = later

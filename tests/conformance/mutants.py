@@ -13,8 +13,10 @@ from typing import Final
 import pytest
 
 from trellis.core.lifecycle import Transition
-from trellis.engines.sqlite import committing, keying, noting
-from trellis.engines.sqlite.journaling import journal
+from trellis.engines.sql import commit, slots
+from trellis.engines.sql import transaction as shared
+from trellis.engines.sql.rows import event_row
+from trellis.engines.sqlite import fast_complete, noting
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.values import CommitResult, Conflict, Note, NoteResult
 
@@ -34,23 +36,26 @@ def _sql(*changes: tuple[str, str, str]) -> Mutant:
 
 
 def _journal_a_conflict(patch: pytest.MonkeyPatch) -> None:
-    honest = committing.commit_one
+    honest = commit.commit_one
 
-    def commit_one(tx: Transaction, transition: Transition) -> CommitResult:
-        result = honest(tx, transition)
+    async def commit_one(
+        tx: shared.Transaction, storage: shared.Storage, transition: Transition
+    ) -> CommitResult:
+        result = await honest(tx, storage, transition)
         if isinstance(result, Conflict) and result.record is not None:
-            journal(tx, transition.definition.row, transition.event)
+            await tx.run("event_full", *event_row(transition.definition.row, transition.event))
         return result
 
-    patch.setattr(committing, "commit_one", commit_one)
+    patch.setattr(commit, "commit_one", commit_one)
 
 
 def _free_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keying, "slot_effect", lambda _: "free")
+    patch.setattr(slots, "slot_effect", lambda _: "free")
 
 
 def _free_locks_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(committing, "may_run_on", lambda _: False)
+    for module in (commit, fast_complete):
+        patch.setattr(module, "may_run_on", lambda _: False)
 
 
 def _believe_any_note(patch: pytest.MonkeyPatch) -> None:

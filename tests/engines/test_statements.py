@@ -118,10 +118,10 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
             "commit_outcome", "commit_outcome_full", "success_end", "success_event",
             "success_outcome",
         ],
-        ["commit_done", "commit_revive"],
+        ["commit_done"],
     ),
     "common": (
-        ["event_fenced", "event_full"],
+        ["event", "event_fenced"],
         ["clock", "outcome_lock"],
     ),
     "connection": (
@@ -137,13 +137,9 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         [
             "create_counter", "create_counter_set", "create_event_alike", "create_idempotency",
             "create_job", "create_job_full", "create_queue", "create_queue_alike",
-            "create_queue_full", "create_same_dedupe", "create_same_id",
-            "create_same_idempotency", "create_undo",
+            "create_queue_full", "create_undo",
         ],
-        [
-            "create", "create_bare", "create_draining", "create_known", "gate", "gate_patience",
-            "gate_try",
-        ],
+        ["create", "create_bare", "gate", "gate_patience", "gate_try"],
     ),
     "locks": (
         ["lock_is_overdue"],
@@ -178,13 +174,7 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         ["session_reap"],
     ),
     "slots": (
-        [
-            "key_held", "key_holder", "key_newest", "key_next", "key_oldest", "key_waiting",
-            "slot_take",
-        ],
-        [
-            "caller_admit", "caller_waiting", "key_available", "key_facts", "key_hand_over",
-            "key_lock", "slot_free_jobs",
-        ],
+        ["key_held", "key_next", "slot_take"],
+        ["caller_admit", "caller_waiting", "key_hand_over", "key_lock", "slot_free_jobs"],
     ),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from trellis import ActiveJob, Service
 from trellis.core.job import JobId
 from trellis.engines.postgres import upkeep
 from trellis.engines.postgres.connection import Connection
-from trellis.engines.postgres.registry import Books
+from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.values import JobFilter
@@ -79,7 +79,7 @@ async def a_prune_under_way(url: str) -> AsyncIterator[Transaction]:
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction():
-            tx = Transaction(Connection(connection, statements("trellis")), Books())
+            tx = Transaction(Connection(connection, statements("trellis")), Registry())
             assert await upkeep.prune(tx, _PAGE) == _PAGE
             yield tx
     finally:

@@ -1,9 +1,10 @@
 """`create` inside the caller's own transaction, on the caller's own connection.
 
-The caller's commit decides, so nothing here commits, and whatever fails is undone to the point
-where we came in. Numbers of lanes and policies are made beforehand on a short connection of ours:
-they do not depend on the caller's commit, and nobody else waits for it. The code is written once,
-for drivers that are awaited; a plain driver never makes it wait, so it runs through in one go.
+The caller's commit decides, so nothing here commits. After a failure, everything since the
+savepoint is undone. Numbers of lanes and policies are made beforehand on a separate short
+connection: they do not depend on the caller's commit, and no other process waits for it. The code
+is written once, for drivers that are awaited; a synchronous one never makes it wait
+(`run_through`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from trellis.core.admission import check_new_job
 from trellis.core.job import NewJob
-from trellis.engines.postgres import creating
+from trellis.engines.postgres import gates
 from trellis.engines.postgres.connection import PLAIN, Link
-from trellis.engines.postgres.drivers import CallerStatements, GuestWire, wire_for
-from trellis.engines.postgres.registry import Books
+from trellis.engines.postgres.drivers import CallerDriver, CallerStatements, driver_for
+from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.url import Address
+from trellis.engines.sql.caller_transaction import failed_transaction, no_transaction
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.values import CreateResult
 from trellis.errors import (
@@ -35,13 +38,13 @@ from trellis.errors import (
 T = TypeVar("T")
 #: Which database an address led to, and the numbers known of a database.
 _instances: Final[dict[Address, str]] = {}
-_books: Final[dict[str, Books]] = {}
+_registries: Final[dict[str, Registry]] = {}
 _NO_TRANSACTION: Final = "25P01"
 _OLD_SNAPSHOTS: Final = frozenset({"repeatable read", "serializable"})
 
 
 class Apart:
-    """A connection of our own for a moment, whatever else is open."""
+    """A separate connection of the engine, opened for a moment."""
 
     def __init__(self, address: Address) -> None:
         self._link = Link(address, PLAIN)
@@ -57,63 +60,60 @@ def create_within(
     address: Address, connection: object, jobs: Sequence[NewJob]
 ) -> list[CreateResult] | Awaitable[list[CreateResult]]:
     """Admit and store new jobs in the caller's transaction."""
-    wire = wire_for(connection)
-    if wire is None:
+    driver = driver_for(connection)
+    if driver is None:
         raise TransactionRefused(
             f"{type(connection).__module__}.{type(connection).__name__} is no connection Trellis "
             "knows. Pass one of asyncpg, psycopg 3, SQLAlchemy 2 or Django to the database "
             f"{address.shown}."
         )
-    jobs = creating.check(jobs)
-    joining = _join(address, wire, jobs)
-    return joining if wire.is_async else run_through(joining)
+    jobs = [check_new_job(new) for new in jobs]
+    joining = _join(address, driver, jobs)
+    return joining if driver.is_async else run_through(joining)
 
 
-async def _join(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> list[CreateResult]:
-    sql, on_caller = statements(address.schema), CallerStatements(wire, address.schema)
-    await _save(address, wire)
+async def _join(
+    address: Address, driver: CallerDriver, jobs: Sequence[NewJob]
+) -> list[CreateResult]:
+    sql, on_caller = statements(address.schema), CallerStatements(driver, address.schema)
+    await _save(address, driver)
     try:
-        books = await _books_for(address, wire, jobs)
-        tx = Transaction(on_caller, books)
+        registry = await _registry_for(address, driver, jobs)
+        tx = Transaction(on_caller, registry, is_callers=True)
         await _check_isolation(on_caller, jobs)
-        results = await creating.create(tx, jobs, guest=True)
+        results = await gates.create_jobs(tx, jobs)
         await on_caller.rows("notify", f"{address.schema}_ready", "")
     except BaseException as error:
-        await _undo(wire, sql)
-        raise _in_words(error, address, wire) from error
-    await wire.run(sql["caller_release"])
+        await _undo(driver, sql)
+        raise _explained(error, address, driver) from error
+    await driver.run(sql["caller_release"])
     return results
 
 
-async def _save(address: Address, wire: GuestWire) -> None:
-    """Mark the point to come back to; only an open transaction has one."""
+async def _save(address: Address, driver: CallerDriver) -> None:
+    """Set a savepoint, which only an open transaction can have."""
     try:
-        await wire.run(statements(address.schema)["caller_savepoint"])
+        await driver.run(statements(address.schema)["caller_savepoint"])
     except Exception as error:
-        if wire.sqlstate(error) == _NO_TRANSACTION:
-            raise TransactionRefused(
-                "This connection has no open transaction, so the job would be stored at once, "
-                "whatever becomes of your rows. Begin one first."
-            ) from error
-        if wire.has_failed(error):
-            raise TransactionRefused(
-                "Your transaction has failed before, so nothing can join it. Roll it back first."
-            ) from error
-        raise _in_words(error, address, wire) from error
+        if driver.sqlstate(error) == _NO_TRANSACTION:
+            raise no_transaction("Begin one first.") from error
+        if driver.has_failed(error):
+            raise failed_transaction("Roll it back first.") from error
+        raise _explained(error, address, driver) from error
 
 
-async def _undo(wire: GuestWire, sql: dict[str, str]) -> None:
-    """Go back to the point where we came in; what cannot even do that is beyond use."""
+async def _undo(driver: CallerDriver, sql: dict[str, str]) -> None:
+    """Return to the savepoint; a connection on which that fails cannot be used any more."""
     with suppress(Exception):
-        await wire.run(sql["caller_undo"])
-        await wire.run(sql["caller_release"])
+        await driver.run(sql["caller_undo"])
+        await driver.run(sql["caller_release"])
 
 
-async def _check_isolation(wire: CallerStatements, jobs: Sequence[NewJob]) -> None:
-    """Refuse to decide by an old snapshot what only the present can tell."""
-    if not any(creating.has_gates(new) for new in jobs):
+async def _check_isolation(driver: CallerStatements, jobs: Sequence[NewJob]) -> None:
+    """Refuse to decide by an old snapshot: it lacks the jobs created since."""
+    if not any(gates.has_gates(new) for new in jobs):
         return
-    ((level,),) = await wire.rows("caller_isolation")
+    ((level,),) = await driver.rows("caller_isolation")
     if level in _OLD_SNAPSHOTS:
         raise TransactionRefused(
             f"Your transaction is {level}, so it does not see the jobs that others have created "
@@ -122,26 +122,26 @@ async def _check_isolation(wire: CallerStatements, jobs: Sequence[NewJob]) -> No
         )
 
 
-async def _books_for(address: Address, wire: GuestWire, jobs: Sequence[NewJob]) -> Books:
+async def _registry_for(address: Address, driver: CallerDriver, jobs: Sequence[NewJob]) -> Registry:
     """Return the numbers of the database the caller is connected to, which must be the engine's."""
-    there = await _instance(address, wire)
+    there = await _instance(address, driver)
     if there is None or there != _instances.get(address):
-        _instances[address] = await _apart(wire, _own_instance, address)
+        _instances[address] = await _apart(driver, _own_instance, address)
     if there != _instances[address]:
         raise TransactionRefused(
             f"This connection leads to another database than {address.shown} (schema "
             f"{address.schema}), where the jobs are kept: they cannot be committed together. "
             "Connect to that one, or point the service's URL at yours."
         )
-    books = _books.setdefault(there, Books())
-    if not books.knows(jobs):
-        await _apart(wire, _enter, address, books, jobs)
-    return books
+    registry = _registries.setdefault(there, Registry())
+    if not registry.knows(jobs):
+        await _apart(driver, _enter, address, registry, jobs)
+    return registry
 
 
-async def _instance(address: Address, wire: GuestWire) -> str | None:
-    """Return what names the caller's database; None if it has no tables of ours."""
-    on_caller = CallerStatements(wire, address.schema)
+async def _instance(address: Address, driver: CallerDriver) -> str | None:
+    """Return the name of the caller's database; None if it has no tables of Trellis."""
+    on_caller = CallerStatements(driver, address.schema)
     ((there,),) = await on_caller.rows("schema_table", f"{address.schema}.meta")
     if not there:
         return None
@@ -149,14 +149,14 @@ async def _instance(address: Address, wire: GuestWire) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-async def _apart(wire: GuestWire, action: Any, *values: object) -> Any:  # noqa: ANN401
-    """Do something on a connection of ours: here, or in a thread of its own for plain drivers.
+async def _apart(driver: CallerDriver, action: Any, *values: object) -> Any:  # noqa: ANN401
+    """Do something on a separate connection: here, or in a thread for synchronous drivers.
 
-    Once per database and new type, so that thread is not kept.
+    This happens once per database and new type, so the thread is not kept.
     """
-    if wire.is_async:
+    if driver.is_async:
         return await action(*values)
-    with ThreadPoolExecutor(1, "trellis-guest") as pool:
+    with ThreadPoolExecutor(1, "trellis-caller") as pool:
         return pool.submit(asyncio.run, action(*values)).result()
 
 
@@ -165,16 +165,16 @@ async def _own_instance(address: Address) -> str:
         return str(await link.value("instance"))
 
 
-async def _enter(address: Address, books: Books, jobs: Sequence[NewJob]) -> None:
+async def _enter(address: Address, registry: Registry, jobs: Sequence[NewJob]) -> None:
     async with Apart(address) as link:
-        await books.enter(link, jobs)
+        await registry.enter(link, jobs)
 
 
-def _in_words(error: BaseException, address: Address, wire: GuestWire) -> BaseException:
+def _explained(error: BaseException, address: Address, driver: CallerDriver) -> BaseException:
     if isinstance(error, TrellisError) or not isinstance(error, Exception):
         return error
     where = address.shown
-    match wire.sqlstate(error):
+    match driver.sqlstate(error):
         case "42501":
             return AccessDenied(
                 f"The user of your connection may not create jobs at {where}: {error}. Nothing of "

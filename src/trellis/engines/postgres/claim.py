@@ -1,8 +1,9 @@
 """`claim` on PostgreSQL: one statement picks over the demanded lanes, leases and journals.
 
-The statement first looks whether something must happen before (delayed jobs are due, a guest's
-keyed job waits to be let in, lanes were added); then nothing is taken, that is done, and it runs
-again. What is stored is what the rule for `Claim` says; the conformance suite compares the two.
+The statement first looks whether something must happen before (delayed jobs are due, a keyed
+job of a caller's transaction must be admitted, lanes were added); then nothing is taken, that is
+done, and it runs again. What is stored follows the rule for `Claim`; the conformance suite compares
+the two.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from trellis.core.job import JobRecord, SessionId, build_definition, claimed_rec
 from trellis.core.trace_context import build_context
 from trellis.engines.postgres.claim_planner import Lanes, Plan
 from trellis.engines.postgres.connection import Link
-from trellis.engines.postgres.registry import Books
+from trellis.engines.postgres.registry import Registry
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags
 from trellis.engines.values import Claimed, Demand
 
 # What must happen first; see `claim.sql`.
-_OVER, _DUE, _GUESTS, _NEW_LANES = 1, 2, 4, 8
+_OVER, _DUE, _CALLERS, _NEW_LANES = 1, 2, 4, 8
 
 Chore = Callable[[Sequence[int], int], Awaitable[object]]
 
@@ -28,12 +29,12 @@ Chore = Callable[[Sequence[int], int], Awaitable[object]]
 class Claimer:
     """Claims through one connection."""
 
-    def __init__(self, link: Link, books: Books, promote: Chore, admit_guests: Chore) -> None:
+    def __init__(self, link: Link, registry: Registry, promote: Chore, admit: Chore) -> None:
         self._link = link
-        self._books = books
-        self._lanes = Lanes(books)
+        self._registry = registry
+        self._lanes = Lanes(registry)
         self._promote = promote
-        self._admit_guests = admit_guests
+        self._admit = admit
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Lease up to `limit` due jobs to this session."""
@@ -56,7 +57,7 @@ class Claimer:
         while True:
             plan = self._lanes.plan(demands, left, limit)
             if any(plan.starts):
-                done |= _DUE | _GUESTS  # looking for them steps over what is gone as well
+                done |= _DUE | _CALLERS  # looking for them steps over what is gone as well
             first = secrets.randbits(61) + 1
             with plan.timed():
                 rows = await self._ask(session, plan, left, limit=limit, first=first, done=done)
@@ -64,9 +65,9 @@ class Claimer:
             if flags & _OVER:
                 return [], now, True
             if flags & _NEW_LANES:
-                await self._books.read_lanes(self._link)
-            if flags & _GUESTS:
-                await self._admit_guests(plan.lanes, limit)
+                await self._registry.read_lanes(self._link)
+            if flags & _CALLERS:
+                await self._admit(plan.lanes, limit)
             if flags & _DUE:
                 await self._promote(plan.lanes, limit)
             if flags:
@@ -87,7 +88,7 @@ class Claimer:
         first: int,
         done: int,
     ) -> Sequence[Row]:
-        lanes, known = plan.lanes, len(self._books.lanes)
+        lanes, known = plan.lanes, len(self._registry.lanes)
         if not lanes:
             return await self._link.rows("claim_none", session, known, done)
         if len(lanes) == 1:
@@ -101,17 +102,19 @@ class Claimer:
         )  # fmt: skip
 
     async def _build(self, rows: Sequence[Row], session: SessionId, first: int) -> list[JobRecord]:
-        policies = self._books.policies
+        policies = self._registry.policies
         if any(row[5] not in policies for row in rows):
-            await self._books.read_policies(self._link, {row[5] for row in rows})
-        records = _records(rows, session, first, self._books)
+            await self._registry.read_policies(self._link, {row[5] for row in rows})
+        records = _records(rows, session, first, self._registry)
         records.sort(key=_order)
         return records
 
 
-def _records(rows: Sequence[Row], session: SessionId, first: int, books: Books) -> list[JobRecord]:
+def _records(
+    rows: Sequence[Row], session: SessionId, first: int, registry: Registry
+) -> list[JobRecord]:
     """Build the jobs of the rows that `claim.sql` returned."""
-    lanes, policies = books.lanes, books.policies
+    lanes, policies = registry.lanes, registry.policies
     records: list[JobRecord] = []
     for (
         now, _, seq, job_id, lane, policy, payload, created_at, traceparent, extras, head,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trellis.core.job import Definition, JobRecord
-from trellis.engines.postgres.registry import Books
+from trellis.engines.postgres.registry import Registry
 from trellis.engines.values import Demand
 
 #: Up to so many lanes and rows are read for a claim without choosing between lanes.
@@ -78,8 +78,8 @@ class Plan:
 class Lanes:
     """What one claimer knows about its lanes."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
         self._key: object = None
         self._demands: dict[tuple[str, str, str], int] = {}
         self._columns: tuple[list[int], list[int], list[int]] = ([], [], [])
@@ -165,7 +165,7 @@ class Lanes:
 
     def _sort_out(self, records: Sequence[JobRecord]) -> dict[int, int]:
         """Count the jobs per lane, and note the last of each."""
-        numbers = self._books.lane_numbers
+        numbers = self._registry.lane_numbers
         found: dict[int, int] = {}
         for definition, _ in records:
             place = (definition.service, definition.queue, definition.type, definition.priority)
@@ -175,7 +175,7 @@ class Lanes:
         return found
 
     def _look_up(self, demands: Sequence[Demand]) -> None:
-        key = (self._books.edition, [demand[:3] for demand in demands])
+        key = (self._registry.edition, [demand[:3] for demand in demands])
         if key == self._key:
             return
         self._key = key
@@ -186,7 +186,7 @@ class Lanes:
         }
         wanted = [
             (number, lane.priority, self._demands[lane[:3]])
-            for number, lane in self._books.lanes.items()
+            for number, lane in self._registry.lanes.items()
             if lane[:3] in self._demands
         ]
         lanes, priorities, positions = zip(*wanted, strict=True) if wanted else ((), (), ())

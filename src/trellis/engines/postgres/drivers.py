@@ -1,7 +1,7 @@
-"""The connections of callers: how each driver runs a statement with `$1` parameters.
+"""The drivers of callers' connections: how each runs a statement with `$1` parameters.
 
-Drivers are known by the modules of their classes; none is imported. Statements run through the very
-object the caller gave, so that it knows of its transaction.
+Drivers are recognised by the modules of their classes; none is imported. Statements run through the
+object that the caller passed, so that it knows of its transaction.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from trellis.engines.postgres.statements import statements
+from trellis.engines.sql.caller_transaction import is_django
 from trellis.engines.sql.rows import Row
 
 _FAILED: Final = "25P02"
 #: What SQLAlchemy and Django raise without asking the server.
-_SAY_FAILED: Final = frozenset({"PendingRollbackError", "TransactionManagementError"})
+_FAILED_ERRORS: Final = frozenset({"PendingRollbackError", "TransactionManagementError"})
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
 
-class GuestWire(Protocol):
+class CallerDriver(Protocol):
     """A caller's connection."""
 
     #: Whether its statements are really awaited.
@@ -41,16 +42,16 @@ class GuestWire(Protocol):
 class CallerStatements:
     """The statements of this engine, run by name through a caller's connection."""
 
-    def __init__(self, wire: GuestWire, schema: str) -> None:
-        self._wire = wire
+    def __init__(self, driver: CallerDriver, schema: str) -> None:
+        self._driver = driver
         self._sql = statements(schema)
 
     async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
         """Run a statement; return its rows."""
-        return await self._wire.fetch(self._sql[name], *values)
+        return await self._driver.fetch(self._sql[name], *values)
 
 
-class _Wire:
+class _Driver:
     def __init__(self, connection: Any, *, is_async: bool) -> None:  # noqa: ANN401 - any driver
         self.connection = connection
         self.is_async = is_async
@@ -73,11 +74,11 @@ class _Wire:
         return None
 
     def has_failed(self, error: BaseException) -> bool:
-        """Tell whether the server, or the driver before asking it, says so."""
-        return self.sqlstate(error) == _FAILED or type(error).__name__ in _SAY_FAILED
+        """Tell whether the server reports so, or the driver without asking it."""
+        return self.sqlstate(error) == _FAILED or type(error).__name__ in _FAILED_ERRORS
 
 
-class _Asyncpg(_Wire):
+class _Asyncpg(_Driver):
     async def fetch(self, query: str, *args: Any) -> Sequence[Row]:  # noqa: ANN401
         rows: Sequence[Row] = await self.connection.fetch(query, *args)
         return rows
@@ -86,8 +87,8 @@ class _Asyncpg(_Wire):
         await self.connection.execute(query)
 
 
-class _Psycopg(_Wire):
-    """psycopg 3, plain or awaited: cursors of our own, with parameters as PostgreSQL knows them."""
+class _Psycopg(_Driver):
+    """psycopg 3, synchronous or awaited: raw cursors, which take `$1` parameters."""
 
     async def fetch(self, query: str, *args: Any) -> Sequence[Row]:  # noqa: ANN401
         import psycopg  # noqa: PLC0415 - the caller has it
@@ -102,7 +103,7 @@ class _Psycopg(_Wire):
             return plain.fetchall() if plain.description else []
 
 
-class _SqlAlchemy(_Wire):
+class _SqlAlchemy(_Driver):
     """SQLAlchemy 2: through its own connection, so that it knows that a transaction has begun."""
 
     async def fetch(self, query: str, *args: Any) -> Sequence[Row]:  # noqa: ANN401
@@ -124,7 +125,7 @@ class _SqlAlchemy(_Wire):
         return pyformat(query, args)
 
 
-class _Django(_Wire):
+class _Django(_Driver):
     async def fetch(self, query: str, *args: Any) -> Sequence[Row]:  # noqa: ANN401
         text, values = pyformat(query, args)
         with self.connection.cursor() as cursor:
@@ -144,21 +145,19 @@ def pyformat(query: str, args: Sequence[Any]) -> tuple[str, dict[str, Any] | Non
     return text, {f"p{place}": value for place, value in enumerate(args, 1)}
 
 
-def wire_for(connection: object) -> GuestWire | None:
-    """Return how to speak through a caller's connection; None if nobody knows."""
+def driver_for(connection: object) -> CallerDriver | None:
+    """Return the driver of a caller's connection; None if it is not known."""
     for cls in type(connection).__mro__:
         package = cls.__module__.partition(".")[0]
         maker = _KNOWN.get((package, cls.__name__))
         if maker is not None:
             return maker(connection)
-    if getattr(connection, "vendor", None) == "postgresql" and hasattr(
-        connection, "in_atomic_block"
-    ):
+    if is_django(connection, "postgresql"):
         return _Django(connection, is_async=False)
     return None
 
 
-_Maker = Callable[[Any], GuestWire]
+_Maker = Callable[[Any], CallerDriver]
 _KNOWN: Final[dict[tuple[str, str], _Maker]] = {
     ("asyncpg", "Connection"): lambda c: _Asyncpg(c, is_async=True),
     ("asyncpg", "PoolConnectionProxy"): lambda c: _Asyncpg(c, is_async=True),

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import asyncpg
 
+from trellis.core.admission import check_new_job
 from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, NewJob, SessionId
@@ -23,14 +24,14 @@ from trellis.core.lifecycle import Transition
 from trellis.engines.hints import Hints
 from trellis.engines.postgres import (
     caller_transaction,
-    creating,
+    fast_complete,
     fast_create,
-    keying,
+    gates,
     noting,
     receiving,
     schema,
     sessions,
-    settling,
+    storage,
     upkeep,
 )
 from trellis.engines.postgres.claim import Claimer
@@ -38,10 +39,10 @@ from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, Link
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.hearing import Hearing
 from trellis.engines.postgres.reading import FeedEntry, Place, Reader
-from trellis.engines.postgres.registry import Books
+from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.url import read_address
-from trellis.engines.sql import locks
+from trellis.engines.sql import locks, slots
 from trellis.engines.values import (
     Activity,
     Capabilities,
@@ -87,7 +88,7 @@ class PostgresEngine:
 
     def __init__(self, url: str) -> None:
         self._address = address = read_address(url)
-        self._books = Books()
+        self._registry = Registry()
         self._hints = Hints()
         self._hearing = Hearing(
             address.schema,
@@ -102,7 +103,7 @@ class PostgresEngine:
             past = replace(address, dsn=address.listen, pooler="none", listen=None)
             self._ear = Link(past, PLAIN, self._hearing.listen)
         self._reader = Reader(self._hot, self._reading, address.schema)
-        self._claimer = Claimer(self._hot, self._books, self._promote_due, self._admit_guests)
+        self._claimer = Claimer(self._hot, self._registry, self._promote_due, self._admit)
         self._pid = os.getpid()
         self._is_open = False
 
@@ -121,7 +122,7 @@ class PostgresEngine:
         for link in self._links:
             link.reopen()
         self._hints.reopen()
-        await self._books.read_lanes(self._hot)
+        await self._registry.read_lanes(self._hot)
         self._is_open = True
 
     async def _begin(self, connection: Connection) -> None:
@@ -179,10 +180,10 @@ class PostgresEngine:
         page = fast_create.page_of(jobs)
         if page is not None and await self._create_page(page):
             return accepted(page.ids)
-        jobs = creating.check(jobs)
-        if not self._books.knows(jobs):
-            await self._books.enter(self._hot, jobs)
-        if not any(map(creating.needs_look, jobs)) and await self._create_at_once(jobs):
+        jobs = [check_new_job(new) for new in jobs]
+        if not self._registry.knows(jobs):
+            await self._registry.enter(self._hot, jobs)
+        if not any(map(fast_create.needs_look, jobs)) and await self._create_at_once(jobs):
             self._hearing.tell(_READY, self._settle)
             return accepted([new.id for new in jobs])
         return await self._create_carefully(jobs)
@@ -190,9 +191,9 @@ class PostgresEngine:
     async def _create_page(self, page: fast_create.Page) -> bool:
         """Store jobs that ask for nothing special; False if that did not do."""
         fast_create.check(page)
-        if not self._books.knows(page.kinds):
-            await self._books.enter(self._hot, page.kinds)
-        columns = fast_create.columns(page, self._books)
+        if not self._registry.knows(page.kinds):
+            await self._registry.enter(self._hot, page.kinds)
+        columns = fast_create.columns(page, self._registry)
         if columns is None:
             return False
         channel = self._hearing.carried("ready")
@@ -206,7 +207,8 @@ class PostgresEngine:
 
     async def _create_at_once(self, jobs: Sequence[NewJob]) -> bool:
         """Store jobs that need no look at others in one statement; False if that did not do."""
-        return bool(await self._store("create", *creating.columns(jobs, self._books), "slot", True))
+        columns = storage.job_columns(jobs, self._registry)
+        return bool(await self._store("create", *columns, "slot", True))
 
     async def _store(self, name: str, *values: object) -> int:
         """Run a statement that stores new jobs; return how many, none if an id is there already."""
@@ -220,9 +222,9 @@ class PostgresEngine:
     async def _create_carefully(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         while True:
             try:
-                return await self._within(lambda tx: creating.create(tx, jobs), "create")
+                return await self._within(lambda tx: gates.create_jobs(tx, jobs), "create")
             except Unstorable as error:
-                # Somebody else stored one of the ids since we looked: look again.
+                # Another process has stored one of the ids since: look again.
                 if not isinstance(error.__cause__, asyncpg.UniqueViolationError):
                     raise
 
@@ -240,13 +242,15 @@ class PostgresEngine:
     async def _promote_due(self, lanes: Sequence[int], limit: int) -> None:
         await self._within(lambda tx: _promote_due(tx, lanes, limit), "maintenance")
 
-    async def _admit_guests(self, _lanes: Sequence[int], limit: int) -> None:
-        await self._within(lambda tx: keying.admit_guests(tx, limit), "maintenance")
+    async def _admit(self, _lanes: Sequence[int], limit: int) -> None:
+        await self._within(lambda tx: slots.admit_callers_jobs(tx, limit), "maintenance")
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
         self._check_open()
-        results, topics = await settling.commit(self._settle, self._books, transitions)
+        results, topics = await fast_complete.commit_batch(
+            self._settle, self._registry, transitions
+        )
         self._hearing.tell(topics, self._settle)
         return results
 
@@ -298,7 +302,7 @@ class PostgresEngine:
         """Take a lock that is free or ours; else say who has it."""
         check_lock_name(name)
         self._check_open()
-        held = await locks.find_lock(Transaction(self._hot, self._books), name)
+        held = await locks.find_lock(Transaction(self._hot, self._registry), name)
         if held is not None:  # a look is enough, and all that workers need that do not lead
             return None if held.is_of(session, token) else held.holder
         return await self._within(lambda tx: locks.take_lock(tx, name, session, token), "locks")
@@ -306,12 +310,12 @@ class PostgresEngine:
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
         """Give a lock back."""
         self._check_open()
-        return await locks.free_lock(Transaction(self._hot, self._books), name, session, token)
+        return await locks.free_lock(Transaction(self._hot, self._registry), name, session, token)
 
     async def locks(self) -> list[LockHolder]:
         """List the locks that count now."""
         self._check_open()
-        return await locks.list_locks(Transaction(self._reading, self._books))
+        return await locks.list_locks(Transaction(self._reading, self._registry))
 
     # -- upkeep --------------------------------------------------------------------------------
 
@@ -322,7 +326,7 @@ class PostgresEngine:
     async def promote(self, limit: int) -> int:
         """Make due jobs claimable; end lingering slots and locks."""
         self._check_open()
-        await self._books.read_lanes(self._hot)
+        await self._registry.read_lanes(self._hot)
         moved = 0
         for step in upkeep.PROMOTIONS:
             moved += await self._within(partial(step, limit=limit), "maintenance")
@@ -404,7 +408,7 @@ class PostgresEngine:
 
     def receiver(self) -> receiving.PostgresReceiver:
         """Return the way in, for jobs that come from another store."""
-        return receiving.PostgresReceiver(self._within, self._hot, self._books)
+        return receiving.PostgresReceiver(self._within, self._hot, self._registry)
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -412,7 +416,7 @@ class PostgresEngine:
         """Run a verb in a transaction of its own; tell others what it found to tell."""
         self._check_open()
         async with self._hot.transaction(name) as connection:
-            tx = Transaction(connection, self._books)
+            tx = Transaction(connection, self._registry)
             result = await verb(tx)
         if tx.topics:
             self._hearing.tell(tx.topics, self._settle)

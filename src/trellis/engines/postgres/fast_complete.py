@@ -1,7 +1,12 @@
-"""Successes, nearly all that is ever settled: read from a batch column by column.
+"""`commit` on PostgreSQL: decisions stored together where possible, then the rest one by one.
 
-One statement stores those that have their state and moment in common. Numbers travel as one text:
-the driver takes longer to write an array of them than to do everything else with it.
+Decisions about jobs without keys are stored in one statement per kind: successes, other ends and
+moves. Each statement returns which guards held; the others are conflicts. Successes of jobs with
+keys are stored together too, in a transaction that also hands their slots over.
+
+Nearly all decisions are successes. They are read column by column, and one statement stores those
+that have their state and moment in common. Numbers are sent as one text: the driver takes longer to
+write an array of them than to do everything else with it.
 """
 
 from __future__ import annotations
@@ -15,7 +20,20 @@ from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
+from trellis.core.slots import may_run_on
 from trellis.core.timers import keep_until
+from trellis.engines.postgres.connection import Link
+from trellis.engines.postgres.registry import Registry
+from trellis.engines.postgres.storage import PostgresStorage, end_columns, move_columns, seen_at
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import commit
+from trellis.engines.sql.rows import record_from
+from trellis.engines.sql.slots import hand_over, lock_keys
+from trellis.engines.values import CommitResult, Conflict, Topic
+
+Placed = list[tuple[int, Transition]]
+#: The statement, and what its decisions must have in common.
+Kind = tuple[str, object]
 
 
 def _field(kind: type[tuple[Any, ...]], name: str) -> itemgetter[Any]:
@@ -36,7 +54,129 @@ _AT: Final = _field(Event, "at")
 _DATA: Final = _field(Event, "data")
 
 
-def are_alike(batch: Sequence[Transition]) -> bool:
+async def commit_batch(
+    link: Link, registry: Registry, transitions: Sequence[Transition]
+) -> tuple[list[CommitResult], set[Topic]]:
+    """Store decisions; return the answers and what to tell other processes.
+
+    Each is accepted or refused independently of the others.
+    """
+    topics: set[Topic] = {"settled"}
+    results: list[CommitResult] = [commit.COMMITTED] * len(transitions)
+    if transitions and _are_alike(transitions):  # as nearly always
+        held = await _together(link, "commit_done", _in_order(transitions))
+        if held is not None:
+            await _explain(link, list(enumerate(transitions)), set(held), results)
+        return results, topics
+    groups = _group(transitions)
+    singles = groups.pop(("", None), [])
+    for (kind, _), group in groups.items():
+        group.sort(key=lambda placed: placed[1].definition.row)
+        batch = [each for _, each in group]
+        if kind == "keyed_done":
+            topics.add("ready")
+            held = await _keyed_together(link, registry, batch)
+        else:
+            if kind == "commit_move":
+                topics.add("ready")
+            held = await _together(link, kind, batch)
+        if held is not None:
+            await _explain(link, group, set(held), results)
+    if singles:
+        topics.add("ready")
+        await _one_by_one(link, registry, singles, results)
+    return results, topics
+
+
+def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
+    """Sort decisions by how they are stored; two about one job are never stored together."""
+    groups: dict[Kind, Placed] = {}
+    seen: set[int] = set()
+    for place, transition in enumerate(transitions):
+        row = transition.definition.row
+        kind = "" if row in seen else _kind_of(transition)
+        seen.add(row)
+        # Successes have one state and moment per statement.
+        event = transition.event
+        same = (event.state, event.at) if kind.endswith("_done") else None
+        found = groups.get((kind, same))
+        if found is None:
+            found = groups[kind, same] = []
+        found.append((place, transition))
+    return groups
+
+
+async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Sequence[int] | None:
+    """Run one statement for all; None if every guard held, else the jobs whose did."""
+    held: Sequence[int] | None
+    if kind == "commit_done":
+        held = await link.value(kind, *_success_columns(batch))
+    elif kind == "commit_end":
+        held = await link.value(kind, *end_columns(batch))
+    else:
+        seen = await seen_at(link, batch)
+        held = await link.value(kind, *move_columns(batch, seen))
+    return held
+
+
+async def _keyed_together(
+    link: Link, registry: Registry, batch: Sequence[Transition]
+) -> Sequence[int] | None:
+    """Store successes of jobs with keys, and hand their slots over."""
+    keys = {each.definition.row: each.definition.key_hash for each in batch}
+    async with link.transaction("commit") as connection:
+        tx = Transaction(connection, registry)
+        await lock_keys(tx, keys.values())
+        held: Sequence[int] | None = await tx.value("commit_done", *_success_columns(batch))
+        done = list(keys) if held is None else held
+        await tx.run("slot_free_jobs", done)
+        await hand_over(tx, (keys[job] for job in done))
+    return held
+
+
+async def _explain(link: Link, group: Placed, held: set[int], results: list[CommitResult]) -> None:
+    """Answer those whose guard did not hold with the job as it is now."""
+    refused = [
+        (place, each.definition.row) for place, each in group if each.definition.row not in held
+    ]
+    rows = await link.rows("record_by_seq", [job for _, job in refused])
+    found = {row[0]: record_from(row) for row in rows}
+    for place, job in refused:
+        results[place] = Conflict(found.get(job))
+
+
+async def _one_by_one(
+    link: Link, registry: Registry, singles: Placed, results: list[CommitResult]
+) -> None:
+    async with link.transaction() as connection:
+        tx = Transaction(connection, registry)
+        storage = PostgresStorage(tx)
+        await lock_keys(tx, (each.definition.key_hash for _, each in singles))
+        await tx.read_clock()
+        # In the same order everywhere, so that two batches never wait for each other in a circle.
+        singles.sort(key=lambda placed: placed[1].definition.row)
+        for place, transition in singles:
+            results[place] = await commit.commit_one(tx, storage, transition)
+
+
+def _kind_of(transition: Transition) -> str:
+    """Return how a decision can be stored together with others; "" if it cannot.
+
+    It is the name of the statement; successes of jobs with keys free their slots as well.
+    """
+    definition, before, command, event, head = transition
+    if before.finished_at is not None:
+        return ""
+    if type(command) is Complete and event.data is None:
+        return "commit_done" if definition.key_hash is None else "keyed_done"
+    if definition.key_hash is not None:
+        return ""
+    if may_run_on(transition):
+        return ""
+    return "commit_move" if head.finished_at is None else "commit_end"
+
+
+def _are_alike(batch: Sequence[Transition]) -> bool:
     """Tell whether all are plain successes of different jobs without keys, at one moment."""
     definitions, befores, commands, events, _ = zip(*batch, strict=True)
     if not _all_are(Complete, list(map(type, commands))):
@@ -51,8 +191,8 @@ def are_alike(batch: Sequence[Transition]) -> bool:
     )
 
 
-def columns(batch: Sequence[Transition]) -> tuple[object, ...]:
-    """Return what `commit_done` wants; the batch has one state, kind and moment."""
+def _success_columns(batch: Sequence[Transition]) -> tuple[object, ...]:
+    """Return the values of `commit_done`; the batch has one state, kind and moment."""
     definitions, befores, commands, _, heads = zip(*batch, strict=True)
     event = batch[0].event
     results = list(map(_RESULT, commands))
@@ -69,8 +209,8 @@ def columns(batch: Sequence[Transition]) -> tuple[object, ...]:
     )
 
 
-def in_order(batch: Sequence[Transition]) -> Sequence[Transition]:
-    """Return them in the one order in which everybody changes rows."""
+def _in_order(batch: Sequence[Transition]) -> Sequence[Transition]:
+    """Return them in the order in which all transactions change rows."""
     rows = [_ROW(each[0]) for each in batch]
     return batch if rows == sorted(rows) else sorted(batch, key=lambda each: each.definition.row)
 
@@ -84,7 +224,7 @@ def _numbers(values: Iterable[int | None]) -> str:
 
 
 def _one_for_all(values: list[Any]) -> list[Any]:
-    """Return the values, or just one if they are all the same: the rest is then filled in there."""
+    """Return the values, or just one if they are all the same: the server repeats it."""
     return values[:1] if _all_are(values[0], values) else values
 
 

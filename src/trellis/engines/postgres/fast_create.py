@@ -1,7 +1,7 @@
 """Jobs that ask for nothing special, nearly all that are ever created: read column by column.
 
-Texts travel joined by a sign that cannot stand in JSON: the driver takes longer to write an array
-of them than to do everything else with it.
+Texts are sent joined by a character that cannot occur in JSON: the driver takes longer to write an
+array of them than to do everything else with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 from trellis.core.admission import check_new_job
 from trellis.core.job import NOTHING_SPECIAL, JobId, NewJob, special_options_of
 from trellis.core.policy import Policy
-from trellis.engines.postgres.registry import Books, Lane
+from trellis.engines.postgres.registry import Registry
+from trellis.engines.sql.rows import lane_of
 
 #: The unit separator: a control character, so neither JSON nor ids nor trace contexts contain it.
 BETWEEN: Final = "\x1f"
@@ -47,23 +48,28 @@ def page_of(jobs: Sequence[NewJob]) -> Page | None:
     return Page(of.id, of.payload, traceparents, lanes, of.policy, list(kinds.values()))
 
 
+def needs_look(new: NewJob) -> bool:
+    """Tell whether a job must pass a gate, or take a slot."""
+    return new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None
+
+
 def check(page: Page) -> None:
     """Refuse requests no engine should see."""
     for one in page.kinds:
         check_new_job(one)
 
 
-def columns(page: Page, books: Books) -> tuple[object, ...] | None:
-    """Return what `create_bare` wants; None if the texts cannot be joined."""
+def columns(page: Page, registry: Registry) -> tuple[object, ...] | None:
+    """Return the values of `create_bare`; None if the texts cannot be joined."""
     texts = [BETWEEN.join(each) for each in (page.ids, page.payloads, page.traceparents)]
     if any(not text or text.count(BETWEEN) != len(page.ids) - 1 for text in texts):
-        return None  # nothing at all would be taken for no text, and the sign for two
+        return None  # an empty text would be read as no text, and the separator as two
     if len(page.kinds) == 1:
         (one,) = page.kinds
-        lane = books.lane_numbers[Lane(one.service, one.queue, one.type, one.priority)]
-        return *texts, [lane], [books.policy_numbers[one.policy]]
-    lanes: dict[Any, int] = {**books.lane_numbers}  # a Lane equals the tuple of its fields
-    numbers = {id(one.policy): books.policy_numbers[one.policy] for one in page.kinds}
+        lane = registry.lane_numbers[lane_of(one)]
+        return *texts, [lane], [registry.policy_numbers[one.policy]]
+    lanes: dict[Any, int] = {**registry.lane_numbers}  # a Lane equals the tuple of its fields
+    numbers = {id(one.policy): registry.policy_numbers[one.policy] for one in page.kinds}
     return *texts, [lanes[each] for each in page.lanes], [numbers[id(p)] for p in page.policies]
 
 

@@ -118,4 +118,4 @@ async def _journal_late(
 ) -> None:
     data = encode_data({"command": late.command, "detail": late.detail})
     kind = EventKind.STALE_COMPLETION_IGNORED.value
-    await tx.rows("event", note.row, tx.now, *note.fence, 0, attempt, state, kind, data)
+    await tx.rows("event_full", note.row, 0, kind, state, tx.now, attempt, *note.fence, data)

@@ -17,10 +17,10 @@ from trellis.core.job import JobId, NewJob
 from trellis.core.policy import decode_policy
 from trellis.core.trace_context import Context
 from trellis.engines.postgres.connection import Link
-from trellis.engines.postgres.keying import hand_over, lock_keys
-from trellis.engines.postgres.registry import Books, lane_of
+from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sql.rows import Row
+from trellis.engines.sql.rows import Row, lane_of
+from trellis.engines.sql.slots import hand_over, lock_keys
 from trellis.engines.transfer import Clash, Compared, Parcel, SentHead, SentJob, refusal
 from trellis.errors import MoveRefused
 
@@ -47,10 +47,10 @@ class Within(Protocol):
 class PostgresReceiver:
     """The way into one database."""
 
-    def __init__(self, within: Within, link: Link, books: Books) -> None:
+    def __init__(self, within: Within, link: Link, registry: Registry) -> None:
         self._within = within
         self._link = link
-        self._books = books
+        self._registry = registry
 
     async def instance(self) -> str:
         """Return what names this database among all."""
@@ -67,7 +67,7 @@ class PostgresReceiver:
 
     async def receive(self, move: str, parcel: Parcel) -> int:
         """Store a parcel and how far the move is, together; return how many jobs were new."""
-        await self._books.enter(self._link, [_as_new(job) for job in parcel.jobs])
+        await self._registry.enter(self._link, [_as_new(job) for job in parcel.jobs])
         await self._link.rows("import_begin", _name(move))
         return await self._within(lambda tx: _receive(tx, move, parcel))
 
@@ -93,7 +93,7 @@ def _name(move: str) -> str:
 
 
 def _as_new(job: SentJob) -> NewJob:
-    """Return what the books want to know of a job."""
+    """Return what the registry wants to know of a job."""
     return NewJob(
         id=job.id,
         service=job.service,
@@ -163,7 +163,7 @@ async def _receive(tx: Transaction, move: str, parcel: Parcel) -> int:
 
 
 async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> None:
-    lanes = {job.row: tx.books.lane_numbers[lane_of(_as_new(job))] for job in jobs}
+    lanes = {job.row: tx.registry.lane_numbers[lane_of(_as_new(job))] for job in jobs}
     rows = [(job.id, lanes[job.row], _policy(tx, job), *_definition(job)) for job in jobs]
     stored = {job_id: seq for seq, job_id in await tx.rows("import_jobs", *_columns(rows))}
     seqs = {job.row: stored[job.id] for job in jobs}
@@ -187,7 +187,7 @@ def _clean(value: object) -> object:
 
 
 def _policy(tx: Transaction, job: SentJob) -> int:
-    return tx.books.policy_numbers[decode_policy(job.policy)]
+    return tx.registry.policy_numbers[decode_policy(job.policy)]
 
 
 def _definition(job: SentJob) -> Row:

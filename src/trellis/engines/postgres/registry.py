@@ -1,39 +1,31 @@
 """Lanes and policies by number: read once, remembered.
 
-A number is made in a transaction of its own, before the job that needs it, and never taken back: so
-nobody waits for a caller's transaction because it was the first with a new type, and what is
+A number is made in a separate transaction, before the job that needs it, and never taken back. So
+no process waits for a caller's transaction that was the first with a new type, and what is
 remembered stays true.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
 from trellis.core.job import NewJob
 from trellis.core.policy import Policy, decode_policy, encode_policy
 from trellis.core.timers import look_after
-from trellis.engines.sql.rows import Row
+from trellis.engines.sql.rows import Lane, Row, lane_of
 
 
-class Lane(NamedTuple):
-    """What the jobs of one lane have in common."""
+class StatementRunner(Protocol):
+    """What runs a statement: a connection of the engine, or the caller's."""
 
-    service: str
-    queue: str
-    type: str
-    priority: int
-
-
-class Desk(Protocol):
-    """Where a statement can be run in a transaction of its own."""
-
-    async def rows(self, name: str, *values: object) -> Iterable[Row]:
-        """Run a statement; return its rows."""
+    @property
+    def rows(self) -> Callable[..., Awaitable[Sequence[Row]]]:
+        """Run a statement by name with its values; return its rows."""
 
 
-class Books:
+class Registry:
     """The numbers one engine object knows."""
 
     def __init__(self) -> None:
@@ -58,22 +50,22 @@ class Books:
                 return False
         return True
 
-    async def enter(self, desk: Desk, jobs: Sequence[NewJob]) -> None:
+    async def enter(self, link: StatementRunner, jobs: Sequence[NewJob]) -> None:
         """Learn the numbers of these jobs' lanes and policies, making those that are new."""
         lanes = {lane_of(new) for new in jobs} - self.lane_numbers.keys()
         if lanes:
-            await desk.rows("lane_add", *map(list, zip(*sorted(lanes), strict=True)))
-            await self.read_lanes(desk)
+            await link.rows("lane_add", *map(list, zip(*sorted(lanes), strict=True)))
+            await self.read_lanes(link)
         policies = {new.policy for new in jobs} - self.policy_numbers.keys()
         if policies:
             by_digest = {_digest(policy): policy for policy in policies}
             rows = [(digest, *_columns(policy)) for digest, policy in sorted(by_digest.items())]
-            await desk.rows("policy_add", *map(list, zip(*rows, strict=True)))
-            for digest, number in await desk.rows("policy_find", list(by_digest)):
+            await link.rows("policy_add", *map(list, zip(*rows, strict=True)))
+            for digest, number in await link.rows("policy_find", list(by_digest)):
                 self._remember(number, by_digest[digest])
-        await self._enter_types(desk, jobs)
+        await self._enter_types(link, jobs)
 
-    async def _enter_types(self, desk: Desk, jobs: Sequence[NewJob]) -> None:
+    async def _enter_types(self, link: StatementRunner, jobs: Sequence[NewJob]) -> None:
         pairs = {(lane_of(new), new.policy) for new in jobs} - self._entered
         types = {
             (lane.service, lane.type): (lane.queue, self.policy_numbers[policy])
@@ -81,32 +73,27 @@ class Books:
         }
         rows = [(*names, *values) for names, values in sorted(types.items())]
         if rows:
-            await desk.rows("type_put", *map(list, zip(*rows, strict=True)))
+            await link.rows("type_put", *map(list, zip(*rows, strict=True)))
         self._entered |= pairs
 
-    async def read_lanes(self, desk: Desk) -> None:
+    async def read_lanes(self, link: StatementRunner) -> None:
         """Learn of all lanes there are."""
-        for number, *names in await desk.rows("lane_list"):
+        for number, *names in await link.rows("lane_list"):
             lane = Lane(*names)
             self.lanes[number] = lane
             self.lane_numbers[lane] = number
         self.edition += 1
 
-    async def read_policies(self, desk: Desk, numbers: Iterable[int]) -> None:
+    async def read_policies(self, link: StatementRunner, numbers: Iterable[int]) -> None:
         """Learn of these policies."""
         missing = sorted(set(numbers) - self.policies.keys())
         if missing:
-            for number, body in await desk.rows("policy_load", missing):
+            for number, body in await link.rows("policy_load", missing):
                 self._remember(number, decode_policy(body))
 
     def _remember(self, number: int, policy: Policy) -> None:
         self.policies[number] = policy
         self.policy_numbers[policy] = number
-
-
-def lane_of(new: NewJob) -> Lane:
-    """Return the lane a job belongs in."""
-    return Lane(new.service, new.queue, new.type, new.priority)
 
 
 def _digest(policy: Policy) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trellis.core.job import Fence, SessionId
-from trellis.engines.postgres.keying import end_lingering
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import locks
 from trellis.engines.sql.rows import Row, record_from
+from trellis.engines.sql.slots import end_lingering
 from trellis.engines.values import Renewed, SessionLost, SessionRecord, WorkerInfo
 
 

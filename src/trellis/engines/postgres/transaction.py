@@ -1,39 +1,35 @@
 """What a verb sees of a running transaction: statements by name, one clock reading, hints.
 
-It runs on a connection of the engine, or on the caller's (`guests.py`). On a `Link` each statement
-is a transaction of its own.
+It runs on a connection of the engine, or on the caller's (`caller_transaction.py`). On a `Link`
+each statement is a separate transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from trellis.core.durations import Instant, Micros
-from trellis.engines.postgres.registry import Books
+from trellis.engines.postgres.registry import Registry, StatementRunner
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
-
-
-class Wire(Protocol):
-    """What runs a statement: a connection of the engine, or the caller's."""
-
-    @property
-    def rows(self) -> Callable[..., Awaitable[Sequence[Row]]]:
-        """Run a statement by name with its values; return its rows."""
 
 
 class Transaction:
     """One transaction under way."""
 
-    __slots__ = ("books", "now", "rows", "topics")
+    __slots__ = ("is_callers", "now", "registry", "rows", "topics")
 
-    def __init__(self, wire: Wire, books: Books) -> None:
+    def __init__(
+        self, connection: StatementRunner, registry: Registry, *, is_callers: bool = False
+    ) -> None:
         #: Runs a statement; returns its rows.
-        self.rows = wire.rows
-        self.books = books
+        self.rows = connection.rows
+        self.registry = registry
+        #: Whether the application began it and will end it.
+        self.is_callers = is_callers
         self.now: Instant = 0
-        #: What to tell others once this is committed.
+        #: What to tell other processes once this is committed.
         self.topics: set[Topic] = set()
 
     async def read_clock(self) -> None:
@@ -74,3 +70,7 @@ class Transaction:
         """Return the first value of a statement."""
         found = await self.rows(name, *values)
         return found[0][0] if found else None
+
+    async def hand_over(self, key_hashes: Sequence[str]) -> int:
+        """Give free slots of these keys to their waiting jobs; return how many."""
+        return int(await self.value("key_hand_over", key_hashes))

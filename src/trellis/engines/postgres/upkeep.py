@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from trellis.core.job import JobId
-from trellis.engines.postgres.keying import admit_guests, end_lingering, hand_over, lock_keys
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import locks
 from trellis.engines.sql.rows import SEEN_AT, Row, record_from
+from trellis.engines.sql.slots import (
+    admit_callers_jobs,
+    end_lingering,
+    hand_over,
+    lock_keys,
+)
 from trellis.engines.values import KEEP_SESSIONS, Due, DueJob, DueKind, Removal
 
 #: Tables with rows of a job, in the order they are emptied; the job itself goes last.
@@ -19,12 +24,12 @@ _OF_A_JOB: Final = ("outcome", "event", "note", "item", "log", "idempotency", "j
 async def promote_all(tx: Transaction, limit: int) -> int:
     """Make due jobs of all lanes claimable."""
     await tx.read_clock()
-    return _told(tx, await promote_due(tx, list(tx.books.lanes), limit, limit))
+    return _told(tx, await promote_due(tx, list(tx.registry.lanes), limit, limit))
 
 
-async def let_guests_in(tx: Transaction, limit: int) -> int:
-    """Let keyed jobs of callers' transactions wait like everybody else."""
-    await admit_guests(tx, limit)
+async def admit_all_callers_jobs(tx: Transaction, limit: int) -> int:
+    """Let keyed jobs of callers' transactions wait for their slots."""
+    await admit_callers_jobs(tx, limit)
     return 0
 
 
@@ -36,7 +41,7 @@ async def end_all_lingering(tx: Transaction, limit: int) -> int:
 
 
 #: Each is a transaction of its own: keys are locked once in each, in one order for everybody.
-PROMOTIONS: Final = (promote_all, let_guests_in, end_all_lingering)
+PROMOTIONS: Final = (promote_all, admit_all_callers_jobs, end_all_lingering)
 
 
 def _told(tx: Transaction, moved: int) -> int:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from trellis.core.events import Data, Event, EventKind
 from trellis.core.job import (
+    Definition,
     Failure,
     Fence,
     Head,
     JobId,
     JobRecord,
+    NewJob,
     SessionId,
     build_definition,
 )
@@ -29,7 +31,7 @@ Row: TypeAlias = Sequence[Any]
 
 #: Columns of the record view behind those of the head.
 SEEN_AT: Final = 35
-PARK: Final = 36
+AVAILABILITY: Final = 36
 
 _STATES: Final = {state.value: state for state in State}
 _KINDS: Final = {kind.value: kind for kind in EventKind}
@@ -95,6 +97,27 @@ def event_from(row: Row) -> Event:
     fence = None if token is None else Fence(SessionId(session), token)
     body: Data | None = None if data is None else json.loads(data)
     return Event(_KINDS[kind], version, _STATES[state], at, attempt, fence, body)
+
+
+def event_row(job: int, event: Event) -> Row:
+    """Return the columns of an event, in the order of `event_full`."""
+    kind, version, state, at, attempt, fence, data = event
+    session, token = fence or (None, None)
+    return job, version, kind.value, state.value, at, attempt, session, token, encode_data(data)
+
+
+class Lane(NamedTuple):
+    """What the jobs of one lane have in common."""
+
+    service: str
+    queue: str
+    type: str
+    priority: int
+
+
+def lane_of(job: NewJob | Definition) -> Lane:
+    """Return the lane a job belongs in."""
+    return Lane(job.service, job.queue, job.type, job.priority)
 
 
 def state_from(word: str) -> State:

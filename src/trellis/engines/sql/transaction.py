@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from trellis.core.durations import Instant, Micros
+from trellis.core.job import NewJob
+from trellis.core.lifecycle import Transition
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
 
@@ -24,6 +26,9 @@ class Transaction(Protocol):
     now: Instant
     #: What to tell other processes once this is committed.
     topics: set[Topic]
+    #: Whether the application began this transaction and will end it, on PostgreSQL. Then nothing
+    #: waits for a lock, and keys' slots are handed over after the commit.
+    is_callers: bool
 
     def rows(self, name: str, *values: Any) -> Awaitable[Sequence[Row]]:  # noqa: ANN401
         """Run a statement; return its rows."""
@@ -44,7 +49,7 @@ class Transaction(Protocol):
         """
 
     def lock(self, name: str, *values: Any) -> Awaitable[None]:  # noqa: ANN401
-        """Run a statement that takes locks until the transaction ends.
+        """Run a statement that takes locks until the transaction ends; a list needs no `array`.
 
         Nothing is run on SQLite, where a transaction that writes has the file for itself.
         """
@@ -65,6 +70,29 @@ class Transaction(Protocol):
 
     def array(self, values: Sequence[object]) -> object:
         """Return a list as a statement takes it: an array, or JSON text."""
+
+    def hand_over(self, key_hashes: Sequence[str]) -> Awaitable[int]:
+        """Give free slots of these keys to their waiting jobs; return how many.
+
+        The jobs of a key get them in creation order. PostgreSQL needs one statement for all keys.
+        """
+
+
+class Storage(Protocol):
+    """How an engine writes the rows of a job and its event, in a transaction under way."""
+
+    def insert(self, jobs: Sequence[NewJob]) -> Awaitable[None]:
+        """Store new jobs, in the order given; a due one with a key waits for its slot."""
+
+    def end(self, transition: Transition) -> Awaitable[bool]:
+        """End a live job; False if its version or fence is no longer the one decided against."""
+
+    def move(self, transition: Transition) -> Awaitable[bool]:
+        """Change a live job that stays live; False as for `end`.
+
+        A waiting job becomes ready or waits for its time; one with a key has yet to be judged by
+        its slot.
+        """
 
 
 def run_through(verb: Coroutine[Any, Any, T]) -> T:

@@ -1,8 +1,8 @@
 """`create` inside the caller's own transaction, on the caller's own connection.
 
-The caller's commit decides, so nothing here commits, nothing is remembered, and whatever fails is
-undone to the point where we came in. The caller's settings are the caller's: rows and texts are
-read our own way and everything is left as it was found, but for automatic checkpoints.
+The caller's commit decides, so nothing here commits and nothing is remembered. After a failure,
+everything since the savepoint is undone. The caller's settings stay: rows and texts are read
+independently of them, and only automatic checkpoints are changed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from trellis.core.job import NewJob
 from trellis.engines.clock import Clock
+from trellis.engines.sql.caller_transaction import failed_transaction, is_django, no_transaction
 from trellis.engines.sql.rows import Row
-from trellis.engines.sqlite import creating, schema
+from trellis.engines.sqlite import schema, storage
 from trellis.engines.sqlite.checkpoint import SAFE_RELEASE
 from trellis.engines.sqlite.errors import is_busy, typed
-from trellis.engines.sqlite.registry import Books
+from trellis.engines.sqlite.registry import Registry
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.values import CreateResult
 from trellis.errors import DatabaseMissing, EngineBusy, TransactionRefused
@@ -41,18 +42,21 @@ def create_within(
         )
     try:
         joined = connection.in_transaction
-        with _our_texts(connection), _undone_on_failure(Guest(connection), path) as guest:
-            _pass_the_gate(guest, path)
-            _leave_checkpoints_to_us(guest)
+        with (
+            _texts_as_str(connection),
+            _undone_on_failure(CallerConnection(connection), path) as caller,
+        ):
+            _take_write_lock(caller, path)
+            _leave_checkpoints_to_the_engine(caller)
             # Numbers found here may be rolled back by the caller: they are forgotten with the call.
-            return creating.create(Transaction(guest, clock, Books()), jobs)
+            return storage.create_jobs(Transaction(caller, clock, Registry()), jobs)
     except sqlite3.ProgrammingError as error:
-        # Closed, or of another thread: the sqlite3 module says it well.
+        # Closed, or of another thread: the message of the sqlite3 module is clear.
         raise TransactionRefused(
             f"This connection cannot be used here: {str(error).rstrip('.')}. Nothing was stored."
         ) from error
     except sqlite3.Error as error:
-        reason = _in_words(error, path)
+        reason = _explained(error, path)
         if joined and not connection.in_transaction:
             reason = type(reason)(f"{reason} SQLite has rolled back your whole transaction.")
         raise reason from error
@@ -60,27 +64,19 @@ def create_within(
         raise typed(error, path) from error
 
 
-def _inside_django(connection: Any) -> Any:  # noqa: ANN401 - anything may be given
-    """Return the sqlite3 connection of a Django connection; whatever else it is, as it is."""
-    if getattr(connection, "vendor", None) != "sqlite" or not hasattr(
-        connection, "in_atomic_block"
-    ):
+def _inside_django(connection: Any) -> Any:  # noqa: ANN401 - any object may be given
+    """Return the sqlite3 connection of a Django connection; return any other object unchanged."""
+    if not is_django(connection, "sqlite"):
         return connection
     if connection.get_autocommit():
-        raise TransactionRefused(
-            "This connection has no open transaction, so the job would be stored at once, "
-            "whatever becomes of your rows. Create it inside `with transaction.atomic():`."
-        )
+        raise no_transaction("Create it inside `with transaction.atomic():`.")
     if connection.needs_rollback:
-        raise TransactionRefused(
-            "Your transaction has failed before, so nothing can join it. Leave its atomic block "
-            "first."
-        )
+        raise failed_transaction("Leave its atomic block first.")
     return connection.connection
 
 
-class Guest:
-    """A caller's connection, through cursors of our own: its row factory does not reach them."""
+class CallerConnection:
+    """A caller's connection, used through new cursors: its row factory does not apply to them."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -95,7 +91,7 @@ class Guest:
         return self._connection.in_transaction
 
     @property
-    def begins_by_itself(self) -> bool:
+    def begins_automatically(self) -> bool:
         """Whether the sqlite3 module would begin a transaction before a write of the caller."""
         autocommit = getattr(self._connection, "autocommit", _LEGACY)
         if autocommit == _LEGACY:
@@ -104,53 +100,50 @@ class Guest:
 
 
 @contextmanager
-def _our_texts(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read texts as `str`, whatever the caller reads them as."""
-    theirs = connection.text_factory
+def _texts_as_str(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read texts as `str`, even if the caller reads them as something else."""
+    before = connection.text_factory
     connection.text_factory = str
     try:
         yield
     finally:
-        connection.text_factory = theirs
+        connection.text_factory = before
 
 
 @contextmanager
-def _undone_on_failure(guest: Guest, path: Path) -> Iterator[Guest]:
-    """Join the caller's transaction, or begin it; after a failure nothing of ours is left in it."""
-    _refuse_other_files(guest, path)
-    joined = guest.in_transaction
+def _undone_on_failure(caller: CallerConnection, path: Path) -> Iterator[CallerConnection]:
+    """Join the caller's transaction, or begin it; after a failure, undo everything done inside."""
+    _refuse_other_files(caller, path)
+    joined = caller.in_transaction
     if not joined:
-        _begin(guest)
-    guest.execute(STATEMENTS["caller_savepoint"])
+        _begin(caller)
+    caller.execute(STATEMENTS["caller_savepoint"])
     try:
-        yield guest
+        yield caller
     except BaseException:
-        # SQLite may have rolled everything back by itself; then there is nothing to go back to.
+        # SQLite may have rolled everything back already; then there is no savepoint any more.
         with suppress(sqlite3.Error):
-            guest.execute(STATEMENTS["caller_undo" if joined else "rollback"])
-            guest.execute(STATEMENTS["caller_release"])
+            caller.execute(STATEMENTS["caller_undo" if joined else "rollback"])
+            caller.execute(STATEMENTS["caller_release"])
         raise
-    guest.execute(STATEMENTS["caller_release"])
+    caller.execute(STATEMENTS["caller_release"])
 
 
-def _begin(guest: Guest) -> None:
-    """Begin the caller's transaction as the sqlite3 module would before a write, but for sure."""
-    if not guest.begins_by_itself:
-        raise TransactionRefused(
-            "This connection has no open transaction and begins none by itself, so the job would "
-            "be stored at once, whatever becomes of your rows. Execute BEGIN IMMEDIATE first."
-        )
-    guest.execute(STATEMENTS["begin"])
+def _begin(caller: CallerConnection) -> None:
+    """Begin the caller's transaction as the sqlite3 module would before a write."""
+    if not caller.begins_automatically:
+        raise no_transaction("It begins none automatically. Execute BEGIN IMMEDIATE first.")
+    caller.execute(STATEMENTS["begin"])
 
 
-def _refuse_other_files(guest: Guest, path: Path) -> None:
-    """Refuse a connection whose commit is not one commit together with our tables."""
+def _refuse_other_files(caller: CallerConnection, path: Path) -> None:
+    """Refuse a connection whose commit would not include the tables of the engine."""
     if not path.exists():
         raise DatabaseMissing(
             f"There is no database at {path}. Check the URL, or run "
             f"`trellis migrate --url sqlite:///{path}` to create it."
         )
-    files = {name: file for _, name, file in guest.execute(STATEMENTS["database_list"])}
+    files = {name: file for _, name, file in caller.execute(STATEMENTS["database_list"])}
     main = files.pop("main", "")
     if _is_same(main, path):
         _refuse_hard_link(Path(main).resolve(), path)
@@ -184,38 +177,39 @@ def _is_same(file: str, path: Path) -> bool:
         return False  # deleted under an open connection
 
 
-def _pass_the_gate(guest: Guest, path: Path) -> None:
-    """Take the write lock before reading anything; then see that the tables are really ours."""
-    shadow = guest.execute(STATEMENTS["caller_shadows"]).fetchone()
+def _take_write_lock(caller: CallerConnection, path: Path) -> None:
+    """Take the write lock before reading anything; then check that the tables are the engine's."""
+    shadow = caller.execute(STATEMENTS["caller_shadows"]).fetchone()
     if shadow is not None:
         raise TransactionRefused(
             f"This connection has a temporary table {shadow[0]}, which hides the one in {path}. "
             "Drop it, or use another connection."
         )
     try:
-        guest.execute(STATEMENTS["caller_gate"])
-        version = guest.execute(STATEMENTS["caller_version"]).fetchone()
+        caller.execute(STATEMENTS["caller_gate"])
+        version = caller.execute(STATEMENTS["caller_version"]).fetchone()
     except sqlite3.OperationalError as error:
         # A look at a file that is only locked would fix what this transaction can see of it.
         if not is_busy(error):
-            schema.check_version(guest, path)
+            schema.check_version(caller, path)
         raise
     if version != ("schema", schema.latest_version()):
         _refuse_converters(version, path)
-        schema.check_version(guest, path)
+        schema.check_version(caller, path)
 
 
-def _leave_checkpoints_to_us(guest: Guest) -> None:
-    """Keep the caller's commit from checkpointing while we do: old releases corrupt the file.
+def _leave_checkpoints_to_the_engine(caller: CallerConnection) -> None:
+    """Keep the caller's commit from checkpointing while the engine does.
 
-    The one setting of the caller's that is changed; see `checkpoint.py`.
+    Old releases of SQLite corrupt the file then (`checkpoint.py`). This is the only setting of the
+    caller that is changed.
     """
     if sqlite3.sqlite_version_info < SAFE_RELEASE:
-        guest.execute(STATEMENTS["set_wal_autocheckpoint"])
+        caller.execute(STATEMENTS["set_wal_autocheckpoint"])
 
 
 def _refuse_converters(row: Row | None, path: Path) -> None:
-    """Refuse a connection that makes other values of the texts and integers in our tables."""
+    """Refuse a connection that converts the texts and integers in the engine's tables."""
     if row is not None and [type(value) for value in row] != [str, int]:
         raise TransactionRefused(
             "This connection converts columns declared as text or integer (detect_types= and "
@@ -224,7 +218,7 @@ def _refuse_converters(row: Row | None, path: Path) -> None:
         )
 
 
-def _in_words(error: sqlite3.Error, path: Path) -> Exception:
+def _explained(error: sqlite3.Error, path: Path) -> Exception:
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return EngineBusy(
             f"Another program has written to {path} since your transaction began to read, so it "

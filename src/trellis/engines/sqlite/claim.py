@@ -19,8 +19,7 @@ from trellis.core.job import JobRecord, SessionId, build_definition, claimed_rec
 from trellis.core.policy import Policy
 from trellis.core.timers import look_at
 from trellis.core.trace_context import build_context
-from trellis.engines.sql.rows import Row, decode_failure, decode_tags, encode_ids
-from trellis.engines.sqlite.registry import Lane
+from trellis.engines.sql.rows import Lane, Row, decode_failure, decode_tags, encode_ids
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.sqlite.upkeep import promote_due
 from trellis.engines.values import Claimed, Demand
@@ -80,14 +79,14 @@ def _read(tx: Transaction, session: SessionId, jobs: str) -> RawClaim:
         facts,
         payloads,
         json.loads(extras),
-        {number: tx.books.lane(tx, number) for number in json.loads(lanes)},
-        {number: tx.books.policy(tx, number) for number in json.loads(policies)},
+        {number: tx.registry.lane(tx, number) for number in json.loads(lanes)},
+        {number: tx.registry.policy(tx, number) for number in json.loads(policies)},
     )
 
 
 def _lanes(tx: Transaction, demands: Sequence[Demand]) -> dict[int, int]:
     """Return the numbers of the demanded lanes, each with the index of its demand."""
-    tx.books.refresh_lanes(tx)
+    tx.registry.refresh_lanes(tx)
     wanted = {
         (demand.service, demand.queue, job_type): index
         for index, demand in enumerate(demands)
@@ -96,7 +95,7 @@ def _lanes(tx: Transaction, demands: Sequence[Demand]) -> dict[int, int]:
     paused = {(service, queue) for service, queue, paused, _ in tx.rows("queue_settings") if paused}
     return {
         number: wanted[lane.service, lane.queue, lane.type]
-        for number, lane in tx.books.lanes.items()
+        for number, lane in tx.registry.lanes.items()
         if (lane.service, lane.queue, lane.type) in wanted
         and (lane.service, lane.queue) not in paused
     }
@@ -119,7 +118,7 @@ def _merge(tx: Transaction, lanes: dict[int, int], left: list[int], limit: int) 
 
     def advance(lane: int) -> None:
         for (job,) in cursors[lane]:
-            heapq.heappush(waiting, (-tx.books.lanes[lane].priority, job, lane))
+            heapq.heappush(waiting, (-tx.registry.lanes[lane].priority, job, lane))
             return
 
     for lane in lanes:

@@ -19,12 +19,12 @@ from trellis.engines.sql import locks, transaction
 from trellis.engines.sqlite import (
     caller_transaction,
     claim,
-    committing,
-    creating,
+    fast_complete,
     noting,
     schema,
     sending,
     sessions,
+    storage,
     upkeep,
 )
 from trellis.engines.sqlite.connection import connect
@@ -189,7 +189,7 @@ class SqliteEngine:
 
     async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Admit and store new jobs."""
-        return await self._write(lambda tx: creating.create(tx, jobs))
+        return await self._write(lambda tx: storage.create_jobs(tx, jobs))
 
     def create_within(self, connection: object, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Create inside the caller's transaction: here and now, in the caller's thread."""
@@ -205,8 +205,8 @@ class SqliteEngine:
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
-        batch = committing.prepare(transitions)
-        return await self._write(lambda tx: committing.commit(tx, batch))
+        batch = fast_complete.prepare(transitions)
+        return await self._write(lambda tx: fast_complete.commit_batch(tx, batch))
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         """Keep notes whose fence holds."""

@@ -1,14 +1,18 @@
-"""Jobs that completed, stored together: SQLite copies what has not changed from their queue rows.
+"""`commit` on SQLite: what can be stored together, then the rest one by one (`engines.sql.commit`).
 
-Only decisions that leave generation, attempt, claims, crashes and `run_at` as they were go this
-way; `commit` stores the others. Few values and few statements per call, because binding a value
-and returning from a statement take the interpreter from the thread that runs the handlers.
+Most decisions are successes that leave generation, attempt, claims, crashes and `run_at` as they
+were: SQLite copies these from the jobs' queue rows. Few values and few statements per call, because
+binding a value and returning from a statement take the interpreter from the thread that runs the
+handlers. Without any such success, ends of jobs without keys are stored together. If a guard does
+not hold, the part is undone and its decisions are stored one by one, so that exactly the stale ones
+are refused.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from trellis.core.commands import Complete
@@ -17,8 +21,14 @@ from trellis.core.events import Event
 from trellis.core.job import kept_by_completing
 from trellis.core.lifecycle import Transition
 from trellis.core.policy import Policy
+from trellis.core.slots import may_run_on
 from trellis.core.timers import keep_until
-from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sql import commit
+from trellis.engines.sql.rows import Row
+from trellis.engines.sql.transaction import run_through
+from trellis.engines.sqlite.storage import SqliteStorage, guard, outcome_row, success_row
+from trellis.engines.sqlite.transaction import Shaped, Transaction, journal_many, shape_many
+from trellis.engines.values import CommitResult
 
 _WITHOUT_RESULT: Final = (False, False, False, False, False, True)
 
@@ -32,7 +42,75 @@ class Successes(NamedTuple):
     without_result: list[Any]
 
 
-def gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequence[int]]:
+@dataclass(slots=True)
+class Batch:
+    """Decisions to store; the rows of plain settlements are made before the writer's turn."""
+
+    transitions: Sequence[Transition]
+    #: Successes to store together, and the places of the other decisions.
+    completed: Successes | None
+    others_at: Sequence[int]
+    guards: list[Row] = field(default_factory=list)
+    successes: list[Row] = field(default_factory=list)
+    others: list[Row] = field(default_factory=list)
+    events: Shaped = field(default_factory=dict)
+
+
+def prepare(transitions: Sequence[Transition]) -> Batch:
+    """Make the rows of a call, on the caller's thread."""
+    batch = Batch(transitions, *_gather(transitions))
+    if batch.completed or len(transitions) < 2 or not all(map(_is_plain_end, transitions)):  # noqa: PLR2004
+        return batch
+    for transition in transitions:
+        batch.guards.append(guard(transition))
+        if isinstance(transition.command, Complete):
+            batch.successes.append(success_row(transition))
+        else:
+            batch.others.append(outcome_row(transition))
+    batch.events = shape_many((each.definition.row, each.event) for each in transitions)
+    return batch
+
+
+def commit_batch(tx: Transaction, batch: Batch) -> list[CommitResult]:
+    """Store decisions; each is accepted or refused independently of the others."""
+    tx.topics.update(("ready", "settled"))
+    results: list[CommitResult] = [commit.COMMITTED] * len(batch.transitions)
+    places: Sequence[int] = range(len(results))
+    if batch.completed or batch.guards:
+        tx.savepoint()
+        if _end_together(tx, batch):
+            tx.release()
+            places = batch.others_at if batch.completed else ()
+        else:
+            tx.undo()
+    shared, storage = tx.shared, SqliteStorage(tx)
+    for place in places:
+        results[place] = run_through(commit.commit_one(shared, storage, batch.transitions[place]))
+    return results
+
+
+def _is_plain_end(transition: Transition) -> bool:
+    return (
+        transition.head.finished_at is not None
+        and transition.definition.key_hash is None
+        and transition.before.finished_at is None
+        and not may_run_on(transition)
+    )
+
+
+def _end_together(tx: Transaction, batch: Batch) -> bool:
+    """Store what goes together; False if a guard did not hold."""
+    if batch.completed:
+        return _store(tx, batch.completed)
+    if tx.run_many("commit_end", batch.guards) != len(batch.guards):
+        return False
+    tx.run_many("commit_outcome", batch.successes)
+    tx.run_sparse("commit_outcome_full", batch.others)
+    journal_many(tx, batch.events)
+    return True
+
+
+def _gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequence[int]]:
     """Return those that can be stored together, and the places of the others."""
     every = range(len(transitions))
     if len(transitions) < 2:  # noqa: PLR2004
@@ -72,8 +150,8 @@ def gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequenc
     return Successes(first, jobs, with_result, without_result), others
 
 
-def store(tx: Transaction, successes: Successes) -> bool:
-    """Store them all; False if a guard did not hold, and then the caller undoes it."""
+def _store(tx: Transaction, successes: Successes) -> bool:
+    """Store them all; False if a guard did not hold: then the caller undoes what was written."""
     event, jobs, with_result, without_result = successes
     head = (event.state._value_, event.at)
     stored = tx.run_joined("success_outcome", with_result, *head)

@@ -1,8 +1,8 @@
-"""Storing plain jobs, which have no key and no mark: nothing but their id can keep them out.
+"""Storing new jobs: plain ones at once, the others after `engines.sql.create` has admitted them.
 
-A page of them takes a handful of statements, however many they are. If one of the ids is already
-there, SQLite says so while nothing but job rows is written: these are removed, and the page is left
-to whoever looks at each job.
+Plain jobs have no key and no mark, so only their id can keep them out. A call takes a handful of
+statements, independent of how many they are. If one of the ids is already there, SQLite reports it
+when nothing but job rows is written: these are removed, and the jobs are looked at one by one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from trellis.core.job import (
 )
 from trellis.core.lifecycle import born, first_run_at
 from trellis.core.policy import Policy
-from trellis.engines.sql.rows import Row, encode_ids, encode_tags
-from trellis.engines.sqlite.journaling import journal_many, shape, shape_many
-from trellis.engines.sqlite.registry import Kind, Lane
-from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sql.create import mark_of
+from trellis.engines.sql.rows import Row, encode_ids, encode_tags, lane_of
+from trellis.engines.sqlite.registry import Kind
+from trellis.engines.sqlite.transaction import Transaction, journal_many, shape, shape_many
 from trellis.engines.values import CreateResult, accepted
 
 
 def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] | None:
-    """Store these jobs; None if one of them is not plain or must be looked at, and nothing is."""
+    """Store these jobs; None, and nothing is stored, if one is not plain or must be looked at."""
     last = last_seq(tx)
     rows = _Rows.of(tx, jobs, last)
     if rows is None:
@@ -47,6 +47,21 @@ def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] 
     rows.write_queue(tx, last)
     tx.run("create_counter_set", last + len(jobs))
     return accepted([new.id for new in jobs])
+
+
+def insert(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+    """Store jobs of any kind that were admitted; those with a key wait for their slots."""
+    last = last_seq(tx)
+    rows = _Rows()
+    marks: list[Row] = []
+    for seq, new in enumerate(jobs, last + 1):
+        rows.add_full(new, seq, *numbers(tx, new), tx.now)
+        if new.idempotency_key is not None:
+            marks.append((mark_of(new, new.idempotency_key), seq))
+    tx.run_sparse("create_job_full", rows.full_jobs)
+    rows.write_full_queue(tx)
+    tx.run_many("create_idempotency", marks)
+    tx.run("create_counter_set", last + len(jobs))
 
 
 class _Rows:
@@ -83,12 +98,19 @@ class _Rows:
         return rows
 
     def add_full(self, new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> None:
-        """Add a job that is not bare: delayed, with a deadline, tagged, ..."""
+        """Add a job that uses optional columns: delayed, with a deadline, tagged, ..."""
         event, head = born(now, first_run_at(new, now))
-        tail = queue_tail("ready" if head.run_at == now else "later", head)
+        due = "ready" if new.key_hash is None else "slot"
+        tail = queue_tail(due if head.run_at == now else "later", head)
+        dedupe = mark_of(new, new.dedupe)
         self.full_jobs.append(job_row(new, seq, lane, policy, now))
-        self.full_queue.append((seq, lane, *tail, None, None, deadline_of(new, now)))
+        self.full_queue.append((seq, lane, *tail, new.key_hash, dedupe, deadline_of(new, now)))
         self.full_events.append((seq, event))
+
+    def write_full_queue(self, tx: Transaction) -> None:
+        """Insert what belongs to the job rows with optional columns, which are written."""
+        tx.run_sparse("create_queue_full", self.full_queue)
+        journal_many(tx, shape_many(self.full_events))
 
     def write_queue(self, tx: Transaction, last: int) -> None:
         """Insert what belongs to the job rows behind `last`, which are written."""
@@ -102,12 +124,11 @@ class _Rows:
             return
         tx.run_many("create_queue", [(seq, lane, *tail) for seq, _, lane, *_ in self.jobs])
         tx.run_many("event", [(seq, *event_tail) for seq, *_ in self.jobs])
-        tx.run_sparse("create_queue_full", self.full_queue)
-        journal_many(tx, shape_many(self.full_events))
+        self.write_full_queue(tx)
 
 
 class _Kinds:
-    """The kinds of jobs in one call, each looked into once."""
+    """The kinds of jobs in one call, each looked up once."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -124,13 +145,13 @@ class _Kinds:
         return self._known[like]
 
     def _look(self, new: NewJob, like: tuple[Any, ...]) -> Kind:
-        policy, kind = self._tx.books.kinds.get(like, (None, None))
+        policy, kind = self._tx.registry.kinds.get(like, (None, None))
         if kind is not None and policy is new.policy:
             return kind
         check_new_job(new)
         kind = Kind(*numbers(self._tx, new), is_bare=special_options_of(new) == NOTHING_SPECIAL)
         if kind.is_bare:  # of these there are few; options may differ from job to job
-            self._tx.books.kinds[like] = (new.policy, kind)
+            self._tx.registry.kinds[like] = (new.policy, kind)
         return kind
 
 
@@ -148,13 +169,13 @@ def last_seq(tx: Transaction) -> int:
 
 def numbers(tx: Transaction, new: NewJob) -> tuple[int, int]:
     """Return the numbers of a job's lane and policy."""
-    lane = Lane(new.service, new.queue, new.type, new.priority)
-    return tx.books.lane_number(tx, lane), tx.books.policy_number(tx, new.policy)
+    registry = tx.registry
+    return registry.lane_number(tx, lane_of(new)), registry.policy_number(tx, new.policy)
 
 
-def queue_tail(park: str, head: Head) -> Row:
+def queue_tail(availability: str, head: Head) -> Row:
     """Return the columns of a queue row behind job and lane."""
-    return (park, head.state.value, head.version, head.generation, head.claims, head.run_at)
+    return availability, head.state.value, head.version, head.generation, head.claims, head.run_at
 
 
 def job_row(new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> Row:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from trellis.core.events import late_result
 from trellis.core.timers import look_at
-from trellis.engines.sql.rows import record_from
-from trellis.engines.sqlite.journaling import journal
-from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.sql.rows import encode_ids, record_from
+from trellis.engines.sqlite.transaction import Transaction, journal
 from trellis.engines.values import (
     Begun,
     Heartbeat,
@@ -41,7 +40,7 @@ def _note_one(tx: Transaction, note: Note) -> NoteResult:
 
 def _mark_seen(tx: Transaction, note: Note) -> None:
     """Keep the sign of life, and look at the attempt later, where its policy watches activity."""
-    row = tx.one("record_by_seq", note.row)
+    row = tx.one("record_by_seq", encode_ids([note.row]))
     if row is not None:
         definition, head = record_from(row)
         if definition.policy.activity_timeout is not None:
@@ -72,7 +71,7 @@ def _write(tx: Transaction, note: Note) -> None:
 
 
 def _journal_late(tx: Transaction, note: Note, late: LateResult) -> NoteResult:
-    row = tx.one("record_by_seq", note.row)
+    row = tx.one("record_by_seq", encode_ids([note.row]))
     if row is None:
         return NoteResult.STALE
     head = record_from(row).head

@@ -14,6 +14,7 @@ from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import (
     Row,
     decode_failure,
+    encode_ids,
     event_from,
     record_from,
     state_from,
@@ -59,7 +60,7 @@ class Reader:
 
     def load(self, ids: Sequence[JobId], now: Instant) -> Loaded:
         """Return these jobs; look for removals only of those that are missing."""
-        found = [(job_id, self._rows("record_by_id", job_id)) for job_id in ids]
+        found = [(job_id, self._rows("record_by_id", encode_ids([job_id]))) for job_id in ids]
         records = tuple(record_from(rows[0]) if rows else None for _, rows in found)
         missing = (job_id for job_id, rows in found if not rows)
         removed = frozenset(job_id for job_id in missing if self._rows("read_removed", job_id))

@@ -9,18 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trellis.core.policy import Policy, decode_policy, encode_policy
+from trellis.engines.sql.rows import Lane
 
 if TYPE_CHECKING:
     from trellis.engines.sqlite.transaction import Transaction
-
-
-class Lane(NamedTuple):
-    """What the jobs of one lane have in common."""
-
-    service: str
-    queue: str
-    type: str
-    priority: int
 
 
 class Kind(NamedTuple):
@@ -32,7 +24,7 @@ class Kind(NamedTuple):
     is_bare: bool
 
 
-class Books:
+class Registry:
     """The numbers one connection knows."""
 
     def __init__(self) -> None:

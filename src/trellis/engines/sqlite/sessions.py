@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from trellis.core.durations import Micros
 from trellis.core.job import Fence, SessionId
-from trellis.engines.sql import locks
+from trellis.engines.sql import locks, slots
 from trellis.engines.sql.rows import record_from
 from trellis.engines.sql.transaction import run_through
-from trellis.engines.sqlite.keying import end_lingering
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import Renewed, Session, SessionLost, SessionRecord, WorkerInfo
 
@@ -39,7 +38,9 @@ def renew(
     tx.run("lock_outlived", session)
     for fence in stopped:
         if fence.session == session:
-            end_lingering(tx, "slot_stopped", *fence)
+            shared = tx.shared
+            tokens = shared.array([fence.token])
+            run_through(slots.end_lingering(shared, "slot_stopped", session, tokens))
             run_through(locks.end_stopped(tx.shared, session, [fence.token]))
     records = (record_from(row) for row in tx.rows("session_held", session))
     ours = {record.head.fence: record for record in records}
@@ -61,7 +62,7 @@ def reap(tx: Transaction, session: SessionId) -> bool:
     if tx.one("session_alive", session, tx.boot_id, tx.lease_now) is not None:
         return False
     close_session(tx, session)
-    end_lingering(tx, "slot_of_session", session)
+    run_through(slots.end_lingering(tx.shared, "slot_of_session", session))
     tx.run("lock_reaped", session)
     return True
 

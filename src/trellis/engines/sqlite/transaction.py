@@ -1,6 +1,10 @@
 """What a verb sees of a running write transaction: statements by name, one clock reading, hints.
 
 `now` is read once, after the write lock was taken, so times in the journal follow commit order.
+
+The journal has one insert per shape of event. The sqlite3 module spends longer on binding a NULL
+(or an enum) than on a plain value, so events without data or fence have statements that do not name
+those columns, and words are bound as `str`.
 """
 
 from __future__ import annotations
@@ -12,21 +16,25 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from trellis import failpoints
 from trellis.core.durations import Micros
+from trellis.core.events import Event
 from trellis.engines.clock import Clock
-from trellis.engines.sql.rows import Row
+from trellis.engines.sql.rows import Row, encode_data
 from trellis.engines.sql.statements import load_sections, load_statements
-from trellis.engines.sqlite.registry import Books
+from trellis.engines.sqlite.registry import Registry
 from trellis.engines.values import Topic
 
 STATEMENTS = load_statements("trellis.engines.sqlite")
 FRAGMENTS = load_sections("trellis.engines.sqlite").fragments
 
+#: Rows by the name of the statement that inserts them.
+Shaped: TypeAlias = dict[str, list[Row]]
+
 #: Rows per statement when there are many: one call into SQLite instead of one per row, which also
-#: lets other threads run meanwhile. Few sizes, so that few statements are prepared.
+#: lets other threads run. Few sizes, so that few statements are prepared.
 _CHUNKS: Final = (100, 10)
 #: The same where a statement can be filled up with rows that change nothing.
 _SIZES: Final = (8, 16, 32, 64, 128, 256, 512)
@@ -36,7 +44,7 @@ _VALUES: Final = re.compile(r"values (\([?, 0-9]+\))")
 
 @lru_cache(maxsize=256)
 def _widen(name: str, size: int, nulls: tuple[bool, ...] = ()) -> str:
-    """Return the statement with its row of values repeated, and NULL written where told."""
+    """Return the statement with its row of values repeated, and NULL where `nulls` has True."""
 
     def widen(match: re.Match[str]) -> str:
         marks = iter(nulls)
@@ -47,7 +55,7 @@ def _widen(name: str, size: int, nulls: tuple[bool, ...] = ()) -> str:
 
 
 class Connection(Protocol):
-    """What runs a statement: a connection of ours, or a guest's seen through our eyes."""
+    """What runs a statement: a connection of the engine, or the caller's."""
 
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:  # noqa: ANN401
         """Run one statement."""
@@ -56,15 +64,15 @@ class Connection(Protocol):
 class Transaction:
     """One write transaction."""
 
-    __slots__ = ("_connection", "books", "boot_id", "lease_now", "now", "topics")
+    __slots__ = ("_connection", "boot_id", "lease_now", "now", "registry", "topics")
 
-    def __init__(self, connection: Connection, clock: Clock, books: Books) -> None:
+    def __init__(self, connection: Connection, clock: Clock, registry: Registry) -> None:
         self._connection = connection
-        self.books = books
+        self.registry = registry
         self.now = clock.now()
         self.lease_now = clock.lease_now()
         self.boot_id = clock.boot_id()
-        #: What to tell others once this is committed.
+        #: What to tell other processes once this is committed.
         self.topics: set[Topic] = set()
 
     @property
@@ -72,17 +80,19 @@ class Transaction:
         """This transaction as the verbs of `engines.sql` see it."""
         return SharedTransaction(self)
 
-    def run(self, name: str, *values: Any) -> int:  # noqa: ANN401 - whatever SQLite can bind
+    def run(self, name: str, *values: Any) -> int:  # noqa: ANN401 - any value SQLite can bind
         """Execute a statement; return how many rows it changed."""
         failpoints.reach("sqlite.statement")
         return self._connection.execute(STATEMENTS[name], values).rowcount
 
-    def run_sparse(self, name: str, rows: Iterable[Row]) -> int:
+    def run_sparse(self, name: str, rows: Sequence[Row]) -> int:
         """Execute a statement with `values (...)` for rows that are mostly empty.
 
         The sqlite3 module takes longer to bind a NULL than SQLite takes to store it, so rows with
         the same gaps go together, into a statement that has NULL written there.
         """
+        if len(rows) == 1:
+            return self.run(name, *rows[0])
         groups: dict[tuple[bool, ...], list[Row]] = {}
         for row in rows:
             gaps = tuple(map(_is_none, row))
@@ -105,8 +115,8 @@ class Transaction:
     ) -> int:
         """Execute a statement that joins `values (...)` with a table by number, for many rows.
 
-        The rows come as one list of values. A call takes as few statements as can be: the last one
-        is filled up with rows of zeros, which are the number of nothing.
+        The rows come as one list of values. A call takes as few statements as possible: the last
+        one is filled up with rows of zeros, which are the number of no job.
         """
         width = STATEMENTS[name].count("?") - len(head) - sum(nulls)
         changed = done = 0
@@ -121,6 +131,8 @@ class Transaction:
         return changed
 
     def _run_wide(self, name: str, rows: Sequence[Row], head: Row, nulls: tuple[bool, ...]) -> int:
+        if len(rows) == 1 and not nulls:
+            return self.run(name, *head, *rows[0])
         changed = done = 0
         for size in (*_CHUNKS, 1):
             while len(rows) - done >= size:
@@ -130,7 +142,7 @@ class Transaction:
                 done += size
         return changed
 
-    def insert(self, name: str, *values: Any) -> int:  # noqa: ANN401 - whatever SQLite can bind
+    def insert(self, name: str, *values: Any) -> int:  # noqa: ANN401 - any value SQLite can bind
         """Execute an insert; return the new row's number."""
         failpoints.reach("sqlite.statement")
         return self._connection.execute(STATEMENTS[name], values).lastrowid or 0
@@ -160,13 +172,47 @@ class Transaction:
         """Undo what was done since the savepoint."""
         self._connection.execute(STATEMENTS["part_undo"])
         self._connection.execute(STATEMENTS["part_release"])
-        self.books.forget()
+        self.registry.forget()
+
+
+def shape(job: int, event: Event) -> tuple[str, Row]:
+    """Return the statement for an event like this one, and its row."""
+    fence, data = event.fence, event.data
+    row = (job, event.version, event.kind._value_, event.state._value_, event.at, event.attempt)
+    if data is not None:
+        return "event_full", (*row, *(fence or (None, None)), encode_data(data))
+    if fence is not None:
+        return "event_fenced", (*row, *fence)
+    return "event", row
+
+
+def shape_many(events: Iterable[tuple[int, Event]]) -> Shaped:
+    """Make the rows of many events, by statement."""
+    shaped: Shaped = {}
+    for job, event in events:
+        name, row = shape(job, event)
+        shaped.setdefault(name, []).append(row)
+    return shaped
+
+
+def journal(tx: Transaction, job: int, event: Event) -> None:
+    """Append one event to a job's journal."""
+    name, row = shape(job, event)
+    tx.run(name, *row)
+
+
+def journal_many(tx: Transaction, shaped: Shaped) -> None:
+    """Append events of many jobs; one event per job, so their order does not matter."""
+    for name, rows in shaped.items():
+        tx.run_many(name, rows)
 
 
 class SharedTransaction:
     """A transaction as the verbs of `engines.sql` see it: coroutines that never wait."""
 
     __slots__ = ("_tx", "now", "topics")
+    #: The caller's transaction is like the engine's: it has the file for itself.
+    is_callers = False
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -211,4 +257,24 @@ class SharedTransaction:
 
     def array(self, values: Sequence[object]) -> str:
         """Return a list as JSON text."""
-        return json.dumps(values)
+        return json.dumps(values) if values else "[]"
+
+    async def hand_over(self, key_hashes: Sequence[str]) -> int:
+        """Give free slots of these keys to their waiting jobs; return how many."""
+        return sum(_hand_over(self._tx, key_hash) for key_hash in key_hashes)
+
+
+def _hand_over(tx: Transaction, key_hash: str) -> int:
+    handed = 0
+    while True:
+        waiter = tx.one("key_next", key_hash)
+        if waiter is None:
+            return handed
+        job, policy = waiter
+        key = tx.registry.policy(tx, policy).key
+        held = tx.one("key_held", key_hash)
+        if key is None or held is None or held[0] >= key.active:
+            return handed
+        tx.run("slot_take", key_hash, job)
+        tx.run("key_availability", "ready", job)
+        handed += 1

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from trellis.core.job import JobId
-from trellis.engines.sql import locks
+from trellis.engines.sql import locks, slots
 from trellis.engines.sql.rows import SEEN_AT, Row, record_from
 from trellis.engines.sql.transaction import run_through
-from trellis.engines.sqlite.keying import end_lingering, hand_over, slot_of
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import KEEP_SESSIONS, Due, DueJob, DueKind, QueueSettings, Removal
 
@@ -19,10 +18,11 @@ _OF_A_JOB = ("outcome", "event", "note", "item", "log", "idempotency", "job")
 
 def promote(tx: Transaction, limit: int) -> int:
     """Make due jobs claimable; end slots and locks that have lingered long enough."""
-    tx.books.refresh_lanes(tx)
-    moved = promote_due(tx, tx.books.lanes, limit, limit)
-    moved += end_lingering(tx, "slot_overdue", tx.lease_now, tx.boot_id)
-    moved += run_through(locks.end_overdue(tx.shared))
+    tx.registry.refresh_lanes(tx)
+    moved = promote_due(tx, tx.registry.lanes, limit, limit)
+    shared = tx.shared
+    moved += run_through(slots.end_lingering(shared, "slot_overdue", *shared.lease_clock, limit))
+    moved += run_through(locks.end_overdue(shared))
     if moved:
         tx.topics.add("ready")
     return moved
@@ -33,10 +33,10 @@ def promote_due(tx: Transaction, lanes: Iterable[int], each: int, limit: int | N
     found = chain.from_iterable(tx.rows("due_later", lane, tx.now, each) for lane in lanes)
     due = sorted(found, key=lambda row: (row[0], row[1]))[:limit]
     for _, job, key_hash in due:
-        waits = key_hash is not None and slot_of(tx, job) is None
+        waits = key_hash is not None and tx.one("slot_of_job", job) is None
         tx.run("key_availability", "slot" if waits else "ready", job)
         if key_hash is not None:
-            hand_over(tx, key_hash)
+            run_through(slots.hand_over(tx.shared, [key_hash]))
     return len(due)
 
 
@@ -85,10 +85,10 @@ def _erase(tx: Transaction, jobs: Sequence[Row]) -> None:
 
 def nothing_to_promote(tx: Transaction) -> int | None:
     """Answer a promotion that would move nothing, without writing."""
-    tx.books.refresh_lanes(tx)
-    if any(tx.one("due_later", lane, tx.now, 1) for lane in tx.books.lanes):
+    tx.registry.refresh_lanes(tx)
+    if any(tx.one("due_later", lane, tx.now, 1) for lane in tx.registry.lanes):
         return None
-    if tx.one("slot_overdue", tx.lease_now, tx.boot_id):
+    if tx.one("slot_overdue", tx.boot_id, tx.lease_now, 1):
         return None
     return None if tx.one("lock_is_overdue", tx.boot_id, tx.lease_now) else 0
 

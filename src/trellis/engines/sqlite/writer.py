@@ -22,7 +22,7 @@ from trellis.engines.sqlite.checkpoint import Checkpointer
 from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
 from trellis.engines.sqlite.errors import translate, typed
 from trellis.engines.sqlite.forking import Access
-from trellis.engines.sqlite.registry import Books
+from trellis.engines.sqlite.registry import Registry
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.watching import RING_SECONDS, Watching
 from trellis.engines.values import Topic
@@ -76,7 +76,7 @@ class Writer:
         self._path = path
         self._clock = clock
         self._watching = watching
-        self._books = Books()
+        self._registry = Registry()
         self._access = Access(self._take_up(connection), lambda: self._take_up(reopen()))
         self._waiting: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
@@ -177,13 +177,13 @@ class Writer:
             raise translate(error, self._path) from error
         failpoints.reach("sqlite.begun")
         try:
-            tx = Transaction(self._connection, self._clock, self._books)
+            tx = Transaction(self._connection, self._clock, self._registry)
             for call in calls:
                 if call.error is None:
                     self._run_call(tx, call, alone=len(calls) == 1)
             self._commit()
         except BaseException:
-            self._books.forget()
+            self._registry.forget()
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute(STATEMENTS["rollback"])
@@ -195,7 +195,7 @@ class Writer:
         if call.peek is None:
             return False
         try:
-            call.result = call.peek(Transaction(self._connection, self._clock, self._books))
+            call.result = call.peek(Transaction(self._connection, self._clock, self._registry))
         except sqlite3.Error as error:
             call.error = translate(error, self._path)
             return True
@@ -216,7 +216,7 @@ class Writer:
                 # SQLite has rolled everything back (a full disk does that).
                 raise typed(error, self._path) from error
             self._connection.execute(STATEMENTS["call_undo"])
-            self._books.forget()
+            self._registry.forget()
             call.error = typed(error, self._path)
         self._connection.execute(STATEMENTS["call_release"])
 

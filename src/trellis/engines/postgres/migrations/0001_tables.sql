@@ -4,9 +4,9 @@ create type trellis.state as enum (
   'pending', 'active', 'retry', 'completed', 'completed_with_errors', 'failed', 'cancelled',
   'expired', 'skipped', 'stale', 'dead', 'dismissed');
 
--- ready (claimable), later (before run_at), slot (waits for its key), guest (created with its key in
+-- ready (claimable), later (before run_at), slot (waits for its key), caller (created with its key in
 -- a caller's transaction, to be let in after the commit), taken (leased).
-create type trellis.park as enum ('ready', 'later', 'slot', 'guest', 'taken');
+create type trellis.park as enum ('ready', 'later', 'slot', 'caller', 'taken');
 
 -- The engine's clock: everything is stamped and judged by it, never by a worker's.
 create function trellis.clock() returns bigint
@@ -95,7 +95,7 @@ create table trellis.queue (
 
 create index queue_ready on trellis.queue (lane, pos) where park = 'ready';
 create index queue_later on trellis.queue (lane, run_at, job) where park = 'later';
-create index queue_guest on trellis.queue (job) where park = 'guest';
+create index queue_caller on trellis.queue (job) where park = 'caller';
 -- What a session holds, and when the clock has something to say about it.
 create index queue_taken on trellis.queue (session, look_at) where session is not null;
 create index queue_key on trellis.queue (key_hash, job) where key_hash is not null;

@@ -24,7 +24,7 @@ look as materialized (
           where q.lane = l.lane and q.park = 'later' and q.run_at <= s.now limit 1) due)
       then 2 else 0 end
     + case when $7::int & 4 = 0 and exists (
-        select 1 from trellis.queue q where q.park = 'guest')
+        select 1 from trellis.queue q where q.park = 'caller')
       then 4 else 0 end
     + case when (select count(*) from trellis.lane) <> $6::int then 8 else 0 end) as flags
   from (select trellis.clock() as now) s),
@@ -74,7 +74,7 @@ look as materialized (
         where open.yes and q.lane = $2 and q.park = 'later' and q.run_at <= s.now)
       then 2 else 0 end
     + case when $7::int & 4 = 0 and exists (
-        select 1 from trellis.queue q where q.park = 'guest')
+        select 1 from trellis.queue q where q.park = 'caller')
       then 4 else 0 end
     + case when (select count(*) from trellis.lane) <> $6::int then 8 else 0 end) as flags
   from (select trellis.clock() as now) s),

@@ -3,9 +3,9 @@
 -- name: clock
 select trellis.clock()
 
--- name: event
-insert into trellis.event (xid, job, at, session, token, version, attempt, state, kind, data)
-values (pg_current_xact_id()::text::bigint, $1, $2, $3, $4, $5, $6, $7::text::trellis.state, $8, $9)
+-- name: event_full
+insert into trellis.event (xid, job, version, kind, state, at, attempt, session, token, data)
+values (pg_current_xact_id()::text::bigint, $1, $2, $3, $4::text::trellis.state, $5, $6, $7, $8, $9)
 
 -- name: outcome_lock
 -- How these jobs ended last; nobody revives, closes or removes them until this transaction ends.

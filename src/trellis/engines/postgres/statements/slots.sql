@@ -6,16 +6,17 @@
 update trellis.queue q set park = 'slot'
 from (
   select x.ctid as tid from trellis.queue x
-  where x.job = any($1::bigint[]) and x.park = 'guest' for update skip locked) g
+  where x.job = any($1::bigint[]) and x.park = 'caller' for update skip locked) g
 where q.ctid = g.tid
 returning q.key_hash
 
 -- name: caller_waiting
-select job, key_hash from trellis.queue where park = 'guest' order by job limit $1
+select job, key_hash from trellis.queue where park = 'caller' order by job limit $1
 
 -- name: key_facts
 -- What admission must know of a key: slots taken, jobs waiting without one, the oldest holder, the
--- newest and the oldest waiting job that was never claimed; and how many guests are to be let in.
+-- newest and the oldest waiting job that was never claimed; and how many jobs of
+-- callers' transactions have yet to be admitted.
 select
   (select count(*) from trellis.key_slot s where s.key_hash = $1),
   (select count(*) from trellis.queue q
@@ -27,7 +28,7 @@ select
    where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job desc limit 1),
   (select j.id from trellis.queue q join trellis.job j on j.seq = q.job
    where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job limit 1),
-  (select count(*) from trellis.queue q where q.key_hash = $1 and q.park = 'guest')
+  (select count(*) from trellis.queue q where q.key_hash = $1 and q.park = 'caller')
 
 -- name: key_hand_over
 -- Give free slots of these keys to their waiting jobs, in creation order; the caller has the keys'
@@ -43,14 +44,14 @@ with next as materialized (
       from (
         select q.job, p.active, row_number() over (order by q.job) as place
         from (select job from trellis.queue
-              where key_hash = k.key_hash and park in ('slot', 'guest') order by job limit 100) q
+              where key_hash = k.key_hash and park in ('slot', 'caller') order by job limit 100) q
         join trellis.job j on j.seq = q.job
         join trellis.policy p on p.id = j.policy) x) f
     where f.fits) w),
 -- Asked again where it is changed: one that was waited for may be gone, or have its slot by now.
 moved as (
   update trellis.queue q set park = 'ready' from next n
-  where q.job = n.job and q.park in ('slot', 'guest')
+  where q.job = n.job and q.park in ('slot', 'caller')
   returning q.job, q.key_hash),
 taken as (
   insert into trellis.key_slot (key_hash, job) select key_hash, job from moved order by job)

@@ -37,6 +37,16 @@ insert into trellis_outcome (
   error, result, keep_until
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: commit_revive
+insert into trellis_queue (
+  job, run_at, lane, park, state, version, claims, generation, look_at, attempt, crashes, blocked,
+  suspect, key_hash)
+select j.seq, b.run_at, j.lane, b.park, b.state, b.version, b.claims, b.generation, b.look_at, 0, 0,
+  0, 0, j.key_hash
+from (select ? as job, ? as run_at, ? as park, ? as state, ? as version, ? as claims,
+        ? as generation, ? as look_at) b
+join trellis_job j on j.seq = b.job
+
 -- name: commit_revive_guard
 update trellis_outcome set keep_until = null
 where job = ? and generation = ? and version = ?

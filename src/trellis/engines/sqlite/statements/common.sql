@@ -12,10 +12,10 @@ insert into trellis_event (job, version, kind, state, at, attempt, session, toke
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: record_by_id
-select * from trellis_record where id = ?
+select * from trellis_record where id in (select value from json_each(?))
 
 -- name: record_by_seq
-select * from trellis_record where seq = ?
+select * from trellis_record where seq in (select value from json_each(?))
 
 -- name: session_lease
 select lease, draining from trellis_session where id = ? and ended_at is null

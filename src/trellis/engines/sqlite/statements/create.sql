@@ -6,6 +6,9 @@ select value from trellis_meta where name = 'last_job'
 -- name: create_counter_set
 update trellis_meta set value = ? where name = 'last_job'
 
+-- name: create_draining
+select service, queue from trellis_queue_setting where draining
+
 -- name: create_event_alike
 insert into trellis_event (job, version, kind, state, at, attempt)
 select seq, ?, ?, ?, ?, ? from trellis_job where seq > ?
@@ -25,6 +28,24 @@ insert into trellis_job (
   key, key_hash, tags, config, expect, schema_version, clone_of
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: create_known
+-- What is already there of these ids and marks: kind (0 id, 1 idempotency, 2 dedupe), the name,
+-- the job's id, and what it is.
+select 0, j.id, j.id, l.service, l.type, j.payload
+from json_each(?) n
+cross join trellis_job j on j.id = n.value
+join trellis_lane l on l.id = j.lane
+union all
+select 1, i.mark, j.id, null, null, j.payload
+from json_each(?) n
+cross join trellis_idempotency i on i.mark = n.value
+join trellis_job j on j.seq = i.job
+union all
+select 2, q.dedupe, j.id, null, null, null
+from json_each(?) n
+cross join trellis_queue q on q.dedupe = n.value
+join trellis_job j on j.seq = q.job
+
 -- name: create_queue
 insert into trellis_queue (
   job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect
@@ -42,19 +63,6 @@ insert into trellis_queue (
   job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect,
   key_hash, dedupe, look_at
 ) values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, 0, 0, ?, ?, ?)
-
--- name: create_same_dedupe
-select j.id from trellis_queue q join trellis_job j on j.seq = q.job where q.dedupe = ?
-
--- name: create_same_id
-select l.service, l.type, j.payload
-from trellis_job j join trellis_lane l on l.id = j.lane
-where j.id = ?
-
--- name: create_same_idempotency
-select j.id, j.payload
-from trellis_idempotency i join trellis_job j on j.seq = i.job
-where i.mark = ?
 
 -- name: create_undo
 -- Only jobs of this call: by their ids, and not the earlier one that has an id of them.

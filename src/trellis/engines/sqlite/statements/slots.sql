@@ -3,36 +3,36 @@
 -- name: key_held
 select count(*) from trellis_key_slot where key_hash = ?
 
--- name: key_holder
-select j.id
-from (select min(job) as job from trellis_key_slot where key_hash = ? and linger_until is null) s
-join trellis_job j on j.seq = s.job
-
--- name: key_newest
-select j.id from trellis_queue q join trellis_job j on j.seq = q.job
-where q.key_hash = ? and q.park <> 'taken' and q.claims = 0
-order by q.job desc limit 1
-
 -- name: key_next
 select q.job, j.policy from trellis_queue q join trellis_job j on j.seq = q.job
 where q.key_hash = ? and q.park = 'slot'
 order by q.job limit 1
 
--- name: key_oldest
-select j.id from trellis_queue q join trellis_job j on j.seq = q.job
-where q.key_hash = ? and q.park <> 'taken' and q.claims = 0
-order by q.job limit 1
-
 -- name: key_availability
 update trellis_queue set park = ? where job = ?
 
--- name: key_waiting
--- Waiting jobs of a key that hold no slot of their own.
-select count(*)
-from trellis_queue q
-where q.key_hash = ? and q.park <> 'taken'
-  and not exists (
-    select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)
+-- name: key_available
+update trellis_queue set park = 'ready' where job = ? and park = 'slot'
+
+-- name: key_facts
+-- What admission must know of a key: slots taken, jobs waiting without one, the oldest holder, the
+-- newest and the oldest waiting job that was never claimed; jobs of callers' transactions, of which
+-- none waits here.
+select
+  (select count(*) from trellis_key_slot s where s.key_hash = k.hash),
+  (select count(*) from trellis_queue q
+   where q.key_hash = k.hash and q.park <> 'taken' and not exists (
+     select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)),
+  (select j.id
+   from (select min(job) as job from trellis_key_slot
+         where key_hash = k.hash and linger_until is null) s
+   join trellis_job j on j.seq = s.job),
+  (select j.id from trellis_queue q join trellis_job j on j.seq = q.job
+   where q.key_hash = k.hash and q.park <> 'taken' and q.claims = 0 order by q.job desc limit 1),
+  (select j.id from trellis_queue q join trellis_job j on j.seq = q.job
+   where q.key_hash = k.hash and q.park <> 'taken' and q.claims = 0 order by q.job limit 1),
+  0
+from (select ? as hash) k
 
 -- name: slot_free
 delete from trellis_key_slot where id = ?
@@ -49,11 +49,11 @@ where linger_until is not null and session = ?
 
 -- name: slot_overdue
 select id, key_hash, job from trellis_key_slot
-where linger_until is not null and (linger_until <= ? or linger_boot <> ?)
+where linger_until is not null and (linger_boot <> ? or linger_until <= ?) limit ?
 
 -- name: slot_stopped
 select id, key_hash, job from trellis_key_slot indexed by trellis_key_slot_linger
-where linger_until is not null and session = ? and token = ?
+where linger_until is not null and session = ? and token in (select value from json_each(?))
 
 -- name: slot_take
 insert into trellis_key_slot (key_hash, job) values (?, ?)

@@ -1,0 +1,149 @@
+"""How PostgreSQL writes jobs for the shared verbs: one statement for all tables.
+
+The statements take a column of values for each field, so the same ones store a single job and a
+batch (`fast_complete.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from trellis.core.durations import Instant
+from trellis.core.job import NewJob
+from trellis.core.lifecycle import Transition
+from trellis.core.timers import keep_until, look_at
+from trellis.engines.postgres.registry import Registry, StatementRunner
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql.create import mark_of
+from trellis.engines.sql.rows import encode_data, encode_failure, encode_tags, lane_of
+
+Columns: TypeAlias = Iterable[list[Any]]
+
+
+class PostgresStorage:
+    """Writes in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    async def insert(self, jobs: Sequence[NewJob]) -> None:
+        """Store new jobs, in the order given."""
+        due = "caller" if self._tx.is_callers else "slot"
+        await self._tx.run("create", *job_columns(jobs, self._tx.registry), due, False)
+
+    async def end(self, transition: Transition) -> bool:
+        """End a live job; False if its guard does not hold."""
+        return await self._tx.value("commit_end", *end_columns([transition])) is None
+
+    async def move(self, transition: Transition) -> bool:
+        """Change a live job that stays live; False if its guard does not hold."""
+        seen = await seen_at(self._tx, [transition])
+        return await self._tx.value("commit_move", *move_columns([transition], seen)) is None
+
+
+def job_columns(jobs: Sequence[NewJob], registry: Registry) -> tuple[list[object], ...]:
+    """Return the first values of `create`."""
+    return (
+        [new.id for new in jobs],
+        [registry.lane_numbers[lane_of(new)] for new in jobs],
+        [registry.policy_numbers[new.policy] for new in jobs],
+        [new.payload for new in jobs],
+        [None if new.context.request_id == new.id else new.context.request_id for new in jobs],
+        [new.context.traceparent for new in jobs],
+        [new.context.tracestate for new in jobs],
+        [new.run_at for new in jobs],
+        [new.delay for new in jobs],
+        [None if new.deadline_in is not None else new.deadline_at for new in jobs],
+        [new.deadline_in for new in jobs],
+        [new.key for new in jobs],
+        [new.key_hash for new in jobs],
+        [encode_tags(new.tags) for new in jobs],
+        [new.config for new in jobs],
+        [new.expect for new in jobs],
+        [new.clone_of for new in jobs],
+        [new.schema_version for new in jobs],
+        [mark_of(new, new.dedupe) for new in jobs],
+        [mark_of(new, new.idempotency_key) for new in jobs],
+    )
+
+
+def end_columns(batch: Sequence[Transition]) -> Columns:
+    """Return the values of `commit_end`."""
+    heads = [each.head for each in batch]
+    return (
+        *_guards(batch),
+        [getattr(each.command, "started_at", None) for each in batch],
+        [getattr(each.command, "result", None) for each in batch],
+        [encode_failure(head.error) for head in heads],
+        [keep_until(each.definition, each.head) for each in batch],
+        [head.state.value for head in heads],
+        [head.version for head in heads],
+        [head.attempt for head in heads],
+        [head.claims for head in heads],
+        [head.generation for head in heads],
+        [head.crashes for head in heads],
+        [head.run_at for head in heads],
+        [head.finished_at for head in heads],
+        *_events(batch),
+    )
+
+
+def move_columns(batch: Sequence[Transition], seen: dict[int, Instant]) -> Columns:
+    """Return the values of `commit_move`; `seen` has the last signs of life of those that go on."""
+    heads = [each.head for each in batch]
+    fences = [head.fence or (None, None) for head in heads]
+    return (
+        *_guards(batch),
+        [head.state.value for head in heads],
+        [head.version for head in heads],
+        [head.generation for head in heads],
+        [head.attempt for head in heads],
+        [head.claims for head in heads],
+        [head.crashes for head in heads],
+        [head.run_at for head in heads],
+        [fence[0] for fence in fences],
+        [fence[1] for fence in fences],
+        [head.claimed_at for head in heads],
+        [head.asked_at for head in heads],
+        [head.blocked for head in heads],
+        [head.suspect for head in heads],
+        [encode_failure(head.error) for head in heads],
+        [_look_at(each, seen) for each in batch],
+        [each.event.at for each in batch],
+        *_events(batch),
+        [each.definition.key_hash is not None for each in batch],
+    )
+
+
+def _look_at(transition: Transition, seen: dict[int, Instant]) -> Instant | None:
+    definition, head = transition.definition, transition.head
+    return look_at(definition, head, seen.get(definition.row) if head.fence else None)
+
+
+def _guards(batch: Sequence[Transition]) -> Columns:
+    return (
+        [each.definition.row for each in batch],
+        [each.before.version for each in batch],
+        [each.before.fence.token if each.before.fence else 0 for each in batch],
+    )
+
+
+def _events(batch: Sequence[Transition]) -> Columns:
+    events = [each.event for each in batch]
+    fences = [event.fence or (None, None) for event in events]
+    return (
+        [event.kind.value for event in events],
+        [encode_data(event.data) for event in events],
+        [event.attempt for event in events],
+        [fence[0] for fence in fences],
+        [fence[1] for fence in fences],
+    )
+
+
+async def seen_at(link: StatementRunner, batch: Sequence[Transition]) -> dict[int, Instant]:
+    """Return the last signs of life of attempts that go on."""
+    running = [each.definition.row for each in batch if each.head.fence is not None]
+    if not running:
+        return {}
+    return {row[0]: row[1] for row in await link.rows("commit_seen_at", running)}

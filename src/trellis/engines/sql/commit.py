@@ -1,0 +1,133 @@
+"""`commit`, one decision at a time, guarded by the version and the fence it was made against.
+
+What is decided most often is stored in batches instead, by each engine's `fast_complete.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trellis.core.admission import Reject, revive_key
+from trellis.core.lifecycle import Transition
+from trellis.core.slots import may_run_on
+from trellis.core.states import ENDED, LIVE, WAITING
+from trellis.core.timers import keep_until, look_at
+from trellis.engines.sql import locks
+from trellis.engines.sql.rows import event_row, record_from
+from trellis.engines.sql.slots import availability, gather_facts, hand_over, update_slot
+from trellis.engines.sql.transaction import Storage, Transaction
+from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
+
+COMMITTED: Final = Committed()
+
+
+async def commit_one(tx: Transaction, storage: Storage, transition: Transition) -> CommitResult:
+    """Store one decision; unless the transaction is a caller's, it holds the lock of the key."""
+    before, after = transition.before.state, transition.head.state
+    if before in LIVE and after in ENDED:
+        stored = await _end(tx, storage, transition)
+    elif before in LIVE:
+        stored = await _move(tx, storage, transition)
+    elif after in ENDED:
+        stored = await _close(tx, transition)
+    else:
+        refused = await _refuse_revival(tx, transition)
+        if refused is not None:
+            return refused
+        stored = await _revive(tx, transition)
+    if not stored:
+        return await _conflict(tx, transition)
+    if may_run_on(transition):
+        await locks.linger(tx, transition)
+    if transition.definition.key_hash is not None:
+        await hand_over(tx, [transition.definition.key_hash])
+    return COMMITTED
+
+
+async def _conflict(tx: Transaction, transition: Transition) -> Conflict:
+    row = await tx.one("record_by_seq", tx.array([transition.definition.row]))
+    return Conflict(record_from(row) if row else None)
+
+
+async def _end(tx: Transaction, storage: Storage, transition: Transition) -> bool:
+    if not await storage.end(transition):
+        return False
+    if transition.definition.key_hash is not None:
+        await update_slot(tx, transition)
+    return True
+
+
+async def _move(tx: Transaction, storage: Storage, transition: Transition) -> bool:
+    definition, head = transition.definition, transition.head
+    # The guard comes first: nothing may happen to the slot if it does not hold.
+    if not await storage.move(transition):
+        return False
+    if definition.key_hash is not None:
+        await update_slot(tx, transition)
+        if head.state in WAITING:
+            now_is = await availability(tx, definition, head)
+            await tx.run("key_availability", now_is, definition.row)
+    return True
+
+
+async def _close(tx: Transaction, transition: Transition) -> bool:
+    """Give an ended job another end."""
+    definition, head, before = transition.definition, transition.head, transition.before
+    await _lock_outcome(tx, transition)
+    closed = await tx.changed(
+        "commit_close",
+        head.state.value,
+        head.version,
+        head.finished_at,
+        keep_until(definition, head),
+        definition.row,
+        before.generation,
+        before.version,
+    )
+    return bool(closed) and await _journal(tx, transition)
+
+
+async def _refuse_revival(tx: Transaction, transition: Transition) -> CommitResult | None:
+    """Return why an ended job may not come back to its key; None if it may."""
+    definition = transition.definition
+    key = definition.policy.key
+    if key is None or definition.key_hash is None:
+        return None
+    conflict = await _conflict(tx, transition)
+    if conflict.record is None or conflict.record.head.version != transition.before.version:
+        return conflict
+    decision = revive_key(key, await gather_facts(tx, definition.key_hash, key.active))
+    return KeyRefused(*decision) if isinstance(decision, Reject) else None
+
+
+async def _revive(tx: Transaction, transition: Transition) -> bool:
+    definition, head, before = transition.definition, transition.head, transition.before
+    await _lock_outcome(tx, transition)
+    guard = (definition.row, before.generation, before.version)
+    if not await tx.changed("commit_revive_guard", *guard):
+        return False
+    await tx.run(
+        "commit_revive",
+        definition.row,
+        head.run_at,
+        await availability(tx, definition, head),
+        head.state.value,
+        head.version,
+        head.claims,
+        head.generation,
+        look_at(definition, head),
+    )
+    return await _journal(tx, transition)
+
+
+async def _lock_outcome(tx: Transaction, transition: Transition) -> None:
+    """Wait for transactions that revive or close the job: the guard must see what they did.
+
+    A statement sees changes from before it began, but not those it has waited for.
+    """
+    await tx.lock("outcome_lock", [transition.definition.row])
+
+
+async def _journal(tx: Transaction, transition: Transition) -> bool:
+    await tx.run("event_full", *event_row(transition.definition.row, transition.event))
+    return True
