@@ -30,7 +30,7 @@ from trellis.engines.values import CreateResult
 T = TypeVar("T")
 
 
-class Guest(Protocol):
+class Caller(Protocol):
     """A caller's connection with a transaction under way, or none if it commits by itself."""
 
     @property
@@ -50,9 +50,9 @@ class Guest(Protocol):
         """Do something where the connection is used."""
 
 
-async def join(engine: PostgresEngine, guest: Guest, *jobs: NewJob) -> list[CreateResult]:
+async def join(engine: PostgresEngine, caller: Caller, *jobs: NewJob) -> list[CreateResult]:
     """Create jobs in the caller's transaction."""
-    return await guest.use(lambda: engine.create_within(guest.tx, jobs))
+    return await caller.use(lambda: engine.create_within(caller.tx, jobs))
 
 
 class Awaited:
@@ -111,7 +111,7 @@ class Plain:
 
 
 @asynccontextmanager
-async def with_asyncpg(url: str, autocommit: bool) -> AsyncIterator[Guest]:
+async def with_asyncpg(url: str, autocommit: bool) -> AsyncIterator[Caller]:
     connection = await asyncpg.connect(url)
     try:
         yield await _begun(connection, autocommit)
@@ -120,7 +120,7 @@ async def with_asyncpg(url: str, autocommit: bool) -> AsyncIterator[Guest]:
 
 
 @asynccontextmanager
-async def with_asyncpg_pool(url: str, autocommit: bool) -> AsyncIterator[Guest]:
+async def with_asyncpg_pool(url: str, autocommit: bool) -> AsyncIterator[Caller]:
     async with (
         asyncpg.create_pool(url, min_size=1, max_size=1) as pool,
         pool.acquire() as connection,
@@ -128,7 +128,7 @@ async def with_asyncpg_pool(url: str, autocommit: bool) -> AsyncIterator[Guest]:
         yield await _begun(connection, autocommit)
 
 
-async def _begun(connection: Any, autocommit: bool) -> Guest:
+async def _begun(connection: Any, autocommit: bool) -> Caller:
     if autocommit:
         return Awaited(connection)
     steps = connection.transaction()
@@ -140,7 +140,7 @@ async def _begun(connection: Any, autocommit: bool) -> Guest:
 
 
 @asynccontextmanager
-async def with_psycopg_async(url: str, autocommit: bool) -> AsyncIterator[Guest]:
+async def with_psycopg_async(url: str, autocommit: bool) -> AsyncIterator[Caller]:
     async with await psycopg.AsyncConnection.connect(url, autocommit=autocommit) as connection:
         yield Awaited(connection)
         await connection.rollback()
@@ -201,7 +201,7 @@ def with_scoped_orm(url: str, autocommit: bool) -> Iterator[Any]:
 
 def with_async_core(driver: str) -> Way:
     @asynccontextmanager
-    async def way(url: str, autocommit: bool) -> AsyncIterator[Guest]:
+    async def way(url: str, autocommit: bool) -> AsyncIterator[Caller]:
         engine = sqlalchemy_asyncio.create_async_engine(
             _dialect(url, driver), **_settings(autocommit)
         )
@@ -213,7 +213,7 @@ def with_async_core(driver: str) -> Way:
 
 def with_async_orm(driver: str) -> Way:
     @asynccontextmanager
-    async def way(url: str, autocommit: bool) -> AsyncIterator[Guest]:
+    async def way(url: str, autocommit: bool) -> AsyncIterator[Caller]:
         engine = sqlalchemy_asyncio.create_async_engine(
             _dialect(url, driver), **_settings(autocommit)
         )
@@ -264,7 +264,7 @@ Way = Callable[[str, bool], Any]
 
 def _in_a_thread(way: Callable[[str, bool], AbstractContextManager[Any]]) -> Way:
     @asynccontextmanager
-    async def run(url: str, autocommit: bool) -> AsyncIterator[Guest]:
+    async def run(url: str, autocommit: bool) -> AsyncIterator[Caller]:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as thread:
             context = way(url, autocommit)

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import orm
 
-from tests.engines.postgres.drivers import WAYS, Guest, Plain, join
+from tests.engines.postgres.drivers import WAYS, Caller, Plain, join
 from tests.engines.postgres.steps import fresh, opened, state_of
 from tests.harness.servers.address import Address
 from tests.harness.servers.databases import Databases
@@ -34,7 +34,7 @@ from trellis.errors import (
 )
 from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker
 
-# Drivers are what differs here; the conformance suite has guests on every version.
+# Drivers are what differs here; the conformance suite has callers on every version.
 pytestmark = pytest.mark.on_postgres(18)
 ONE_AT_A_TIME = KeyPolicy("{user}", active=1, queued=0, when_full="reject")
 IN_TURN = KeyPolicy("{user}", active=1, queued=None, when_full="wait")
@@ -60,9 +60,9 @@ async def engine(url: str) -> AsyncIterator[PostgresEngine]:
 
 
 @asynccontextmanager
-async def guest_of(driver: str, url: str, *, autocommit: bool = False) -> AsyncIterator[Guest]:
-    async with WAYS[driver](url, autocommit) as guest:
-        yield guest
+async def caller_on(driver: str, url: str, *, autocommit: bool = False) -> AsyncIterator[Caller]:
+    async with WAYS[driver](url, autocommit) as caller:
+        yield caller
 
 
 def order(name: str) -> str:
@@ -94,12 +94,12 @@ async def test_a_commit_stores_the_job_with_the_callers_row_and_wakes_workers(
 ) -> None:
     new = a_job()
     async with listening(url) as heard:
-        async with guest_of(driver, url) as guest:
-            await guest.execute(order(new.id))
-            assert await join(engine, guest, new) == [Accepted(new.id)]
+        async with caller_on(driver, url) as caller:
+            await caller.execute(order(new.id))
+            assert await join(engine, caller, new) == [Accepted(new.id)]
             assert await state_of(engine, new.id) is None
             assert heard.empty()
-            await guest.commit()
+            await caller.commit()
         assert await asyncio.wait_for(heard.get(), 30) == "trellis_ready"
     assert await state_of(engine, new.id) == "pending"
     assert await has_order(engine, new.id)
@@ -110,10 +110,10 @@ async def test_a_rollback_removes_the_job_and_the_callers_row(
     engine: PostgresEngine, url: str, driver: str
 ) -> None:
     new = a_job()
-    async with guest_of(driver, url) as guest:
-        await guest.execute(order(new.id))
-        assert await join(engine, guest, new) == [Accepted(new.id)]
-        await guest.rollback()
+    async with caller_on(driver, url) as caller:
+        await caller.execute(order(new.id))
+        assert await join(engine, caller, new) == [Accepted(new.id)]
+        await caller.rollback()
     assert await state_of(engine, new.id) is None
     assert not await has_order(engine, new.id)
 
@@ -126,10 +126,10 @@ async def test_a_connection_that_commits_by_itself_is_refused(
     engine: PostgresEngine, url: str, driver: str
 ) -> None:
     new = a_job()
-    async with guest_of(driver, url, autocommit=True) as guest:
+    async with caller_on(driver, url, autocommit=True) as caller:
         with pytest.raises(TransactionRefused, match="no open transaction"):
-            await join(engine, guest, new)
-        await guest.execute(order(new.id))  # it can still be used
+            await join(engine, caller, new)
+        await caller.execute(order(new.id))  # it can still be used
     assert await state_of(engine, new.id) is None
     assert await has_order(engine, new.id)
 
@@ -139,12 +139,12 @@ async def test_a_transaction_that_has_failed_is_refused(
     engine: PostgresEngine, url: str, driver: str
 ) -> None:
     new = a_job()
-    async with guest_of(driver, url) as guest:
+    async with caller_on(driver, url) as caller:
         with pytest.raises(Exception, match="division by zero"):
-            await guest.execute("select 1/0")
+            await caller.execute("select 1/0")
         with pytest.raises(TransactionRefused, match="has failed before"):
-            await join(engine, guest, new)
-        await guest.rollback()
+            await join(engine, caller, new)
+        await caller.rollback()
     assert await state_of(engine, new.id) is None
 
 
@@ -174,12 +174,12 @@ async def test_a_connection_to_another_database_is_refused_and_stays_usable(
     engine: PostgresEngine, url: str, postgres_server: Databases, driver: str
 ) -> None:
     for elsewhere in (postgres_server.url(), fresh(postgres_server)):
-        async with guest_of(driver, elsewhere) as guest:
+        async with caller_on(driver, elsewhere) as caller:
             with pytest.raises(TransactionRefused, match="leads to another database") as raised:
-                await join(engine, guest, a_job())
+                await join(engine, caller, a_job())
             assert "cannot be committed together" in str(raised.value)
-            await guest.execute("select 1")
-            await guest.rollback()
+            await caller.execute("select 1")
+            await caller.rollback()
         if elsewhere != postgres_server.url():
             postgres_server.drop(elsewhere)
 
@@ -232,13 +232,13 @@ async def test_a_contended_gate_is_an_error_at_once_and_the_transaction_goes_on(
 ) -> None:
     mark = f"contended-{driver}"
     first, second, third = a_job(dedupe=mark), a_job(dedupe=mark), a_job()
-    async with guest_of("asyncpg", url) as before, guest_of(driver, url) as guest:
+    async with caller_on("asyncpg", url) as before, caller_on(driver, url) as caller:
         await join(engine, before, first)
-        await guest.execute(order(second.id))
+        await caller.execute(order(second.id))
         with pytest.raises(EngineBusy, match="your transaction goes on"):
-            await join(engine, guest, second)
-        assert await join(engine, guest, third) == [Accepted(third.id)]
-        await guest.commit()
+            await join(engine, caller, second)
+        assert await join(engine, caller, third) == [Accepted(third.id)]
+        await caller.commit()
         await before.commit()
     states = [await state_of(engine, each.id) for each in (first, second, third)]
     assert states == ["pending", None, "pending"]
@@ -250,12 +250,12 @@ async def test_an_error_inside_leaves_nothing_of_the_call_and_the_transaction_us
     engine: PostgresEngine, url: str, driver: str
 ) -> None:
     good, bad = a_job(), a_job(payload='"a\x00b"')
-    async with guest_of(driver, url) as guest:
-        await guest.execute(order(good.id))
+    async with caller_on(driver, url) as caller:
+        await caller.execute(order(good.id))
         with pytest.raises((EngineError, PayloadInvalid)):
-            await join(engine, guest, a_job(id=good.id), bad)
-        assert await join(engine, guest, good) == [Accepted(good.id)]
-        await guest.commit()
+            await join(engine, caller, a_job(id=good.id), bad)
+        assert await join(engine, caller, good) == [Accepted(good.id)]
+        await caller.commit()
     assert await state_of(engine, good.id) == "pending"
     assert await has_order(engine, good.id)
 
@@ -308,10 +308,10 @@ async def test_keyed_policies_dedupe_and_idempotency_hold(
         a_job(idempotency_key=key, payload='"other"'),
         a_keyed_job(key, ONE_AT_A_TIME),
     )
-    async with guest_of(driver, url) as guest:
-        assert await join(engine, guest, *kept) == [Accepted(new.id) for new in kept]
-        inside = await join(engine, guest, *again)
-        await guest.commit()
+    async with caller_on(driver, url) as caller:
+        assert await join(engine, caller, *kept) == [Accepted(new.id) for new in kept]
+        inside = await join(engine, caller, *again)
+        await caller.commit()
     assert inside == [
         Coalesced(kept[0].id, Reason.SAME_DEDUPE_KEY),
         Coalesced(kept[1].id, Reason.SAME_IDEMPOTENCY_KEY),
@@ -328,27 +328,27 @@ async def test_a_keyed_job_gets_its_slot_after_the_commit(
     session = (await engine.open_session(a_worker(), 30 * SECOND)).id
     kind = f"keyed-{driver}"
     jobs = [a_keyed_job("ada", IN_TURN, type=kind) for _ in range(2)]
-    async with guest_of(driver, url) as guest:
-        await join(engine, guest, *jobs)
+    async with caller_on(driver, url) as caller:
+        await join(engine, caller, *jobs)
         assert (await engine.claim(session, [a_demand(kind)], 10)).jobs == ()
-        await guest.commit()
+        await caller.commit()
     taken = (await engine.claim(session, [a_demand(kind)], 10)).jobs
     assert [record.definition.id for record in taken] == [jobs[0].id]
     await engine.close_session(session)
 
 
 @some_drivers
-async def test_others_do_not_wait_for_a_guest_with_a_new_type_or_key(
+async def test_others_do_not_wait_for_a_caller_with_a_new_type_or_key(
     engine: PostgresEngine, url: str, driver: str
 ) -> None:
     kind = f"new-{driver}"
     plain, keyed = a_job(type=kind), a_keyed_job("ada", IN_TURN, type=f"{kind}-keyed")
-    async with guest_of(driver, url) as guest:
-        await join(engine, guest, plain, keyed)
+    async with caller_on(driver, url) as caller:
+        await join(engine, caller, plain, keyed)
         async with asyncio.timeout(20):
             other = a_job(type=kind), a_keyed_job("ada", IN_TURN, type=f"{kind}-keyed")
             assert await engine.create(other) == [Accepted(new.id) for new in other]
-        await guest.rollback()
+        await caller.rollback()
     assert await state_of(engine, other[1].id) == "pending"
 
 
@@ -365,13 +365,13 @@ def shipping(shop: Service, name: str) -> Job[int, str]:
 async def test_create_with_tx_is_run_by_a_worker_once_it_is_committed(url: str) -> None:
     async with Service("shop", url) as shop:
         ship = shipping(shop, "ship-async")
-        async with shop.worker(poll="1h"), guest_of("asyncpg", url) as guest:
-            ref = await ship.create(7, tx=guest.tx)
+        async with shop.worker(poll="1h"), caller_on("asyncpg", url) as caller:
+            ref = await ship.create(7, tx=caller.tx)
             with pytest.raises(TransactionOpen, match="Commit first, then wait"):
                 await ref.wait("10s")
             other = await ship.create(8)  # nobody else is kept from writing
             assert await other.wait("30s") == "shipped 8"
-            await guest.commit()
+            await caller.commit()
             assert await ref.wait("30s") == "shipped 7"
 
 
@@ -382,17 +382,17 @@ async def test_a_reference_knows_whether_its_transaction_is_open_or_was_rolled_b
     shop = Service("shop", url)
     ship = shipping(shop, "ship-open")
 
-    def create(guest: Guest) -> Any:  # noqa: ANN401 - a reference, or a promise of one
-        plain = isinstance(guest, Plain)
-        return ship.create_sync(7, tx=guest.tx) if plain else ship.create(7, tx=guest.tx)
+    def create(caller: Caller) -> Any:  # noqa: ANN401 - a reference, or a promise of one
+        plain = isinstance(caller, Plain)
+        return ship.create_sync(7, tx=caller.tx) if plain else ship.create(7, tx=caller.tx)
 
-    async with shop, guest_of(driver, url) as guest:
-        await guest.execute("select 1")
-        ref = await guest.use(lambda: create(guest))
+    async with shop, caller_on(driver, url) as caller:
+        await caller.execute("select 1")
+        ref = await caller.use(lambda: create(caller))
         for ask in (ref.wait("10s"), ref.status()):
             with pytest.raises(TransactionOpen, match="Commit first"):
                 await ask
-        await guest.rollback()
+        await caller.rollback()
         with pytest.raises(JobNotFound, match="was rolled back"):
             await ref.status()
 
@@ -416,6 +416,6 @@ async def test_create_sync_refuses_a_connection_that_belongs_to_a_loop(url: str)
         with Service("shop", url) as shop:
             shipping(shop, "ship-refused").create_sync(7, tx=tx)
 
-    async with guest_of("asyncpg", url) as guest:
+    async with caller_on("asyncpg", url) as caller:
         with pytest.raises(TransactionRefused, match="belongs to an event loop"):
-            await asyncio.to_thread(create, guest.tx)
+            await asyncio.to_thread(create, caller.tx)

@@ -30,12 +30,12 @@ async def test_an_event_that_commits_late_is_not_skipped(url: str) -> None:
     async with opened(url) as engine:
         first, late, last = a_job(), a_job(), a_job()
         await engine.create([first])
-        with psycopg.connect(url) as guest:
-            engine.create_within(guest, [late])
+        with psycopg.connect(url) as caller:
+            engine.create_within(caller, [late])
             await engine.create([last])
             seen, place = await _ids(engine, Place())
             assert seen == [first.id]  # the last one waits for the one before it
-            guest.commit()
+            caller.commit()
         seen, place = await _ids(engine, place)
         assert sorted(seen) == sorted([late.id, last.id])
         assert await _ids(engine, place) == ([], place)

@@ -182,14 +182,14 @@ async def test_after_the_seal_nothing_can_be_done_at_the_source_but_looking(
     before = await inventory(source)
     await carry(source, target)
 
-    def guest() -> None:
+    def caller() -> None:
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as own:
             own.execute("pragma wal_autocheckpoint = 0")
             own.execute("begin")
             source.create_within(own, [a_job()])
 
     async def visit() -> None:
-        guest()
+        caller()
 
     attempts: list[Callable[[], Awaitable[object]]] = [
         lambda: source.create([a_job()]),

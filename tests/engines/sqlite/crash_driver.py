@@ -65,11 +65,11 @@ def jobs() -> list[NewJob]:
     ]
 
 
-def guests() -> list[NewJob]:
+def callers_jobs() -> list[NewJob]:
     """Return the jobs that the application creates in transactions of its own."""
     return [
-        a_job(id=planned(17), type="visit", dedupe="guest"),
-        a_keyed_job("guest", IN_TURN, id=planned(18), type="visit", idempotency_key="guest"),
+        a_job(id=planned(17), type="visit", dedupe="caller"),
+        a_keyed_job("caller", IN_TURN, id=planned(18), type="visit", idempotency_key="caller"),
     ]
 
 
@@ -151,10 +151,10 @@ class Work:
         app = sqlite3.connect(self._path)
         app.execute("pragma wal_autocheckpoint = 0")
         app.execute("create table if not exists visits (job text)")
-        answers = self.engine.create_within(app, guests())
-        app.executemany("insert into visits values (?)", [(new.id,) for new in guests()])
+        answers = self.engine.create_within(app, callers_jobs())
+        app.executemany("insert into visits values (?)", [(new.id,) for new in callers_jobs()])
         app.commit()
-        for new, answer in zip(guests(), answers, strict=True):
+        for new, answer in zip(callers_jobs(), answers, strict=True):
             if isinstance(answer, Accepted):
                 self.tell(created=new.id)
         app.close()
@@ -239,7 +239,7 @@ def check_visits(path: Path) -> None:
     if "visits" in tables:
         visits = set(connection.execute("select job from visits"))
         stored = set(connection.execute("select id from trellis_job"))
-        mine = {(new.id,) for new in guests()}
+        mine = {(new.id,) for new in callers_jobs()}
         check(visits == stored & mine, f"rows of {visits}, jobs {stored & mine}")
     connection.close()
 

@@ -49,10 +49,10 @@ async def count(engine: SqliteEngine) -> int:
     return (await engine.count(JobFilter())).total
 
 
-def refusal(engine: SqliteEngine, guest: object, error: type[TrellisError]) -> str:
+def refusal(engine: SqliteEngine, caller: object, error: type[TrellisError]) -> str:
     """Ask with a connection that must be refused; return what the error says."""
     with pytest.raises(error) as raised:
-        engine.create_within(guest, [a_job()])
+        engine.create_within(caller, [a_job()])
     return str(raised.value)
 
 
@@ -108,13 +108,13 @@ async def test_without_a_transaction_and_without_implicit_ones_the_caller_must_b
 ) -> None:
     app.isolation_level = None
     modern = sqlite3.connect(path, factory=Modern)
-    for guest in (app, modern):
-        text = refusal(engine, guest, TransactionRefused)
+    for caller in (app, modern):
+        text = refusal(engine, caller, TransactionRefused)
         assert "Execute BEGIN IMMEDIATE first" in text
-        assert not guest.in_transaction
-        guest.execute("begin")
-        engine.create_within(guest, [a_job()])
-        guest.execute("commit")
+        assert not caller.in_transaction
+        caller.execute("begin")
+        engine.create_within(caller, [a_job()])
+        caller.execute("commit")
     modern.close()
     assert await count(engine) == 2
 
@@ -138,9 +138,9 @@ async def test_a_savepoint_of_the_caller_can_undo_the_job_alone(
 async def test_what_is_no_sqlite3_connection_is_refused(
     engine: SqliteEngine, app: sqlite3.Connection, path: Path
 ) -> None:
-    for guest in (object(), None, str(path), app.cursor()):
-        text = refusal(engine, guest, TransactionRefused)
-        assert f"{type(guest).__name__} is not a sqlite3.Connection" in text
+    for caller in (object(), None, str(path), app.cursor()):
+        text = refusal(engine, caller, TransactionRefused)
+        assert f"{type(caller).__name__} is not a sqlite3.Connection" in text
         assert str(path) in text
 
 
@@ -151,10 +151,10 @@ async def test_every_way_to_the_same_file_is_the_same_file(
     link.symlink_to(path)
     monkeypatch.chdir(path.parent)
     for way in (path.name, f"./{link.name}", f"file:{path}?mode=rw"):
-        guest = sqlite3.connect(way, uri=way.startswith("file:"))
-        engine.create_within(guest, [a_job()])
-        guest.commit()
-        guest.close()
+        caller = sqlite3.connect(way, uri=way.startswith("file:"))
+        engine.create_within(caller, [a_job()])
+        caller.commit()
+        caller.close()
     assert await count(engine) == 3
 
 
@@ -162,10 +162,10 @@ async def test_another_name_of_the_same_file_is_refused(engine: SqliteEngine, pa
     for link in (path.with_name("hard.db"), path.with_name("folder") / path.name):
         link.parent.mkdir(exist_ok=True)
         link.hardlink_to(path)
-        guest = sqlite3.connect(link)
-        text = refusal(engine, guest, TransactionRefused)
+        caller = sqlite3.connect(link)
+        text = refusal(engine, caller, TransactionRefused)
         assert f"{path} by another name, {link}" in text
-        guest.close()
+        caller.close()
 
 
 async def test_a_connection_to_another_file_is_refused(
@@ -222,25 +222,25 @@ async def test_a_temporary_table_that_hides_ours_is_refused(
 
 
 def test_a_file_without_our_tables_is_told_how_to_get_them(path: Path) -> None:
-    guest = sqlite3.connect(path)
-    guest.execute("create table orders (name text)")
-    text = refusal(SqliteEngine(path), guest, SchemaTooOld)
+    caller = sqlite3.connect(path)
+    caller.execute("create table orders (name text)")
+    text = refusal(SqliteEngine(path), caller, SchemaTooOld)
     assert f"{path} has schema version 0" in text
     assert f"trellis migrate --url sqlite:///{path}" in text
-    assert not guest.in_transaction
-    guest.execute("insert into orders values ('one')")
-    refusal(SqliteEngine(path), guest, SchemaTooOld)
-    guest.commit()
-    assert orders(guest) == ["one"]
-    guest.close()
+    assert not caller.in_transaction
+    caller.execute("insert into orders values ('one')")
+    refusal(SqliteEngine(path), caller, SchemaTooOld)
+    caller.commit()
+    assert orders(caller) == ["one"]
+    caller.close()
 
 
 def test_a_file_that_is_not_there_is_not_made(path: Path, tmp_path: Path) -> None:
-    guest = sqlite3.connect(tmp_path / "app.db")
-    text = refusal(SqliteEngine(path), guest, DatabaseMissing)
+    caller = sqlite3.connect(tmp_path / "app.db")
+    text = refusal(SqliteEngine(path), caller, DatabaseMissing)
     assert f"trellis migrate --url sqlite:///{path}" in text
     assert not path.exists()
-    guest.close()
+    caller.close()
 
 
 def test_an_older_schema_is_refused(path: Path) -> None:
@@ -318,13 +318,13 @@ async def test_a_connection_that_converts_our_columns_is_refused(
     for name in ("INTEGER", "TEXT"):
         with monkeypatch.context() as patch:
             patch.setitem(sqlite3.converters, name, lambda raw: [raw])
-            guest = sqlite3.connect(path, detect_types=sqlite3.PARSE_DECLTYPES)
-            assert "without detect_types" in refusal(engine, guest, TransactionRefused)
-            guest.close()
-    guest = sqlite3.connect(path, detect_types=sqlite3.PARSE_DECLTYPES)
-    engine.create_within(guest, [a_job()])
-    guest.commit()
-    guest.close()
+            caller = sqlite3.connect(path, detect_types=sqlite3.PARSE_DECLTYPES)
+            assert "without detect_types" in refusal(engine, caller, TransactionRefused)
+            caller.close()
+    caller = sqlite3.connect(path, detect_types=sqlite3.PARSE_DECLTYPES)
+    engine.create_within(caller, [a_job()])
+    caller.commit()
+    caller.close()
 
 
 async def test_the_caller_s_triggers_and_foreign_keys_go_on_working(
@@ -366,7 +366,7 @@ async def test_a_trigger_that_refuses_the_job_undoes_the_call_and_no_more_than_i
 
 
 @pytest.mark.parametrize(("release", "pages"), [((3, 51, 2), 0), ((3, 51, 3), 1000)])
-async def test_a_guest_never_checkpoints_together_with_us_where_that_is_dangerous(
+async def test_a_caller_never_checkpoints_together_with_us_where_that_is_dangerous(
     engine: SqliteEngine,
     app: sqlite3.Connection,
     release: tuple[int, ...],
@@ -385,19 +385,19 @@ async def test_a_guest_never_checkpoints_together_with_us_where_that_is_dangerou
 async def test_a_file_locked_by_another_writer_is_a_typed_error(
     engine: SqliteEngine, app: sqlite3.Connection, path: Path
 ) -> None:
-    guest = sqlite3.connect(path, timeout=0)
+    caller = sqlite3.connect(path, timeout=0)
     app.execute("insert into orders values ('one')")
-    text = refusal(engine, guest, EngineBusy)
+    text = refusal(engine, caller, EngineBusy)
     assert f"{path} is locked by another writer" in text
     assert "Nothing was stored; roll back and try again" in text
-    assert not guest.in_transaction
-    guest.execute("begin")
-    refusal(engine, guest, EngineBusy)
-    assert guest.in_transaction
+    assert not caller.in_transaction
+    caller.execute("begin")
+    refusal(engine, caller, EngineBusy)
+    assert caller.in_transaction
     app.commit()
-    engine.create_within(guest, [a_job()])
-    guest.commit()
-    guest.close()
+    engine.create_within(caller, [a_job()])
+    caller.commit()
+    caller.close()
     assert await count(engine) == 1
 
 
@@ -452,9 +452,9 @@ async def test_a_full_disk_leaves_nothing_of_the_call(
 async def test_a_connection_that_may_only_read_is_refused(
     engine: SqliteEngine, app: sqlite3.Connection, path: Path
 ) -> None:
-    guest = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    refusal(engine, guest, ReadOnlyDatabase)
-    guest.close()
+    caller = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    refusal(engine, caller, ReadOnlyDatabase)
+    caller.close()
     app.execute("pragma query_only = on")
     refusal(engine, app, ReadOnlyDatabase)
     assert not app.in_transaction
@@ -463,24 +463,24 @@ async def test_a_connection_that_may_only_read_is_refused(
 async def test_a_connection_that_is_closed_or_of_another_thread_is_refused(
     engine: SqliteEngine, path: Path
 ) -> None:
-    guest = sqlite3.connect(path)
+    caller = sqlite3.connect(path)
     with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(refusal, engine, guest, TransactionRefused).result()
+        said = pool.submit(refusal, engine, caller, TransactionRefused).result()
     assert "created in a thread" in said
-    guest.close()
-    assert "closed database" in refusal(engine, guest, TransactionRefused)
+    caller.close()
+    assert "closed database" in refusal(engine, caller, TransactionRefused)
 
 
-async def test_guests_and_the_engine_may_create_at_once(engine: SqliteEngine, path: Path) -> None:
+async def test_callers_and_the_engine_may_create_at_once(engine: SqliteEngine, path: Path) -> None:
     begin = threading.Barrier(3)
 
     def visit(place: int) -> None:
-        guest = sqlite3.connect(path, timeout=60)
+        caller = sqlite3.connect(path, timeout=60)
         begin.wait()
         for number in range(20):
-            engine.create_within(guest, [a_job(type=f"t{place}-{number % 5}"), a_job()])
-            guest.rollback() if number % 4 == 3 else guest.commit()
-        guest.close()
+            engine.create_within(caller, [a_job(type=f"t{place}-{number % 5}"), a_job()])
+            caller.rollback() if number % 4 == 3 else caller.commit()
+        caller.close()
 
     async def create() -> None:
         for number in range(20):

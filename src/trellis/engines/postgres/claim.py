@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
 from trellis.core.trace_context import build_context
-from trellis.engines.postgres.claim_planner import Lanes, Plan
+from trellis.engines.postgres.claim_planner import ClaimPlanner, Plan
 from trellis.engines.postgres.connection import Link
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags
@@ -32,7 +32,7 @@ class Claimer:
     def __init__(self, link: Link, registry: Registry, promote: Chore, admit: Chore) -> None:
         self._link = link
         self._registry = registry
-        self._lanes = Lanes(registry)
+        self._planner = ClaimPlanner(registry)
         self._promote = promote
         self._admit = admit
 
@@ -47,17 +47,17 @@ class Claimer:
             if is_all or not more or len(records) >= limit:
                 return Claimed(now, tuple(records))
             for record in more:
-                left[self._lanes.demand_of(record.definition)] -= 1
+                left[self._planner.demand_of(record.definition)] -= 1
 
     async def _claim_some(
         self, session: SessionId, demands: Sequence[Demand], left: Sequence[int], limit: int
     ) -> tuple[list[JobRecord], int, bool]:
-        """Claim once; the answer also says whether there can be no more."""
+        """Claim once; also return whether there can be no more."""
         done = 0
         while True:
-            plan = self._lanes.plan(demands, left, limit)
+            plan = self._planner.plan(demands, left, limit)
             if any(plan.starts):
-                done |= _DUE | _CALLERS  # looking for them steps over what is gone as well
+                done |= _DUE | _CALLERS  # searching for them would read the deleted rows as well
             first = secrets.randbits(61) + 1
             with plan.timed():
                 rows = await self._ask(session, plan, left, limit=limit, first=first, done=done)
@@ -71,7 +71,7 @@ class Claimer:
             if flags & _DUE:
                 await self._promote(plan.lanes, limit)
             if flags:
-                done |= flags  # once is enough: what comes meanwhile is for the next claim
+                done |= flags  # once is enough: what comes later is for the next claim
                 continue
             if job is None:
                 return [], now, plan.note([])

@@ -1,14 +1,14 @@
 """Which lanes a claim reads, from where, and how far.
 
-From the beginning, normally: so work that comes back to an old place is found at once. Only when
-the beginning has become slow to read (somebody holds an old snapshot, so rows that are gone cannot
-be cleared away) does a lane's scan start near the last claim; the beginning is then swept now and
-then, paced by its own cost. Slow is what takes twice as long as a claim near the last one, twice in
-a row: an error costs a second in which work that comes back may wait.
+Normally a lane is read from the beginning, so that a job which returns to an old position is found
+at once. Only when the beginning has become slow to read (a transaction holds an old snapshot, so
+deleted rows cannot be vacuumed) does a lane's scan start near the last claim. The beginning is then
+swept at intervals that depend on the cost of a sweep. A claim is slow if it takes twice as long as
+one near the last claim, twice in a row; an error costs a second in which a returning job may wait.
 
-With many lanes not all are read to the full: a lane that had work lately gets its share and half as
-much again, one that had none a few. The statement returns only what is surely next in order, so a
-guess that was too small costs another round, never the order.
+With many lanes not all are read completely: a lane that had work recently gets its share and half
+as much again, the others a few rows. The statement returns only jobs that are certainly next in
+order, so an estimate that was too small costs another round, never the order.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from trellis.core.job import Definition, JobRecord
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.values import Demand
 
-#: Up to so many lanes and rows are read for a claim without choosing between lanes.
+#: Up to this many lanes and rows are read for a claim without choosing between lanes.
 _READ_ALL: Final = (4, 1000)
-#: What is read of a lane that had no work lately: this much, or less for a small claim.
+#: Rows read of a lane that had no work recently: the least, and the most.
 _A_FEW: Final = (3, 8)
-#: Seconds that a claim takes on a good day: by itself, and for each job it finds.
+#: Seconds that a claim takes on a server without load: for itself, and for each job it finds.
 _A_CLAIM: Final = 0.001
 _A_JOB: Final = 0.00002
-#: So many times what is usual is slow.
+#: A claim is slow from this many times the usual duration.
 _SLOW: Final = 2.0
-#: Ids are handed out before their commit: a scan starts this far behind the last claim.
+#: Numbers are given before their commit: a scan starts this far behind the last claim.
 LAG: Final = 2000
-#: The next sweep comes after so many times what the last one took, and sooner when there is nothing
-#: else to do; between these bounds, in seconds.
+#: The next sweep comes after this many times what the last one took, and sooner while claims find
+#: nothing; between these bounds, in seconds.
 _SWEEP_SHARE: Final = 20
 _IDLE_SHARE: Final = 4
 _SWEEP_EVERY: Final = (1.0, 10.0)
@@ -44,9 +44,9 @@ _SWEEP_EVERY: Final = (1.0, 10.0)
 
 @dataclass(slots=True)
 class Plan:
-    """One claim's reading list; columns, as the statement wants them."""
+    """What one claim reads, as the columns of the statement."""
 
-    book: Lanes
+    planner: ClaimPlanner
     lanes: list[int]
     priorities: list[int]
     demands: list[int]
@@ -69,14 +69,14 @@ class Plan:
 
     def note(self, records: Sequence[JobRecord]) -> bool:
         """Remember what was found, where and how fast; tell whether there can be no more."""
-        self.book.remember(self, records)
-        self.book.learn(self, len(records))
-        self.book.pass_over(self, records)
+        self.planner.remember(self, records)
+        self.planner.learn(self, len(records))
+        self.planner.pass_over(self, records)
         return self.is_full and (self.is_sweep or bool(records))
 
 
-class Lanes:
-    """What one claimer knows about its lanes."""
+class ClaimPlanner:
+    """Plans the claims of one connection by what earlier claims found."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -88,14 +88,14 @@ class Lanes:
         self._last: dict[int, int] = {}
         self._by_cursor = False
         self._was_slow = False
-        #: How many times longer than on a good day claims take that start near the last one.
+        #: How many times longer than without load claims take that start near the last one.
         self._usual = 1.0
         self._swept_at = 0.0
         self._sweep_took = 0.0
         self._is_idle = False
 
     def plan(self, demands: Sequence[Demand], left: Sequence[int], limit: int) -> Plan:
-        """Say what to read for these demands."""
+        """Return what to read for these demands."""
         self._look_up(demands)
         lanes, priorities, positions = self._columns
         plan = Plan(self, lanes, priorities, positions, left, limit)
@@ -113,7 +113,7 @@ class Lanes:
         return plan
 
     def demand_of(self, definition: Definition) -> int:
-        """Return which demand a job answers to."""
+        """Return the demand that a job meets."""
         return self._demands[definition.service, definition.queue, definition.type]
 
     def learn(self, plan: Plan, found: int) -> None:
@@ -124,7 +124,7 @@ class Lanes:
             self._usual += (strain - self._usual) / 8
             return
         is_slow = strain > _SLOW * self._usual
-        # One alone may have had bad luck.
+        # A single slow claim may be an accident.
         self._by_cursor = is_slow and (self._by_cursor or self._was_slow)
         self._was_slow = is_slow
         self._usual = min(self._usual, strain)
@@ -137,7 +137,7 @@ class Lanes:
         return time.monotonic() >= self._swept_at + pause
 
     def remember(self, plan: Plan, records: Sequence[JobRecord]) -> None:
-        """Note where work was found, and where there is none."""
+        """Record how many jobs each lane had, and the last of each."""
         if len(plan.lanes) == 1:
             found = {plan.lanes[0]: len(records)}
             if records:
@@ -164,12 +164,12 @@ class Lanes:
                     self._last[lane] = newest if priority > last.priority else last.row
 
     def _sort_out(self, records: Sequence[JobRecord]) -> dict[int, int]:
-        """Count the jobs per lane, and note the last of each."""
+        """Count the jobs per lane, and record the last of each."""
         numbers = self._registry.lane_numbers
         found: dict[int, int] = {}
         for definition, _ in records:
             place = (definition.service, definition.queue, definition.type, definition.priority)
-            lane = numbers[place]  # type: ignore[index] # a Lane is this tuple
+            lane = numbers[place]  # type: ignore[index] # a Lane is equal to this tuple
             found[lane] = found.get(lane, 0) + 1
             self._last[lane] = definition.row
         return found

@@ -1,7 +1,7 @@
-"""PostgreSQL's errors, in our words: what happened, whether anything was stored, and what to do.
+"""PostgreSQL's errors as errors of Trellis: what happened, whether it was stored, what to do.
 
-A connection lost before a call was sent stores nothing; one lost after may have: the outcome is
-unknown, and whoever asked must look (creates by their ids, settlements by the journal).
+If a connection is lost before a call was sent, nothing was stored. If it is lost afterwards the
+outcome is unknown, and the caller must look (creates by their ids, settlements by the journal).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trellis.errors import (
     Unstorable,
 )
 
-#: The server says that it did not run the statement, and that it may do so later.
+#: The server reports that it did not run the statement, and that it may do so later.
 _AWAY = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
@@ -51,12 +51,12 @@ _LOST = (
 )
 #: Classes of errors that are about what was sent, and come again: data, constraints, limits.
 _ABOUT_THE_VALUES = frozenset({"22", "23", "54"})
-#: Statements of somebody else on our connection, or ours on another: only a pooler does that.
+#: Prepared statements of another client on this connection: only a pooler causes that.
 _SHARED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
 
 def cannot_connect(error: BaseException, address: Address) -> EngineError:
-    """Say why there is no connection; nothing was sent."""
+    """Return why there is no connection; nothing was sent."""
     where = address.shown
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return DatabaseMissing(
@@ -64,20 +64,20 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
         )
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return AccessDenied(
-            f"PostgreSQL does not let this user in at {where}: {_said(error)} Nothing was stored. "
+            f"PostgreSQL does not let this user in at {where}: {_text(error)} Nothing was stored. "
             "Check the user and password of the URL, and the server's pg_hba.conf."
         )
     if isinstance(error, asyncpg.ClientConfigurationError | ValueError | ssl.SSLError):
-        return AddressUnusable(f"{where} cannot be used: {_said(error)}")
+        return AddressUnusable(f"{where} cannot be used: {_text(error)}")
     if isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error):
         return _pooler(error, where)
     if isinstance(error, TimeoutError):
-        said = f"no answer within {address.connect_timeout:g} s."
+        text = f"no answer within {address.connect_timeout:g} s."
     else:
-        said = _said(error)
+        text = _text(error)
     return EngineUnavailable(
-        f"PostgreSQL cannot be reached at {where}: {said} Nothing was stored. Check that the "
-        "server runs and that the URL is right; work goes on by itself once it answers."
+        f"PostgreSQL cannot be reached at {where}: {text} Nothing was stored. Check that the "
+        "server runs and that the URL is right; work goes on automatically once it answers."
     )
 
 
@@ -91,24 +91,24 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
         )
     if isinstance(error, _AWAY):
         return EngineUnavailable(
-            f"PostgreSQL at {where} is not available now: {_said(error)} Nothing of this call was "
-            "stored; work goes on by itself once it is back."
+            f"PostgreSQL at {where} is not available now: {_text(error)} Nothing of this call was "
+            "stored; work goes on automatically once it is back."
         )
     if isinstance(error, (*_BUSY, asyncpg.QueryCanceledError)):
         return _busy(error, where)
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError):
         return NotATrellisDatabase(
-            f"{where} has no Trellis tables in the schema {address.schema!r} ({_said(error)}) Run: "
+            f"{where} has no Trellis tables in the schema {address.schema!r} ({_text(error)}) Run: "
             f"trellis migrate --url {as_argument(address.url)}"
         )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return AccessDenied(
-            f"This user may not do that at {where}: {_said(error)} See the roles in "
+            f"This user may not do that at {where}: {_text(error)} See the roles in "
             "docs/operations/postgresql.md."
         )
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return ReadOnlyDatabase(
-            f"{where} is read-only: {_said(error)} It may be a standby; point the URL at the "
+            f"{where} is read-only: {_text(error)} It may be a standby; point the URL at the "
             "primary, or add target_session_attrs=read-write."
         )
     if isinstance(error, UnicodeEncodeError | asyncpg.UntranslatableCharacterError) or (
@@ -129,12 +129,12 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
 def _busy(error: BaseException, where: str) -> EngineError:
     if isinstance(error, asyncpg.QueryCanceledError):
         return EngineBusy(
-            f"PostgreSQL at {where} gave up a statement: {_said(error)} Nothing of this call was "
-            "stored; try again. If it stays so, look for what keeps the server busy."
+            f"PostgreSQL at {where} gave up a statement: {_text(error)} Nothing of this call was "
+            "stored; try again. If that lasts, look for what keeps the server busy."
         )
     return EngineBusy(
-        f"PostgreSQL at {where} could not get a lock: {_said(error)} Nothing of this call was "
-        "stored; try again. If it stays so, look for a long transaction in pg_stat_activity."
+        f"PostgreSQL at {where} could not get a lock: {_text(error)} Nothing of this call was "
+        "stored; try again. If that lasts, look for a long transaction in pg_stat_activity."
     )
 
 
@@ -142,36 +142,36 @@ def _refused(error: asyncpg.PostgresError, where: str) -> Exception:
     if isinstance(error, _SHARED):
         return AddressUnusable(
             f"There is a transaction pooler on the way to {where}, and the URL does not say so: "
-            f"{_said(error)} Say pooler=transaction in the URL, and listen=postgresql://... past "
+            f"{_text(error)} Say pooler=transaction in the URL, and listen=postgresql://... past "
             "the pooler, so that workers are woken."
         )
     if str(error.sqlstate)[:2] in _ABOUT_THE_VALUES:
         return Unstorable(
-            f"PostgreSQL at {where} cannot store this: {_said(error)} Nothing of this call was "
+            f"PostgreSQL at {where} cannot store this: {_text(error)} Nothing of this call was "
             "stored."
         )
-    return EngineError(f"PostgreSQL at {where} refused a statement: {_said(error)}")
+    return EngineError(f"PostgreSQL at {where} refused a statement: {_text(error)}")
 
 
 def _pooler(error: BaseException, where: str) -> EngineError:
     return AddressUnusable(
-        f"There is a pooler on the way to {where}, and the URL does not say so: {_said(error)} Add "
+        f"There is a pooler on the way to {where}, and the URL does not say so: {_text(error)} Add "
         "pooler=transaction to the URL (and listen=postgresql://... past the pooler, so that "
         "workers are woken), or pooler=session if it keeps a connection for each client."
     )
 
 
 def lost(error: BaseException, address: Address, *, sent: bool) -> EngineError:
-    """Say that the connection broke, and whether the call may have been carried out."""
-    said = "no answer in time." if isinstance(error, TimeoutError) else _said(error)
+    """Return that the connection broke, and whether the call may have been carried out."""
+    text = "no answer in time." if isinstance(error, TimeoutError) else _text(error)
     if sent:
         return OutcomeUnknown(
-            f"The connection to {address.shown} was lost during a call ({said}) It may or may "
+            f"The connection to {address.shown} was lost during a call ({text}) It may or may "
             "not have been stored. Repeating it with the same ids is safe."
         )
     return EngineUnavailable(
-        f"The connection to {address.shown} was lost ({said}) Nothing of this call was stored; "
-        "work goes on by itself once it is back."
+        f"The connection to {address.shown} was lost ({text}) Nothing of this call was stored; "
+        "work goes on automatically once it is back."
     )
 
 
@@ -180,6 +180,6 @@ def is_about_the_connection(error: BaseException) -> bool:
     return isinstance(error, (*_LOST, TimeoutError, asyncpg.PostgresConnectionError, *_AWAY))
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     words = str(error).strip() or type(error).__name__
     return words if words.endswith(".") else f"{words}."

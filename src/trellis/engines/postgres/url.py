@@ -1,6 +1,6 @@
-"""What a `postgresql://` URL says: which server and database, and how Trellis is to use them.
+"""A `postgresql://` URL: which server and database, and how Trellis uses them.
 
-Options of ours stand in the query beside the driver's: `schema` (where the tables are, `trellis`),
+The query has options of Trellis beside those of the driver: `schema` (of the tables, `trellis`),
 `wake` (`listen`, the default, or `poll`), `pooler` (`transaction` behind a transaction pooler),
 `listen` (a URL past the pooler for LISTEN), `statement_timeout`, `connect_timeout` (spans).
 """
@@ -17,7 +17,7 @@ from trellis.engines.redaction import shown
 from trellis.errors import ConfigurationError
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_OURS: Final = frozenset(
+_OPTIONS: Final = frozenset(
     {"schema", "wake", "pooler", "listen", "statement_timeout", "connect_timeout"}
 )
 
@@ -26,18 +26,18 @@ _OURS: Final = frozenset(
 class Address:
     """Where the jobs are, and how to get there."""
 
-    #: What the driver is given.
+    #: The URL for the driver.
     dsn: str
     schema: str = "trellis"
     wake: Literal["listen", "poll"] = "listen"
-    #: What stands before the server; behind `transaction` nothing outlives a transaction.
+    #: The pooler before the server; behind `transaction` no setting outlives a transaction.
     pooler: Literal["none", "session", "transaction"] = "none"
     #: Where to LISTEN when `dsn` leads to a pooler.
     listen: str | None = None
     #: Seconds after which a statement, or a new connection, is given up.
     statement_timeout: float = 30.0
     connect_timeout: float = 10.0
-    #: As it was given, with our options.
+    #: As it was given, with the options of Trellis.
     url: str = ""
 
     @property
@@ -52,23 +52,23 @@ class Address:
 
 
 def read_address(url: str) -> Address:
-    """Read a URL; say what is wrong with it."""
+    """Read a URL; raise ConfigurationError if an option is wrong."""
     parts = urlsplit(url)
     options = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in options if name in _OURS}
-    theirs = [(name, value) for name, value in options if name not in _OURS]
-    dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(theirs, safe="/")))
+    own = {name: value for name, value in options if name in _OPTIONS}
+    drivers = [(name, value) for name, value in options if name not in _OPTIONS]
+    dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(drivers, safe="/")))
     # urlunsplit leaves out the empty host of postgresql:///name, which the driver insists on.
     if not parts.netloc and not dsn.startswith("postgresql://"):
         dsn = dsn.replace("postgresql:", "postgresql://", 1)
     return Address(
         dsn,
-        _schema(ours.get("schema", "trellis")),
-        "poll" if _word("wake", ours, ("listen", "poll")) == "poll" else "listen",
-        _pooler(ours),
-        ours.get("listen"),
-        _seconds("statement_timeout", ours, "30s"),
-        _seconds("connect_timeout", ours, "10s"),
+        _schema(own.get("schema", "trellis")),
+        "poll" if _word("wake", own, ("listen", "poll")) == "poll" else "listen",
+        _pooler(own),
+        own.get("listen"),
+        _seconds("statement_timeout", own, "30s"),
+        _seconds("connect_timeout", own, "10s"),
         url,
     )
 

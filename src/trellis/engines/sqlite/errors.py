@@ -1,4 +1,4 @@
-"""SQLite's errors, in our words: what happened, that nothing was lost, and what to do."""
+"""SQLite's errors as errors of Trellis: what happened, whether it was stored, what to do."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PRIMARY = 0xFF  # extended result codes keep the primary one in the low byte
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Tell whether somebody else holds the lock."""
+    """Tell whether another connection holds the lock."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> EngineError:
-    """Return the typed error for what SQLite said."""
+    """Return the typed error for an error of SQLite."""
     code = _code(error)
     if is_busy(error):
         return EngineBusy(
@@ -70,7 +70,7 @@ def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> 
 
 
 def typed(error: Exception, path: Path) -> Exception:
-    """Return what a failed call raises: SQLite's and Python's own errors in our words."""
+    """Return what a failed call raises: an error of Trellis for those of SQLite and Python."""
     if _is_about_the_values(error):
         refusal = Unstorable(f"{path} cannot store this: {error}. Nothing of this call was stored.")
         refusal.__cause__ = error
@@ -90,7 +90,7 @@ def typed(error: Exception, path: Path) -> Exception:
 def _is_about_the_values(error: Exception) -> bool:
     """Return whether the same values would be refused again: too long, too large, a constraint."""
     if isinstance(error, sqlite3.IntegrityError):
-        # A trigger speaks of the whole file: its jobs were moved to another store.
+        # A trigger is about the whole file: its jobs were moved to another store.
         return error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_TRIGGER
     return isinstance(error, sqlite3.DataError | OverflowError)
 

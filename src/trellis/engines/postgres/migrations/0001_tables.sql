@@ -5,7 +5,7 @@ create type trellis.state as enum (
   'expired', 'skipped', 'stale', 'dead', 'dismissed');
 
 -- ready (claimable), later (before run_at), slot (waits for its key), caller (created with its key in
--- a caller's transaction, to be let in after the commit), taken (leased).
+-- a caller's transaction, to be admitted after the commit), taken (leased).
 create type trellis.park as enum ('ready', 'later', 'slot', 'caller', 'taken');
 
 -- The engine's clock: everything is stamped and judged by it, never by a worker's.

@@ -11,7 +11,7 @@ returning 1
 -- name: commit_done
 -- Settle attempts that succeeded, guarded by version and token. Everything the decision does not
 -- change is taken from the row it was decided against. Rows are found without a lock, so the delete
--- asks for the guards again. Returns null if every guard held, else the jobs whose did.
+-- checks the guards again. Returns null if every guard held, else the jobs whose did.
 -- $1 jobs, $2 versions, $3 tokens, $4 started, $5 results, $6 kept until (one version or moment
 -- stands for all if there is only one; numbers as text are faster to send); $7 state, $8 kind, $9 at:
 -- the same for all.
@@ -77,8 +77,8 @@ journalled as (
 select case when count(*) = cardinality($1::bigint[]) then null else coalesce(array_agg(job), '{}') end from gone
 
 -- name: commit_move
--- Change live jobs that stay live, guarded by version and token (0: none). Waiting ones are parked
--- by their time; one with a key waits for its slot until somebody hands it over. Returns null if
+-- Change live jobs that stay live, guarded by version and token (0: none). Waiting ones are
+-- available by their time; one with a key waits until a slot is handed to it. Returns null if
 -- every guard held, else the jobs whose did.
 with held as materialized (
   select x.tid, d.*

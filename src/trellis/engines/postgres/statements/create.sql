@@ -47,7 +47,7 @@ select count(*) from given
 -- Store jobs that ask for nothing special and may start at once; none of their ids is there. Returns
 -- how many were stored: none while any queue is draining.
 -- $1 ids, $2 payloads, $3 traceparents, each joined by U+001F; $4 lanes and $5 policies, where one
--- stands for all if there is only one; $6 the channel to tell it on, if it is to be told at once.
+-- stands for all if there is only one; $6 the channel to notify, if that is to be done at once.
 with born as (
   insert into trellis.job (id, lane, policy, schema_version, created_at, payload, traceparent)
   select d.id, coalesce(d.lane, ($4::int[])[1]), coalesce(d.policy, ($5::int[])[1]), 1, c.now,
@@ -86,16 +86,16 @@ from unnest($3::text[]) n(mark)
 join trellis.queue q on q.dedupe = n.mark join trellis.job j on j.seq = q.job
 
 -- name: gate
--- Keep others from creating jobs with the same keys or marks until this transaction ends; in one
--- order, so that two who want the same never wait for each other.
+-- Keep others from creating jobs with the same keys or marks until this transaction ends; in the
+-- same order everywhere, so that two transactions never wait for each other.
 select pg_advisory_xact_lock(hashtextextended('trellis/gate/' || g.name, 0))
 from (select name from unnest($1::text[]) n(name) order by name offset 0) g
 
 -- name: gate_patience
--- Whoever is in a gate may have a long way to its commit: others work on this connection, too.
+-- The transaction that holds a gate may take long to commit, and other verbs need this connection.
 select set_config('lock_timeout', '2000', true)
 
 -- name: gate_try
--- `gate` without waiting: false if somebody else is in it.
+-- `gate` without waiting: false if another transaction holds it.
 select coalesce(bool_and(pg_try_advisory_xact_lock(hashtextextended('trellis/gate/' || g.name, 0))), true)
 from (select name from unnest($1::text[]) n(name) order by name offset 0) g

@@ -1,8 +1,8 @@
 -- Key slots: held by a job, then by its attempt; handed over in creation order.
 
 -- name: caller_admit
--- Let keyed jobs that came in callers' transactions wait for their slots like everybody else; one that
--- somebody is changing now is for the next time. Returns the keys of those that were let in.
+-- Let keyed jobs that were created in callers' transactions wait for their slots; one that another
+-- transaction changes now is left for the next time. Returns the keys of those that were admitted.
 update trellis.queue q set park = 'slot'
 from (
   select x.ctid as tid from trellis.queue x
@@ -15,8 +15,8 @@ select job, key_hash from trellis.queue where park = 'caller' order by job limit
 
 -- name: key_facts
 -- What admission must know of a key: slots taken, jobs waiting without one, the oldest holder, the
--- newest and the oldest waiting job that was never claimed; and how many jobs of
--- callers' transactions have yet to be admitted.
+-- newest and the oldest waiting job that was never claimed; and how many jobs of callers' transactions
+-- have yet to be admitted.
 select
   (select count(*) from trellis.key_slot s where s.key_hash = $1),
   (select count(*) from trellis.queue q
@@ -31,8 +31,8 @@ select
   (select count(*) from trellis.queue q where q.key_hash = $1 and q.park = 'caller')
 
 -- name: key_hand_over
--- Give free slots of these keys to their waiting jobs, in creation order; the caller has the keys'
--- locks. A job gets one if fewer are taken, counting those before it, than its own policy allows.
+-- Give free slots of these keys to their waiting jobs, in creation order; the transaction holds the
+-- keys' locks. A job gets one if fewer are taken, counting those before it, than its own policy allows.
 with next as materialized (
   select k.key_hash, w.job
   from (select distinct key_hash from unnest($1::text[]) n(key_hash)) k
@@ -48,7 +48,7 @@ with next as materialized (
         join trellis.job j on j.seq = q.job
         join trellis.policy p on p.id = j.policy) x) f
     where f.fits) w),
--- Asked again where it is changed: one that was waited for may be gone, or have its slot by now.
+-- Checked again where it is changed: a job that was waited for may have ended, or have its slot by now.
 moved as (
   update trellis.queue q set park = 'ready' from next n
   where q.job = n.job and q.park in ('slot', 'caller')
@@ -58,8 +58,8 @@ taken as (
 select count(*) from moved
 
 -- name: key_lock
--- Be the only one who moves the slots of these keys until this transaction ends. Taken before any
--- row of a keyed job is locked, in one order.
+-- Keep other transactions from moving slots of these keys until this one ends. Taken before any row of
+-- a keyed job is locked, in the same order everywhere.
 select pg_advisory_xact_lock(hashtextextended('trellis/key/' || g.name, 0))
 from (select name from unnest($1::text[]) n(name) order by name offset 0) g
 

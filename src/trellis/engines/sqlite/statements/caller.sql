@@ -5,7 +5,7 @@
 update trellis_meta set value = value where name = 'last_job'
 
 -- name: caller_shadows
--- A temporary table of the same name would be written instead of ours, and vanish.
+-- A temporary table of the same name would be written instead, and vanish.
 select name from sqlite_temp_master
 where type in ('table', 'view') and name like 'trellis\_%' escape '\' limit 1
 
