@@ -13,12 +13,12 @@ from typing import Final
 import pytest
 
 from trellis.core.lifecycle import Transition
-from trellis.engines.sql import commit, slots
+from trellis.engines.sql import commit, notes, slots
 from trellis.engines.sql import transaction as shared
 from trellis.engines.sql.rows import event_row
-from trellis.engines.sqlite import fast_complete, noting
-from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
-from trellis.engines.values import CommitResult, Conflict, Note, NoteResult
+from trellis.engines.sqlite import fast_complete
+from trellis.engines.sqlite.transaction import STATEMENTS
+from trellis.engines.values import CommitResult, Conflict
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -59,12 +59,7 @@ def _free_locks_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
 
 
 def _believe_any_note(patch: pytest.MonkeyPatch) -> None:
-    def note_one(tx: Transaction, note: Note) -> NoteResult:
-        noting._mark_seen(tx, note)
-        noting._write(tx, note)
-        return NoteResult.NOTED
-
-    patch.setattr(noting, "_note_one", note_one)
+    patch.setattr(notes, "_is_current", lambda _job, _note: True)
 
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -79,13 +74,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ("claim_pick_few", "order by job", "order by job desc"),
     ),
     "journal a conflict": _journal_a_conflict,
-    "skip a due job": _sql(("due_later", "limit ?", "limit ? offset 1")),
+    "skip a due job": _sql(("due_later", "limit ?3", "limit ?3 offset 1")),
     "look too late": _sql(("due_jobs", "look_at <= ?", "look_at < ?")),
     "keep the dedupe mark after the claim": _sql(("claim_take", "dedupe = null,", "")),
     "free a slot whose handler may still run": _free_instead_of_linger,
     "free a lock whose handler may still run": _free_locks_instead_of_linger,
     "believe any note": _believe_any_note,
-    "renew a session that was reaped": _sql(("session_lease", "and ended_at is null", "")),
+    "renew a session that was reaped": _sql(("session_renew", "and ended_at is null", "")),
     "reap by the wall clock": _sql(
         ("due_sessions", "lease_until <= ?", "opened_at + lease <= 1000 * ?")
     ),

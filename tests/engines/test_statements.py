@@ -122,7 +122,7 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "common": (
         ["event", "event_fenced"],
-        ["clock", "outcome_lock"],
+        ["clock"],
     ),
     "connection": (
         [
@@ -146,12 +146,8 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         ["lock_gate"],
     ),
     "maintenance": (
-        ["prune_session", "prune_sessions_pick"],
-        ["promote", "prune_sessions"],
-    ),
-    "notes": (
-        ["note_claim", "note_reset"],
-        [],
+        ["due_peek", "prune_sessions_peek"],
+        ["remove_lock"],
     ),
     "queues": (
         ["queue_setting"],
@@ -168,10 +164,6 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
     "schema": (
         ["schema_record", "schema_tables"],
         ["migrate_holders", "migrate_try", "schema_others", "schema_table"],
-    ),
-    "sessions": (
-        [],
-        ["session_reap"],
     ),
     "slots": (
         ["key_held", "key_next", "slot_take"],

@@ -10,7 +10,7 @@ import pytest
 from tests.engines.postgres.steps import fresh, opened
 from tests.harness.servers.databases import Databases
 from trellis.engines.postgres.engine import PostgresEngine
-from trellis.engines.postgres.reading import Place
+from trellis.engines.postgres.reads import Position
 from trellis.testing.builders import a_job
 
 
@@ -21,9 +21,9 @@ def url(postgres_server: Databases) -> Iterator[str]:
     postgres_server.drop(url)
 
 
-async def _ids(engine: PostgresEngine, after: Place) -> tuple[list[str], Place]:
+async def _ids(engine: PostgresEngine, after: Position) -> tuple[list[str], Position]:
     entries = await engine.feed(after)
-    return [entry.job_id for entry in entries], entries[-1].place if entries else after
+    return [entry.job_id for entry in entries], entries[-1].position if entries else after
 
 
 async def test_an_event_that_commits_late_is_not_skipped(url: str) -> None:
@@ -33,12 +33,12 @@ async def test_an_event_that_commits_late_is_not_skipped(url: str) -> None:
         with psycopg.connect(url) as caller:
             engine.create_within(caller, [late])
             await engine.create([last])
-            seen, place = await _ids(engine, Place())
+            seen, position = await _ids(engine, Position())
             assert seen == [first.id]  # the last one waits for the one before it
             caller.commit()
-        seen, place = await _ids(engine, place)
+        seen, position = await _ids(engine, position)
         assert sorted(seen) == sorted([late.id, last.id])
-        assert await _ids(engine, place) == ([], place)
+        assert await _ids(engine, position) == ([], position)
 
 
 async def test_the_feed_is_read_in_pages(url: str) -> None:
@@ -46,8 +46,8 @@ async def test_the_feed_is_read_in_pages(url: str) -> None:
         jobs = [a_job() for _ in range(7)]
         await engine.create(jobs)
         seen: list[str] = []
-        place = Place()
-        while entries := await engine.feed(place, limit=3):
+        position = Position()
+        while entries := await engine.feed(position, limit=3):
             seen += [entry.job_id for entry in entries]
-            place = entries[-1].place
+            position = entries[-1].position
         assert seen == [new.id for new in jobs]

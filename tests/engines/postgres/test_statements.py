@@ -14,11 +14,11 @@ import pytest
 from tests.engines.postgres.steps import fresh
 from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
 from tests.harness.servers.databases import Databases
-from trellis.engines.postgres import upkeep
 from trellis.engines.postgres.connection import PINNED, _settings
 from trellis.engines.postgres.statements import fragments, in_schema, statements
 from trellis.engines.postgres.url import read_address
 from trellis.engines.sql.filters import Filters
+from trellis.engines.sql.maintenance import TABLES_OF_A_JOB
 from trellis.engines.values import GroupBy
 
 SOURCE = Path(__file__).parents[3] / "src/trellis/engines/postgres"
@@ -75,7 +75,7 @@ def test_every_fragment_is_used() -> None:
 def test_every_statement_is_used() -> None:
     files = [*SOURCE.glob("*.py"), *SHARED.glob("*.py")]
     named = {name for path in files for name in re.findall(r'"(\w+)"', path.read_text())}
-    pruned = {f"prune_{table}" for table in upkeep._OF_A_JOB}
+    pruned = {f"prune_{table}" for table in TABLES_OF_A_JOB}
     assert set(statements("trellis")) <= named | pruned
 
 

@@ -13,7 +13,7 @@ import pytest
 import trellis.engines.sqlite
 from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
 from trellis.engines.sql.statements import load_statements
-from trellis.engines.sqlite import connection, reading, schema, sending
+from trellis.engines.sqlite import connection, reads, schema, sending
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS, _widen
 from trellis.engines.values import GroupBy
 
@@ -47,11 +47,11 @@ def test_every_statement_can_be_prepared(name: str, file: sqlite3.Connection) ->
 
 
 def test_what_is_put_together_from_fragments_can_be_prepared(file: sqlite3.Connection) -> None:
-    reading.Reader(file)  # brings the function that looks through errors
-    condition, values = reading._FILTERS.where(EVERYTHING)
-    groups = reading._FILTERS.groups(get_args(GroupBy))
+    reads.Reader(file)  # brings the function that looks through errors
+    condition, values = reads.FILTERS.where(EVERYTHING)
+    groups = reads.FILTERS.groups(get_args(GroupBy))
     for text, tail in (
-        (FRAGMENTS["find"].format(where=condition), (None, None, 1)),
+        (_page(condition, len(values)), (None, 1)),
         (FRAGMENTS["count"].format(where=condition, groups=groups), ()),
     ):
         assert file.execute(text, (*values, *tail)).fetchall() == []
@@ -59,6 +59,10 @@ def test_what_is_put_together_from_fragments_can_be_prepared(file: sqlite3.Conne
         for change in sending._CHANGES:
             file.execute(sending._trigger(table, change, "elsewhere"))
     assert connection.read_setting(file, "journal_mode") == "wal"
+
+
+def _page(condition: str, number: int) -> str:
+    return FRAGMENTS["find"].format(where=condition, after=number + 1, limit=number + 2)
 
 
 def test_every_fragment_is_used() -> None:

@@ -16,11 +16,11 @@ from tests.harness.age.meter import Meter, complete
 from tests.harness.servers.databases import Databases
 from trellis import ActiveJob, Service
 from trellis.core.job import JobId
-from trellis.engines.postgres import upkeep
 from trellis.engines.postgres.connection import Connection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import statements
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import maintenance
 from trellis.engines.values import JobFilter
 
 pytestmark = pytest.mark.on_postgres(18)
@@ -80,7 +80,7 @@ async def a_prune_under_way(url: str) -> AsyncIterator[Transaction]:
     try:
         async with connection.transaction():
             tx = Transaction(Connection(connection, statements("trellis")), Registry())
-            assert await upkeep.prune(tx, _PAGE) == _PAGE
+            assert await maintenance.prune(tx, _PAGE) == _PAGE
             yield tx
     finally:
         await connection.close()

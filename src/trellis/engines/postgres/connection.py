@@ -53,6 +53,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
     "sessions": ("common", "sessions", "slots", "locks"),
     "locks": ("common", "locks"),
     "maintenance": ("common", "maintenance", "slots", "locks"),
+    "queues": ("queues",),
 }
 
 

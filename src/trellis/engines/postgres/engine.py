@@ -8,10 +8,8 @@ thread's engine one. Statements that stand alone are one round trip; the rest is
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, TypeVar
 
 import asyncpg
@@ -27,22 +25,22 @@ from trellis.engines.postgres import (
     fast_complete,
     fast_create,
     gates,
-    noting,
     receiving,
     schema,
-    sessions,
     storage,
-    upkeep,
 )
 from trellis.engines.postgres.claim import Claimer
 from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, Link
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.hearing import Hearing
-from trellis.engines.postgres.reading import FeedEntry, Place, Reader
+from trellis.engines.postgres.reads import FeedEntry, Position, Queries, feed
 from trellis.engines.postgres.registry import Registry
+from trellis.engines.postgres.statements import fragments
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.url import read_address
-from trellis.engines.sql import locks, slots
+from trellis.engines.sql import locks, maintenance, reads, sessions, slots
+from trellis.engines.sql.filters import Filters
+from trellis.engines.sql.notes import keep_notes
 from trellis.engines.values import (
     Activity,
     Capabilities,
@@ -102,7 +100,7 @@ class PostgresEngine:
         if address.listen is not None:
             past = replace(address, dsn=address.listen, pooler="none", listen=None)
             self._ear = Link(past, PLAIN, self._hearing.listen)
-        self._reader = Reader(self._hot, self._reading, address.schema)
+        self._filters = Filters(fragments(address.schema), numbered=True)
         self._claimer = Claimer(self._hot, self._registry, self._promote_due, self._admit)
         self._pid = os.getpid()
         self._is_open = False
@@ -256,15 +254,13 @@ class PostgresEngine:
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         """Keep notes whose fence holds."""
-        return await self._within(lambda tx: noting.note(tx, notes), "notes")
+        return await self._within(lambda tx: keep_notes(tx, notes), "notes")
 
     # -- sessions ------------------------------------------------------------------------------
 
     async def open_session(self, info: WorkerInfo, lease: Micros) -> Session:
         """Start a session."""
-        self._check_open()
-        session = SessionId(secrets.randbits(62) + 1)
-        return Session(session, lease, await self._hot.value("session_open", session, *info, lease))
+        return await sessions.open_session(self._on(self._hot), info, lease)
 
     async def renew(
         self,
@@ -288,121 +284,105 @@ class PostgresEngine:
 
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
-        self._check_open()
-        return [sessions.session_record(row) for row in await self._reading.rows("session_list")]
+        return await sessions.list_sessions(self._on(self._reading))
 
     async def ask_drain(self, session: SessionId) -> bool:
         """Ask a worker process to finish and go."""
-        self._check_open()
-        return await self._hot.value("session_drain", session) is not None
+        return await sessions.ask_drain(self._on(self._hot), session)
 
     # -- locks ---------------------------------------------------------------------------------
 
     async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
         """Take a lock that is free or ours; else say who has it."""
         check_lock_name(name)
-        self._check_open()
-        held = await locks.find_lock(Transaction(self._hot, self._registry), name)
+        held = await locks.find_lock(self._on(self._hot), name)
         if held is not None:  # a look is enough, and all that workers need that do not lead
             return None if held.is_of(session, token) else held.holder
         return await self._within(lambda tx: locks.take_lock(tx, name, session, token), "locks")
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
         """Give a lock back."""
-        self._check_open()
-        return await locks.free_lock(Transaction(self._hot, self._registry), name, session, token)
+        return await locks.free_lock(self._on(self._hot), name, session, token)
 
     async def locks(self) -> list[LockHolder]:
         """List the locks that count now."""
-        self._check_open()
-        return await locks.list_locks(Transaction(self._reading, self._registry))
+        return await locks.list_locks(self._on(self._reading))
 
     # -- upkeep --------------------------------------------------------------------------------
 
     async def due(self, kind: DueKind, limit: int) -> Due:
         """Return what maintenance must look at."""
-        return await self._within(lambda tx: upkeep.due(tx, kind, limit))
+        return await self._within(lambda tx: maintenance.due(tx, kind, limit))
 
     async def promote(self, limit: int) -> int:
         """Make due jobs claimable; end lingering slots and locks."""
         self._check_open()
         await self._registry.read_lanes(self._hot)
-        moved = 0
-        for step in upkeep.PROMOTIONS:
-            moved += await self._within(partial(step, limit=limit), "maintenance")
-        return moved
+        lanes = list(self._registry.lanes)
+        # Each in its own transaction, because a transaction locks keys only once, in one order.
+        moved = await self._within(lambda tx: maintenance.promote(tx, lanes, limit), "maintenance")
+        await self._admit(lanes, limit)
+        return moved + await self._within(
+            lambda tx: maintenance.end_lingering(tx, limit), "maintenance"
+        )
 
     async def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due."""
-        self._check_open()
-        moment: Instant | None = await self._hot.value("next_due")
-        return moment
+        return await reads.next_due(self._on(self._hot))
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that are long over."""
-        return await self._within(lambda tx: upkeep.prune(tx, limit), "maintenance")
+        return await self._within(lambda tx: maintenance.prune(tx, limit), "maintenance")
 
     async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
         """Remove ended jobs at once."""
-        return await self._within(lambda tx: upkeep.remove(tx, ids), "maintenance")
+        return await self._within(lambda tx: maintenance.remove(tx, ids), "maintenance")
 
     # -- reading -------------------------------------------------------------------------------
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
-        self._check_open()
-        return await self._reader.load(ids)
+        return await reads.load(self._on(self._hot), ids)
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return a page of matching jobs, newest first."""
-        self._check_open()
-        return await self._reader.find(where, after, limit)
+        return await reads.find(self._on(self._reading), where, after, limit)
 
     async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
         """Count matching jobs per combination of groups."""
-        self._check_open()
-        return await self._reader.count(where, group_by)
+        return await reads.count(self._on(self._reading), where, group_by)
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
-        self._check_open()
-        return await self._reader.journal(job_id)
+        return await reads.journal(self._on(self._hot), job_id)
 
-    async def feed(self, after: Place, limit: int = 1000) -> list[FeedEntry]:
-        """Return events of all jobs behind a place in the feed, in its order, without gaps."""
-        self._check_open()
-        return await self._reader.feed(after, limit)
+    async def feed(self, after: Position, limit: int = 1000) -> list[FeedEntry]:
+        """Return events of all jobs after a position in the feed, in its order, without gaps."""
+        return await feed(self._on(self._reading), after, limit)
 
     async def outcomes(self, job_id: JobId) -> list[Outcome]:
         """Return how each generation ended."""
-        self._check_open()
-        return await self._reader.outcomes(job_id)
+        return await reads.outcomes(self._on(self._hot), job_id)
 
     async def activity(self, job_id: JobId) -> Activity | None:
         """Return what the latest attempt said."""
-        self._check_open()
-        return await self._reader.activity(job_id)
+        return await reads.activity(self._on(self._hot), job_id)
 
     async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
         """Return log lines."""
-        self._check_open()
-        return await self._reader.logs(job_id, after, limit)
+        return await reads.logs(self._on(self._hot), job_id, after, limit)
 
     async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
         """Return every key of a type that is in use."""
-        self._check_open()
-        return await self._reader.keys(service, job_type)
+        return await reads.keys(self._on(self._reading), service, job_type)
 
     async def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""
-        self._check_open()
-        return await self._reader.queue_settings()
+        return await reads.queue_settings(self._on(self._reading))
 
     async def set_queue(self, settings: QueueSettings) -> None:
         """Pause, drain or reopen a queue."""
-        self._check_open()
-        await self._hot.rows("queue_set", *settings)
-        self._hearing.tell(_READY, self._settle)
+        await self._within(lambda tx: maintenance.set_queue(tx, settings), "queues")
 
     # -- growing up ----------------------------------------------------------------------------
 
@@ -411,6 +391,11 @@ class PostgresEngine:
         return receiving.PostgresReceiver(self._within, self._hot, self._registry)
 
     # -- transactions --------------------------------------------------------------------------
+
+    def _on(self, link: Link) -> Queries:
+        """Return a transaction in which each statement is committed alone."""
+        self._check_open()
+        return Queries(link, self._registry, self._filters)
 
     async def _within(self, verb: Verb[T], name: str = "") -> T:
         """Run a verb in a transaction of its own; tell others what it found to tell."""
@@ -433,4 +418,4 @@ class PostgresEngine:
 
 async def _promote_due(tx: Transaction, lanes: Sequence[int], limit: int) -> int:
     await tx.read_clock()
-    return await upkeep.promote_due(tx, lanes, limit)
+    return await maintenance.promote_due(tx, lanes, limit)

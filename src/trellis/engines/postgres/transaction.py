@@ -40,6 +40,11 @@ class Transaction:
         """Run a statement that returns nothing."""
         await self.rows(name, *values)
 
+    async def run_many(self, name: str, rows: Sequence[Row]) -> None:
+        """Run a statement that takes an array for each column."""
+        if rows:
+            await self.rows(name, *(list(column) for column in zip(*rows, strict=True)))
+
     async def changed(self, name: str, *values: Any) -> int:  # noqa: ANN401
         """Run a statement that ends in `returning`; return how many rows it changed."""
         return len(await self.rows(name, *values))

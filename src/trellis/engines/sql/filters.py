@@ -28,13 +28,19 @@ class Filters:
         self._as_list = as_list
         #: Whether parameters are `$1`, `$2`, ... instead of `?`.
         self._numbered = numbered
+        #: Whether the database itself looks through the texts of errors.
+        self.searches_errors = "find_errors" not in fragments
+
+    def statement(self, name: str, **words: object) -> str:
+        """Return a fragment as a whole statement, with these words filled in."""
+        return self._fragments[name].format(**words)
 
     def where(
         self, where: JobFilter, errors: Sequence[str] | None = None
     ) -> tuple[str, list[object]]:
         """Return the condition on the record view, and its values.
 
-        `errors` are the errors that match, for an engine that finds them out beforehand.
+        `errors` are the errors that match, for an engine that finds them beforehand.
         """
         parts: list[str] = []
         values: list[object] = []

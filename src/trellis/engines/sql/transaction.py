@@ -42,6 +42,12 @@ class Transaction(Protocol):
     def run(self, name: str, *values: Any) -> Awaitable[None]:  # noqa: ANN401
         """Run a statement that returns nothing."""
 
+    def run_many(self, name: str, rows: Sequence[Row]) -> Awaitable[None]:
+        """Run a statement for many rows at once; nothing is run for none.
+
+        On PostgreSQL it takes an array for each column, on SQLite it has `values (?, ...)`.
+        """
+
     def changed(self, name: str, *values: Any) -> Awaitable[int]:  # noqa: ANN401
         """Run a statement that changes rows; return how many.
 

@@ -19,9 +19,10 @@ from trellis.core.job import JobRecord, SessionId, build_definition, claimed_rec
 from trellis.core.policy import Policy
 from trellis.core.timers import look_at
 from trellis.core.trace_context import build_context
+from trellis.engines.sql import maintenance
 from trellis.engines.sql.rows import Lane, Row, decode_failure, decode_tags, encode_ids
+from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.sqlite.upkeep import promote_due
 from trellis.engines.values import Claimed, Demand
 
 #: Where the extras of a job have its deadline and the hash of its key.
@@ -47,7 +48,7 @@ class RawClaim(NamedTuple):
 def peek(tx: Transaction, session: SessionId, demands: Sequence[Demand]) -> RawClaim | None:
     """Answer a claim that would find nothing, without writing; None if it might find something."""
     for lane in _lanes(tx, demands):
-        if tx.one("claim_peek", lane) or tx.one("due_later", lane, tx.now, 1):
+        if tx.one("claim_peek", lane) or tx.one("due_peek", lane, tx.now):
             return None
     return RawClaim(tx.now, session)
 
@@ -58,7 +59,8 @@ def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit:
     if tx.one("session_lease", session) is None:
         return nothing
     lanes = _lanes(tx, demands)
-    promote_due(tx, lanes, limit)
+    if any(tx.one("due_peek", lane, tx.now) for lane in lanes):
+        run_through(maintenance.promote_due(tx.shared, lanes, limit))
     jobs = _pick(tx, demands, lanes, limit)
     if jobs == _NO_JOBS:
         return nothing

@@ -15,24 +15,23 @@ from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.clock import Clock, SystemClock
-from trellis.engines.sql import locks, transaction
+from trellis.engines.sql import locks, maintenance, reads, sessions, transaction
+from trellis.engines.sql.notes import keep_notes
 from trellis.engines.sqlite import (
     caller_transaction,
     claim,
     fast_complete,
-    noting,
     schema,
     sending,
-    sessions,
     storage,
-    upkeep,
 )
+from trellis.engines.sqlite import maintenance as promotion
 from trellis.engines.sqlite.connection import connect
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.forking import Access, no_fork
 from trellis.engines.sqlite.health import describe
 from trellis.engines.sqlite.inspection import peek_version, refuse_foreign
-from trellis.engines.sqlite.reading import Reader
+from trellis.engines.sqlite.reads import Queries, Reader
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.watching import Watching
 from trellis.engines.sqlite.writer import Writer
@@ -210,13 +209,13 @@ class SqliteEngine:
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         """Keep notes whose fence holds."""
-        return await self._write(lambda tx: noting.note(tx, notes))
+        return await self._write(_shared(lambda tx: keep_notes(tx, notes)))
 
     # -- sessions ------------------------------------------------------------------------------
 
     async def open_session(self, info: WorkerInfo, lease: Micros) -> Session:
         """Start a session."""
-        return await self._write(lambda tx: sessions.open_session(tx, info, lease))
+        return await self._write(_shared(lambda tx: sessions.open_session(tx, info, lease)))
 
     async def renew(
         self,
@@ -226,23 +225,25 @@ class SqliteEngine:
         busy: int = 0,
     ) -> Renewed | SessionLost:
         """Extend the lease."""
-        return await self._write(lambda tx: sessions.renew(tx, session, held, stopped, busy))
+        return await self._write(
+            _shared(lambda tx: sessions.renew(tx, session, held, stopped, busy))
+        )
 
     async def close_session(self, session: SessionId) -> None:
         """End a session in order."""
-        await self._write(lambda tx: sessions.close_session(tx, session))
+        await self._write(_shared(lambda tx: sessions.close_session(tx, session)))
 
     async def reap(self, session: SessionId) -> bool:
         """End a session whose lease is over."""
-        return await self._write(lambda tx: sessions.reap(tx, session))
+        return await self._write(_shared(lambda tx: sessions.reap(tx, session)))
 
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
-        return await self._write(sessions.list_sessions, sessions.list_sessions)
+        return await self._write(_shared(sessions.list_sessions), _shared(sessions.list_sessions))
 
     async def ask_drain(self, session: SessionId) -> bool:
         """Ask a worker process to finish and go."""
-        return await self._write(lambda tx: sessions.ask_drain(tx, session))
+        return await self._write(_shared(lambda tx: sessions.ask_drain(tx, session)))
 
     # -- locks ---------------------------------------------------------------------------------
 
@@ -266,72 +267,68 @@ class SqliteEngine:
 
     async def due(self, kind: DueKind, limit: int) -> Due:
         """Return what maintenance must look at."""
-
-        def look(tx: Transaction) -> Due:
-            return upkeep.due(tx, kind, limit)
-
+        look = _shared(lambda tx: maintenance.due(tx, kind, limit))
         return await self._write(look, look)
 
     async def promote(self, limit: int) -> int:
         """Make due jobs claimable; end lingering slots and locks."""
-        return await self._write(lambda tx: upkeep.promote(tx, limit), upkeep.nothing_to_promote)
+        return await self._write(lambda tx: promotion.promote(tx, limit), promotion.peek_promotion)
 
     async def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due."""
-        return await self._read(lambda reader: reader.next_due())
+        return await self._ask(reads.next_due)
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that are long over."""
-        return await self._write(lambda tx: upkeep.prune(tx, limit), upkeep.nothing_to_prune)
+        return await self._write(
+            _shared(lambda tx: maintenance.prune(tx, limit)), promotion.peek_pruning
+        )
 
     async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
         """Remove ended jobs at once."""
-        return await self._write(lambda tx: upkeep.remove(tx, ids))
+        return await self._write(_shared(lambda tx: maintenance.remove(tx, ids)))
 
     # -- reading -------------------------------------------------------------------------------
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
-        now = self._clock.now()
-        return await self._read(lambda reader: reader.load(ids, now))
+        return await self._ask(lambda tx: reads.load(tx, ids))
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return a page of matching jobs, newest first."""
-        now = self._clock.now()
-        return await self._read(lambda reader: reader.find(where, after, limit, now))
+        return await self._ask(lambda tx: reads.find(tx, where, after, limit))
 
     async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
         """Count matching jobs per combination of groups."""
-        now = self._clock.now()
-        return await self._read(lambda reader: reader.count(where, group_by, now))
+        return await self._ask(lambda tx: reads.count(tx, where, group_by))
 
     async def journal(self, job_id: JobId) -> list[Event]:
         """Return all events of a job."""
-        return await self._read(lambda reader: reader.journal(job_id))
+        return await self._ask(lambda tx: reads.journal(tx, job_id))
 
     async def outcomes(self, job_id: JobId) -> list[Outcome]:
         """Return how each generation ended."""
-        return await self._read(lambda reader: reader.outcomes(job_id))
+        return await self._ask(lambda tx: reads.outcomes(tx, job_id))
 
     async def activity(self, job_id: JobId) -> Activity | None:
         """Return what the latest attempt said."""
-        return await self._read(lambda reader: reader.activity(job_id))
+        return await self._ask(lambda tx: reads.activity(tx, job_id))
 
     async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
         """Return log lines."""
-        return await self._read(lambda reader: reader.logs(job_id, after, limit))
+        return await self._ask(lambda tx: reads.logs(tx, job_id, after, limit))
 
     async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
         """Return every key of a type that is in use."""
-        return await self._read(lambda reader: reader.keys(service, job_type))
+        return await self._ask(lambda tx: reads.keys(tx, service, job_type))
 
     async def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""
-        return await self._read(lambda reader: reader.queue_settings())
+        return await self._ask(reads.queue_settings)
 
     async def set_queue(self, settings: QueueSettings) -> None:
         """Pause, drain or reopen a queue."""
-        await self._write(lambda tx: upkeep.set_queue(tx, settings))
+        await self._write(_shared(lambda tx: maintenance.set_queue(tx, settings)))
 
     # -- growing up ----------------------------------------------------------------------------
 
@@ -350,6 +347,11 @@ class SqliteEngine:
         if self._writer is None:
             raise EngineClosed("The engine is closed. Open it again before using it.")
         return await self._writer.call(verb, peek)
+
+    async def _ask(self, verb: Callable[[Queries], Coroutine[Any, Any, T]]) -> T:
+        """Run a verb of `engines.sql.reads`."""
+        clock = self._clock
+        return await self._read(lambda reader: transaction.run_through(verb(reader.queries(clock))))
 
     async def _read(self, query: Callable[[Reader], T]) -> T:
         self._check_open()

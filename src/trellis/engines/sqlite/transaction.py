@@ -236,6 +236,10 @@ class SharedTransaction:
         """Run a statement that returns nothing."""
         self._tx.run(name, *values)
 
+    async def run_many(self, name: str, rows: Sequence[Row]) -> None:
+        """Run a statement with `values (...)` for many rows."""
+        self._tx.run_many(name, rows)
+
     async def changed(self, name: str, *values: Any) -> int:  # noqa: ANN401
         """Run a statement that changes rows; return how many."""
         return self._tx.run(name, *values)

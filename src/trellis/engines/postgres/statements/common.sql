@@ -8,7 +8,7 @@ insert into trellis.event (xid, job, version, kind, state, at, attempt, session,
 values (pg_current_xact_id()::text::bigint, $1, $2, $3, $4::text::trellis.state, $5, $6, $7, $8, $9)
 
 -- name: outcome_lock
--- How these jobs ended last; nobody revives, closes or removes them until this transaction ends.
+-- How these jobs ended last; none is revived, closed or removed until this transaction ends.
 select o.job, o.attempt, o.state::text
 from unnest($1::bigint[]) n(job)
 cross join lateral (

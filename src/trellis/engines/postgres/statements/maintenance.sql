@@ -28,16 +28,17 @@ cross join lateral (select * from trellis.record x where x.seq = d.job limit 1) 
 order by d.look_at, d.job
 
 -- name: due_later
--- Delayed jobs of these lanes whose time has come, the earliest first. $4: of paused queues, too.
+-- Delayed jobs of these lanes whose time has come, the earliest first: $3 of each lane, $4 in all.
+-- Without $4 it is for a claim, and leaves paused queues out.
 select d.job, d.key_hash from unnest($1::int[]) l(lane) cross join lateral (
   select q.run_at, q.job, q.key_hash from trellis.queue q
-  where q.lane = l.lane and q.park = 'later' and q.run_at <= trellis.clock()
-  order by q.run_at, q.job limit $2) d
-where $4::bool or not exists (
+  where q.lane = l.lane and q.park = 'later' and q.run_at <= $2
+  order by q.run_at, q.job limit $3) d
+where $4::bigint is not null or not exists (
   select 1 from trellis.lane n
   join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
   where n.id = l.lane and p.paused)
-order by d.run_at, d.job limit $3
+order by d.run_at, d.job limit $4
 
 -- name: due_lost
 -- Attempts of sessions that are over.
@@ -70,7 +71,7 @@ select min(d.run_at) from trellis.lane l cross join lateral (
 with due as materialized (
   select q.ctid as tid from unnest($1::bigint[]) n(job) cross join lateral (
     select x.ctid from trellis.queue x
-    where x.job = n.job and x.park = 'later' and x.run_at <= trellis.clock()
+    where x.job = n.job and x.park = 'later' and x.run_at <= $2
     for update skip locked) q)
 update trellis.queue q
 set park = case when q.key_hash is null or exists (
@@ -108,7 +109,8 @@ order by o.keep_until limit $2 for update of o skip locked
 
 -- name: prune_removal
 insert into trellis.removal (id, state, removed_at)
-select id, state, $3 from unnest($1::text[], $2::text[]) n(id, state)
+select id, state, removed_at
+from unnest($1::text[], $2::text[], $3::bigint[]) n(id, state, removed_at)
 on conflict (id) do update set state = excluded.state, removed_at = excluded.removed_at
 
 -- name: prune_sessions
@@ -118,10 +120,19 @@ with old as materialized (
 delete from trellis.session s using old where s.ctid = old.tid returning 1
 
 -- name: remove_look
--- A live job has a place in the queue; an ended one has none.
-select j.id, j.seq, q.job is not null, o.state::text
+-- A live job has a row in the queue; an ended one has none.
+select j.seq, j.id, o.state::text, q.job is not null
 from unnest($1::text[]) n(id)
 join trellis.job j on j.id = n.id
 left join trellis.queue q on q.job = j.seq
 left join lateral (
   select x.state from trellis.outcome x where x.job = j.seq order by x.generation desc limit 1) o on true
+
+-- name: remove_lock
+-- None of these jobs is revived or closed until this transaction ends.
+select o.job
+from (select j.seq from unnest($1::text[]) n(id) join trellis.job j on j.id = n.id
+      order by j.seq offset 0) n
+cross join lateral (
+  select x.job from trellis.outcome x
+  where x.job = n.seq order by x.generation desc limit 1 for update) o

@@ -1,19 +1,16 @@
 -- What attempts report about themselves.
 
--- name: note_begun
-update trellis.note n set began_at = d.at
-from unnest($1::bigint[], $2::bigint[]) d(job, at) where n.job = d.job
-
 -- name: note_fence
--- Those of these jobs that wait or run: the fence, the state, and whether somebody watches for
--- silence. Their rows stay as they are until this transaction ends.
-select q.job, q.session, q.token, p.watch is not null, q.attempt, q.state::text
+-- Those of these jobs that wait or run: the fence, whether the policy may watch for silence, the claim
+-- whose notes are kept, and the state. Their rows stay as they are until this transaction ends.
+select q.job, q.session, q.token, p.watch is not null, k.claim, q.attempt, q.state::text
 from unnest($1::bigint[]) n(job)
 cross join lateral (
   select x.job, x.session, x.token, x.attempt, x.state from trellis.queue x
   where x.job = n.job for update) q
 join trellis.job j on j.seq = q.job
 join trellis.policy p on p.id = j.policy
+left join trellis.note k on k.job = q.job
 
 -- name: note_item
 insert into trellis.item (job, name, status, detail) values ($1, $2, $3, $4)
@@ -24,9 +21,9 @@ delete from trellis.item where job = $1
 
 -- name: note_log
 insert into trellis.log (job, at, claim, level, message, fields)
-select job, $2, claim, level, message, fields
-from unnest($1::bigint[], $3::int[], $4::text[], $5::text[], $6::text[])
-  n(job, claim, level, message, fields)
+select job, at, claim, level, message, fields
+from unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::text[], $6::text[])
+  n(job, at, claim, level, message, fields)
 
 -- name: note_phase
 update trellis.note set phase = $1, progress = null where job = $2
@@ -38,16 +35,23 @@ update trellis.note set progress = $1 where job = $2
 update trellis.queue set seen_at = $1, look_at = $2 where job = $3
 
 -- name: note_touch
--- Keep the sign of life of attempts; what an earlier attempt said is forgotten.
-with said as (
-  select * from unnest($1::bigint[], $2::int[]) n(job, claim)),
-forgotten as (
-  delete from trellis.item i using said s, trellis.note n
-  where n.job = s.job and n.claim <> s.claim and i.job = s.job)
-insert into trellis.note (job, claim, seen_at)
-select job, claim, $3 from said
+-- Keep the sign of life of attempts; what an earlier attempt reported is removed.
+insert into trellis.note (job, claim, seen_at, began_at)
+select job, claim, seen_at, began_at
+from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[]) n(job, claim, seen_at, began_at)
 on conflict (job) do update
 set seen_at = excluded.seen_at, claim = excluded.claim,
-    began_at = case when trellis.note.claim = excluded.claim then trellis.note.began_at end,
+    began_at = coalesce(
+      excluded.began_at, case when trellis.note.claim = excluded.claim then trellis.note.began_at end),
     progress = case when trellis.note.claim = excluded.claim then trellis.note.progress end,
     phase = case when trellis.note.claim = excluded.claim then trellis.note.phase end
+
+-- name: note_forget
+-- Remove the items of earlier attempts.
+delete from trellis.item i using unnest($1::bigint[], $2::int[]) b(job, claim), trellis.note n
+where n.job = b.job and n.claim <> b.claim and i.job = b.job
+
+-- name: note_late
+insert into trellis.event (job, at, session, token, attempt, state, kind, data, version, xid)
+values (
+  $1, $2, $3, $4, $5, $6::text::trellis.state, $7, $8, 0, pg_current_xact_id()::text::bigint)

@@ -18,8 +18,9 @@ where j.id = $1 order by e.seq
 
 -- name: read_keys
 select k.key, k.key_hash,
-  array(select j.id from trellis.key_slot s join trellis.job j on j.seq = s.job
-        where s.key_hash = k.key_hash order by s.job),
+  array_to_json(array(
+    select j.id from trellis.key_slot s join trellis.job j on j.seq = s.job
+    where s.key_hash = k.key_hash order by s.job))::text,
   (select count(*) from trellis.queue q
    where q.key_hash = k.key_hash and q.park <> 'taken' and not exists (
      select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)),

@@ -19,3 +19,10 @@ select * from trellis_record where seq in (select value from json_each(?))
 
 -- name: session_lease
 select lease, draining from trellis_session where id = ? and ended_at is null
+
+-- name: outcome_lock
+-- How these jobs ended last. The transaction has the file for itself: nothing needs a lock.
+select o.job, o.attempt, o.state
+from json_each(?) b
+cross join trellis_outcome o on o.job = b.value
+where o.generation = (select max(x.generation) from trellis_outcome x where x.job = o.job)

@@ -6,8 +6,14 @@ where d.look_at is not null and d.look_at <= ?
 order by d.look_at, d.job limit ?
 
 -- name: due_later
-select run_at, job, key_hash from trellis_queue
-where lane = ? and park = 'later' and run_at <= ? order by run_at, job limit ?
+-- Delayed jobs of these lanes whose time has come, the earliest first.
+-- ?1 lanes, ?2 now, ?3 most per lane, ?4 most in all; null is no limit.
+select q.job, q.key_hash
+from json_each(?1) b
+cross join trellis_queue q on q.job in (
+  select x.job from trellis_queue x
+  where x.lane = b.value and x.park = 'later' and x.run_at <= ?2 order by x.run_at, x.job limit ?3)
+order by q.run_at, q.job limit coalesce(?4, -1)
 
 -- name: due_lost
 select r.* from trellis_queue h indexed by trellis_queue_session
@@ -55,13 +61,27 @@ where o.keep_until is not null and o.keep_until <= ? order by o.keep_until, o.jo
 -- name: prune_removal
 insert or replace into trellis_removal (id, state, removed_at) values (?, ?, ?)
 
--- name: prune_session
-delete from trellis_session where id in (values (?))
-
--- name: prune_sessions_pick
-select id from trellis_session
-where ended_at is not null and ended_at <= ? order by ended_at, number limit ?
-
 -- name: remove_look
--- A live job has a place in the queue; an ended one has none.
-select seq, state, park is not null from trellis_record where id = ?
+-- A live job has a row in the queue; an ended one has none.
+select seq, id, state, park is not null from trellis_record
+where id in (select value from json_each(?))
+
+-- name: due_peek
+-- Whether a lane has any of them.
+select 1 from trellis_queue where lane = ? and park = 'later' and run_at <= ? limit 1
+
+-- name: promote
+-- Make delayed jobs claimable, or let them wait for their key unless they still hold a slot of it.
+update trellis_queue
+set park = case when key_hash is null or exists (
+      select 1 from trellis_key_slot s where s.job = trellis_queue.job and s.linger_until is null)
+    then 'ready' else 'slot' end
+where job in (select value from json_each(?1)) and park = 'later' and run_at <= ?2
+
+-- name: prune_sessions
+delete from trellis_session where id in (
+  select id from trellis_session
+  where ended_at is not null and ended_at <= ? order by ended_at, number limit ?)
+
+-- name: prune_sessions_peek
+select 1 from trellis_session where ended_at is not null and ended_at <= ? limit 1

@@ -44,16 +44,16 @@ from trellis_job j join trellis_outcome o on o.job = j.seq
 where j.id = ? order by o.generation
 
 -- name: read_removed
-select 1 from trellis_removal where id = ?
+select id from trellis_removal where id in (select value from json_each(?))
 
 -- fragment: find
 -- A page of the jobs that match a filter. The filter is put together from the fragments `where_...`;
 -- each `?` in one is a value.
-select * from trellis_record where {where} and (? is null or seq < ?)
-order by seq desc limit ?
+select * from trellis_record where {where} and (?{after} is null or seq < ?{after})
+order by seq desc limit ?{limit}
 
 -- fragment: count
-select count(*), {groups} from trellis_record where {where} group by {groups} order by {groups}
+select count(*), {groups} from trellis_record where {where} group by {groups}
 
 -- fragment: count_all
 select count(*) from trellis_record where {where}

@@ -1,9 +1,5 @@
 -- Sessions: one lease row per worker process.
 
--- name: session_alive
-select 1 from trellis_session
-where id = ? and ended_at is null and boot_id = ? and lease_until > ?
-
 -- name: session_drain
 update trellis_session set draining = 1 where id = ? and ended_at is null
 
@@ -11,8 +7,10 @@ update trellis_session set draining = 1 where id = ? and ended_at is null
 update trellis_session set ended_at = ? where id = ? and ended_at is null
 
 -- name: session_held
-select r.* from trellis_queue h join trellis_record r on r.seq = h.job
-where h.session = ? order by h.job
+-- Whether the session drains, beside each job it holds: number, token, whether a cancel was asked for.
+select s.draining, q.job, q.token, q.asked_at is not null
+from trellis_session s left join trellis_queue q on q.session = s.id
+where s.id = ? order by q.job
 
 -- name: session_list
 select s.id, s.name, s.host, s.pid, s.version, s.details, s.opened_at, s.renewed_at, s.lease,
@@ -22,8 +20,16 @@ from trellis_session s order by s.number desc
 
 -- name: session_open
 insert into trellis_session (
-  id, name, host, pid, version, details, lease, lease_until, boot_id, opened_at, renewed_at
-) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  id, name, host, pid, version, details, lease, opened_at, renewed_at, lease_until, boot_id
+) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10)
 
 -- name: session_renew
-update trellis_session set lease_until = ?, boot_id = ?, renewed_at = ?, busy = ? where id = ?
+-- ?1 session, ?2 busy, ?3 now, ?4 boot, ?5 time since then.
+update trellis_session set lease_until = ?5 + lease, boot_id = ?4, renewed_at = ?3, busy = ?2
+where id = ?1 and ended_at is null
+
+-- name: session_reap
+-- End a session whose lease is over; one that was renewed in the meantime stays.
+-- ?1 session, ?2 now, ?3 boot, ?4 time since then.
+update trellis_session set ended_at = ?2
+where id = ?1 and ended_at is null and (boot_id <> ?3 or lease_until <= ?4)

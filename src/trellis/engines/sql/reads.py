@@ -1,0 +1,144 @@
+"""Reads: jobs by id and by filter, what is kept about a job, keys and queues in use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
+
+from trellis.core.durations import Instant
+from trellis.core.events import Event
+from trellis.core.job import JobId, JobRecord
+from trellis.engines.sql.filters import Filters
+from trellis.engines.sql.rows import Row, decode_failure, event_from, record_from, state_from
+from trellis.engines.sql.transaction import Transaction
+from trellis.engines.values import (
+    Activity,
+    Counts,
+    GroupBy,
+    Item,
+    JobFilter,
+    KeyStatus,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    Progress,
+    QueueSettings,
+    mentions,
+)
+
+
+class Queries(Transaction, Protocol):
+    """A transaction that also runs statements put together from fragments."""
+
+    filters: Filters
+
+    def query(self, text: str, *values: Any) -> Awaitable[Sequence[Row]]:  # noqa: ANN401
+        """Run a statement by its text; return its rows."""
+
+
+async def load(tx: Transaction, ids: Sequence[JobId]) -> Loaded:
+    """Return these jobs; look for removals only of those that are missing."""
+    await tx.read_clock()
+    rows = await tx.rows("record_by_id", tx.array(ids))
+    found: dict[JobId, JobRecord] = {row[1]: record_from(row) for row in rows}
+    records = tuple(found.get(job_id) for job_id in ids)
+    if None not in records:
+        return Loaded(tx.now, records)
+    missing = [job_id for job_id in ids if job_id not in found]
+    removed = await tx.rows("read_removed", tx.array(missing))
+    return Loaded(tx.now, records, frozenset(job_id for (job_id,) in removed))
+
+
+async def find(tx: Queries, where: JobFilter, after: int | None, limit: int) -> Page:
+    """Return a page of matching jobs, newest first."""
+    condition, values = await _where(tx, where)
+    text = tx.filters.statement(
+        "find", where=condition, after=len(values) + 1, limit=len(values) + 2
+    )
+    await tx.read_clock()
+    rows = await tx.query(text, *values, after, limit + 1)
+    page = tuple(record_from(row) for row in rows[:limit])
+    more = page[-1].definition.row if page and len(rows) > limit else None
+    return Page(tx.now, page, more)
+
+
+async def count(tx: Queries, where: JobFilter, group_by: Sequence[GroupBy]) -> Counts:
+    """Count matching jobs per combination of groups."""
+    condition, values = await _where(tx, where)
+    name = "count" if group_by else "count_all"
+    text = tx.filters.statement(name, where=condition, groups=tx.filters.groups(group_by))
+    await tx.read_clock()
+    rows = await tx.query(text, *values)
+    return Counts(tx.now, dict(sorted((tuple(names), number) for number, *names in rows)))
+
+
+async def _where(tx: Queries, where: JobFilter) -> tuple[str, list[object]]:
+    """Return the conditions of a filter, and their values.
+
+    Databases differ in what they call the same letter in another case, so Python compares the texts
+    of errors: in a function that the database calls, or here, before the query.
+    """
+    if where.error_contains is None or tx.filters.searches_errors:
+        return tx.filters.where(where)
+    condition, values = tx.filters.where(where._replace(error_contains=None))
+    rows = await tx.query(tx.filters.statement("find_errors", where=condition), *values)
+    wanted = where.error_contains
+    errors = [error for (error,) in rows if mentions(decode_failure(error), wanted)]
+    return tx.filters.where(where, errors)
+
+
+async def journal(tx: Transaction, job_id: JobId) -> list[Event]:
+    """Return all events of a job."""
+    return [event_from(row) for row in await tx.rows("read_journal", job_id)]
+
+
+async def outcomes(tx: Transaction, job_id: JobId) -> list[Outcome]:
+    """Return how each generation of a job ended."""
+    return [
+        Outcome(*row)._replace(state=state_from(row[1]), error=decode_failure(row[6]))
+        for row in await tx.rows("read_outcomes", job_id)
+    ]
+
+
+async def activity(tx: Transaction, job_id: JobId) -> Activity | None:
+    """Return what the latest attempt reported."""
+    row = await tx.one("read_note", job_id)
+    if row is None:
+        return None
+    job, claim, began_at, seen_at, progress, phase = row
+    items = tuple(Item(*each) for each in await tx.rows("read_items", job))
+    latest = Progress(*json.loads(progress)) if progress else None
+    return Activity(claim, began_at, seen_at, latest, phase, items)
+
+
+async def logs(tx: Transaction, job_id: JobId, after: int, limit: int) -> list[LogEntry]:
+    """Return log lines of a job."""
+    return [LogEntry(*row) for row in await tx.rows("read_logs", job_id, after, limit)]
+
+
+async def keys(tx: Transaction, service: str, job_type: str) -> list[KeyStatus]:
+    """Return every key of a type that is in use."""
+    return [
+        KeyStatus(
+            service, job_type, key, key_hash, tuple(json.loads(holders)), waiting, bool(blocked)
+        )
+        for key, key_hash, holders, waiting, blocked in await tx.rows(
+            "read_keys", service, job_type
+        )
+    ]
+
+
+async def next_due(tx: Transaction) -> Instant | None:
+    """Return when the next delayed job becomes due."""
+    moment: Instant | None = await tx.value("next_due")
+    return moment
+
+
+async def queue_settings(tx: Transaction) -> list[QueueSettings]:
+    """Return the settings of every queue that has any."""
+    return [
+        QueueSettings(service, queue, bool(paused), bool(draining))
+        for service, queue, paused, draining in await tx.rows("queue_settings")
+    ]

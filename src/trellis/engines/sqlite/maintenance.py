@@ -1,0 +1,36 @@
+"""Promotion on SQLite, and what spares an idle worker the write lock.
+
+Each `peek` answers for a verb that would change nothing, without writing; None means that the verb
+must run.
+"""
+
+from __future__ import annotations
+
+from trellis.engines.sql import maintenance
+from trellis.engines.sql.transaction import run_through
+from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.values import KEEP_SESSIONS
+
+
+def promote(tx: Transaction, limit: int) -> int:
+    """Make due jobs claimable; end slots and locks that have lingered long enough."""
+    tx.registry.refresh_lanes(tx)
+    moved = run_through(maintenance.promote(tx.shared, tx.registry.lanes, limit))
+    return moved + run_through(maintenance.end_lingering(tx.shared, limit))
+
+
+def peek_promotion(tx: Transaction) -> int | None:
+    """Answer a promotion that would move nothing."""
+    tx.registry.refresh_lanes(tx)
+    if any(tx.one("due_peek", lane, tx.now) for lane in tx.registry.lanes):
+        return None
+    if tx.one("slot_overdue", tx.boot_id, tx.lease_now, 1):
+        return None
+    return None if tx.one("lock_is_overdue", tx.boot_id, tx.lease_now) else 0
+
+
+def peek_pruning(tx: Transaction) -> int | None:
+    """Answer a pruning that would remove nothing."""
+    if tx.one("prune_pick", tx.now, 1):
+        return None
+    return None if tx.one("prune_sessions_peek", tx.now - KEEP_SESSIONS) else 0
