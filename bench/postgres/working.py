@@ -18,21 +18,21 @@ from bench.peers.systems import TRELLIS
 from bench.peers.trellis import app as peer
 from bench.peers.workers import Workers, running
 from trellis.engines.postgres import PostgresEngine
-from trellis.engines.postgres.connection import Link
-from trellis.engines.postgres.hearing import Hearing
+from trellis.engines.postgres.connection import ServerConnection
+from trellis.engines.postgres.notifications import Notifications
 from trellis.engines.values import Topic
 
 _SETTLE_IN: Final = 3.0
 
 
-class _Silence(Hearing):
-    """Sends no hints."""
+class _Silence(Notifications):
+    """Sends nothing."""
 
-    def tell(self, topics: Iterable[Topic], mouth: Link) -> None:
-        """Say nothing."""
+    def publish(self, topics: Iterable[Topic], sender: ServerConnection) -> None:
+        """Send nothing."""
 
-    def carried(self, topic: Topic) -> str | None:
-        """Let nothing be said."""
+    def channel_for(self, topic: Topic) -> str | None:
+        """Let no statement notify."""
 
 
 def _command(service: str, url: str, count: int = 1) -> list[str]:
@@ -63,7 +63,7 @@ async def create_singly(url: str, seconds: float, *, told: bool) -> float:
     async with peer.client(url) as client:
         engine = await peer.service.connection.engine()
         if not told and isinstance(engine, PostgresEngine):
-            engine._hearing = _Silence(engine._address.schema, engine._hints, listens=False)
+            engine._notifications = _Silence(engine._address.schema, engine._hints, listens=False)
         answer = await create(client, orders, CALLERS, seconds)
     return answer["count"] / answer["seconds"]
 

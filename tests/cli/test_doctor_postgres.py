@@ -21,8 +21,7 @@ from tests.harness.servers.fixtures import GIVEN
 from tests.harness.servers.kept import Line
 from tests.harness.servers.pooler import Pooler
 from tests.harness.servers.postgres import Server
-from trellis.engines.postgres.findings import findings
-from trellis.engines.postgres.probing import Probe
+from trellis.engines.postgres.health import Probe, findings
 from trellis.engines.postgres.url import read_address
 
 pytestmark = pytest.mark.on_postgres(18)
@@ -119,9 +118,7 @@ def test_transactions_that_hold_the_horizon_are_named_with_the_way_to_end_them(
     assert "The prepared transaction 'the order' (user postgres) is open for" in text
     assert "ROLLBACK PREPARED 'the order'" in text
     assert "The replication slot standby is not in use, and the server keeps" in text
-    assert (
-        "trellis.queue has 50,001 dead rows beside 0 live ones; autovacuum has never been" in text
-    )
+    assert "trellis.queue has 50,001 dead rows beside 0 live ones; autovacuum has never run" in text
     assert "VACUUM trellis.queue" in text
 
 
@@ -135,7 +132,7 @@ def prepare(url: str) -> None:
 
 def test_an_old_server_and_a_standby_are_named() -> None:
     row = {**_WELL, "version": "13.9", "version_number": 130_009, "is_standby": True}
-    text = list(findings(row, read_address("postgresql:///jobs"), Probe(can_hear=True), (), ()))
+    text = list(findings(row, read_address("postgresql:///jobs"), Probe(is_notified=True), (), ()))
     assert [each[:30] for each in text] == [
         "PostgreSQL 13.9 is older than ",
         "This server is a standby: noth",
@@ -157,7 +154,7 @@ def test_a_healthy_server_causes_no_warning(command: Run, url: str) -> None:
     ("options", "expected"),
     [
         ("pooler=session", "There is a transaction pooler on the way"),
-        ("pooler=transaction", "Behind a transaction pooler nobody can be woken"),
+        ("pooler=transaction", "Behind a transaction pooler workers cannot be woken"),
     ],
 )
 def test_a_pooler_that_the_url_does_not_name_is_found(
@@ -189,17 +186,17 @@ def test_a_listener_on_another_database_receives_nothing(
 ) -> None:
     with Pooler(url) as pooler:
         past = with_options(pooler.url, pooler="transaction", listen=quote(postgres_url, safe=""))
-        assert "is not heard at its listen=...: workers poll instead" in warnings(command, past)
+        assert "do not arrive at its listen=...: workers poll instead" in warnings(command, past)
 
 
 def test_a_pooler_that_is_named_but_missing_is_reported(command: Run, url: str) -> None:
     text = warnings(command, with_options(url, pooler="transaction"))
     assert "The URL says pooler=transaction, but leads straight to the server" in text
-    assert "nobody can be woken" not in text
+    assert "workers cannot be woken" not in text
 
 
 def test_settings_that_do_not_arrive_are_named() -> None:
-    tried = Probe(astray={"enable_seqscan": "on"}, can_hear=True)
+    tried = Probe(astray={"enable_seqscan": "on"}, is_notified=True)
     text = list(findings(_WELL, read_address("postgresql:///jobs"), tried, (), ()))
     assert "enable_seqscan is on instead of off" in text[0]
 

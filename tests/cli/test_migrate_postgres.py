@@ -20,7 +20,7 @@ from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found 
 from trellis.core.durations import SECOND
 from trellis.core.lifecycle import Transition, decide
 from trellis.engines.postgres import PostgresEngine, schema
-from trellis.engines.postgres.connection import PLAIN, Connection, Link
+from trellis.engines.postgres.connection import PLAIN, Connection, ServerConnection
 from trellis.engines.postgres.statements import migrations
 from trellis.engines.postgres.url import read_address
 from trellis.engines.values import JobFilter
@@ -57,8 +57,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def a_link(url: str) -> AsyncIterator[Link]:
-    link = Link(read_address(url), PLAIN)
+async def a_link(url: str) -> AsyncIterator[ServerConnection]:
+    link = ServerConnection(read_address(url), PLAIN)
     try:
         yield link
     finally:
@@ -118,7 +118,7 @@ class _OlderEngine(PostgresEngine):
     """A program of the version before: it is content with the tables of its time."""
 
     async def _begin(self, connection: Connection) -> None:
-        await self._hearing.listen(connection)
+        await self._notifications.listen(connection)
 
 
 async def work(engine: PostgresEngine, created: set[str], enough: asyncio.Event) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.engines.postgres.steps import PATIENCE, fresh, until_it_works
 from tests.harness.servers.databases import Databases
 from tests.harness.servers.proxy import Proxy
-from trellis.engines.postgres.connection import FILES, PINNED, PLAIN, Link
+from trellis.engines.postgres.connection import FILES, PINNED, PLAIN, ServerConnection
 from trellis.engines.postgres.statements import names_in, statements
 from trellis.engines.postgres.url import read_address
 from trellis.errors import EngineError, EngineUnavailable, OutcomeUnknown
@@ -35,7 +35,7 @@ def url(postgres_server: Databases) -> Iterator[str]:
 async def test_the_server_ends_a_transaction_in_which_nothing_happens_for_five_seconds(
     url: str, settings: dict[str, str], options: str
 ) -> None:
-    link = Link(read_address(f"{url}{options}"), settings)
+    link = ServerConnection(read_address(f"{url}{options}"), settings)
     try:
         assert [tuple(row) for row in await link.query(_LIMIT)] == [("5s",)]
     finally:
@@ -45,7 +45,7 @@ async def test_the_server_ends_a_transaction_in_which_nothing_happens_for_five_s
 async def test_who_goes_on_after_that_hears_that_nothing_was_stored_and_can_work_again(
     url: str,
 ) -> None:
-    stopped, other = (Link(read_address(url), PINNED) for _ in range(2))
+    stopped, other = (ServerConnection(read_address(url), PINNED) for _ in range(2))
     try:
         with pytest.raises(EngineUnavailable, match="Nothing of this call was stored"):
             await _stand_still(stopped, other)
@@ -56,7 +56,7 @@ async def test_who_goes_on_after_that_hears_that_nothing_was_stored_and_can_work
         await other.close()
 
 
-async def _stand_still(link: Link, other: Link) -> None:
+async def _stand_still(link: ServerConnection, other: ServerConnection) -> None:
     """Do nothing in a transaction until the server has enough of it; then go on."""
     async with link.transaction() as connection:
         pid = connection.driver.get_server_pid()
@@ -69,11 +69,11 @@ async def _stand_still(link: Link, other: Link) -> None:
 async def test_a_process_stopped_at_its_first_statement_of_a_kind_frees_its_locks_as_well(
     url: str,
 ) -> None:
-    other = Link(read_address(url), PINNED)
+    other = ServerConnection(read_address(url), PINNED)
     frozen = asyncio.Event()
     with Proxy(url) as proxy:
         hasty = PINNED | {"idle_in_transaction_session_timeout": "200"}
-        stopped = Link(read_address(proxy.url), hasty)
+        stopped = ServerConnection(read_address(proxy.url), hasty)
 
         async def stop_under_locks() -> None:
             async with stopped.transaction("locks") as connection:
@@ -94,7 +94,7 @@ async def test_a_process_stopped_at_its_first_statement_of_a_kind_frees_its_lock
 
 
 async def test_what_a_verb_runs_is_prepared_before_its_transaction(url: str) -> None:
-    link = Link(read_address(url), PINNED)
+    link = ServerConnection(read_address(url), PINNED)
     for verb, files in FILES.items():
         async with link.transaction(verb) as connection:
             found = await connection.driver.fetch("select statement from pg_prepared_statements")
@@ -107,7 +107,7 @@ async def test_what_a_verb_runs_is_prepared_before_its_transaction(url: str) -> 
 async def test_a_statement_is_prepared_again_after_a_migration_changed_its_columns(
     url: str, in_transaction: bool
 ) -> None:
-    link, other = (Link(read_address(url), PINNED) for _ in range(2))
+    link, other = (ServerConnection(read_address(url), PINNED) for _ in range(2))
     try:
         version = await link.value("schema_version")
         await other.script("alter table trellis.meta alter column value type varchar(999)")
@@ -121,6 +121,6 @@ async def test_a_statement_is_prepared_again_after_a_migration_changed_its_colum
         await other.close()
 
 
-async def _in_transaction(link: Link, name: str) -> object:
+async def _in_transaction(link: ServerConnection, name: str) -> object:
     async with link.transaction() as connection:
         return await connection.value(name)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from trellis.engines.sqlite import SqliteEngine
-from trellis.engines.sqlite.doorbell import Doorbell, Ear, folder_for
+from trellis.engines.sqlite.wakeup import Receiver, Sender, socket_folder
 from trellis.engines.values import JobFilter
 from trellis.testing.builders import a_job
 
@@ -49,18 +49,20 @@ async def go(child: asyncio.subprocess.Process) -> None:
     assert child.returncode == 0
 
 
-async def test_a_commit_in_another_process_rings_and_the_poll_is_the_net(tmp_path: Path) -> None:
+async def test_a_commit_in_another_process_is_noticed_by_datagram_and_by_poll(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "jobs.db"
-    for rings in (True, False):
+    for by_datagram in (True, False):
         engine = SqliteEngine(path)
         await engine.open()
-        if rings:
-            # No poll: only the doorbell is left to notice.
-            engine._watching._data_version = None
+        if by_datagram:
+            # No poll: only the datagram is left.
+            engine._wakeup._data_version = None
         else:
-            # Deaf: only the poll of the file is left to notice.
-            assert engine._watching._doorbell is not None
-            engine._watching._doorbell.folder = None
+            # No socket: only the poll of the file is left.
+            assert engine._wakeup._sender is not None
+            engine._wakeup._sender.folder = None
         child = await another_process(path, 1)
         hints = engine.watch(("ready",))
         waiting = asyncio.ensure_future(anext(hints))
@@ -81,16 +83,16 @@ async def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None
     await engine.close()
 
 
-def test_the_bell_of_a_dead_process_is_removed(tmp_path: Path) -> None:
+def test_the_socket_of_a_dead_process_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    folder = folder_for(path)
+    folder = socket_folder(path)
     assert folder is not None
-    dead = Ear(folder)
-    # As when its process was killed: the name stays, nobody listens.
+    dead = Receiver(folder)
+    # As when its process was killed: the name stays, but no process listens.
     stale = dead._address.rename(folder / "0-dead")
     dead.socket.close()
-    living = Doorbell(path)
-    living.ring({"ready"})
+    living = Sender(path)
+    living.send({"ready"})
     assert not stale.exists()
     living.close()
 

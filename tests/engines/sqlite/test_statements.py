@@ -13,7 +13,7 @@ import pytest
 import trellis.engines.sqlite
 from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
 from trellis.engines.sql.statements import load_statements
-from trellis.engines.sqlite import connection, reads, schema, sending
+from trellis.engines.sqlite import connection, export, reads, schema
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS, _widen
 from trellis.engines.values import GroupBy
 
@@ -55,9 +55,9 @@ def test_what_is_put_together_from_fragments_can_be_prepared(file: sqlite3.Conne
         (FRAGMENTS["count"].format(where=condition, groups=groups), ()),
     ):
         assert file.execute(text, (*values, *tail)).fetchall() == []
-    for table in sending._TABLES:
-        for change in sending._CHANGES:
-            file.execute(sending._trigger(table, change, "elsewhere"))
+    for table in export._TABLES:
+        for change in export._CHANGES:
+            file.execute(export._trigger(table, change, "elsewhere"))
     assert connection.read_setting(file, "journal_mode") == "wal"
 
 

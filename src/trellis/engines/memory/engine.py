@@ -117,7 +117,7 @@ class MemoryEngine:
             self._skip(decision.existing, new)
         if isinstance(decision, Admit | Replace):
             now = self._clock.now()
-            self._slots.place(self._store.insert(new, now), now)
+            self._slots.admit(self._store.insert(new, now), now)
         return answer_to(new, decision)
 
     def _skip(self, existing: JobId, new: NewJob) -> None:
@@ -208,7 +208,7 @@ class MemoryEngine:
             store.scheduled.discard(entry.definition.row)
             entry.record_outcome(transition)
         if head.state in WAITING:
-            self._slots.place(entry, max(transition.event.at, self._clock.now()))
+            self._slots.admit(entry, max(transition.event.at, self._clock.now()))
         elif entry.definition.key_hash is not None:
             self._slots.hand_over(entry.definition.key_hash)
 
@@ -367,6 +367,9 @@ class MemoryEngine:
     def _start(self, entries: Sequence[Entry], now: Instant) -> int:
         for entry in entries:
             self._slots.place(entry, now)
+        # Only now, so that jobs of a key that become due together get slots in creation order.
+        for key_hash in {entry.definition.key_hash for entry in entries} - {None}:
+            self._slots.hand_over(str(key_hash))
         return len(entries)
 
     def _has_lingered(self, held: Slot | Lock) -> bool:

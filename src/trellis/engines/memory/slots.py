@@ -69,8 +69,14 @@ class Slots:
         decision = revive_key(key, self.facts(key_hash))
         return KeyRefused(*decision) if isinstance(decision, Reject) else None
 
-    def place(self, entry: Entry, now: Instant) -> None:
+    def admit(self, entry: Entry, now: Instant) -> None:
         """Set the availability of a waiting job, then hand over the free slots of its key."""
+        self.place(entry, now)
+        if entry.definition.key_hash is not None:
+            self.hand_over(entry.definition.key_hash)
+
+    def place(self, entry: Entry, now: Instant) -> None:
+        """Set the availability of a waiting job."""
         self._store.scheduled.discard(entry.definition.row)
         if entry.head.run_at > now:
             entry.availability = "scheduled"
@@ -79,8 +85,6 @@ class Slots:
             entry.availability = "waiting_for_slot"
         else:
             self._make_ready(entry)
-        if entry.definition.key_hash is not None:
-            self.hand_over(entry.definition.key_hash)
 
     def _make_ready(self, entry: Entry) -> None:
         entry.availability = "ready"

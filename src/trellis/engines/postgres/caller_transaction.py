@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from trellis.core.admission import check_new_job
 from trellis.core.job import NewJob
 from trellis.engines.postgres import gates
-from trellis.engines.postgres.connection import PLAIN, Link
+from trellis.engines.postgres.connection import PLAIN, ServerConnection
 from trellis.engines.postgres.drivers import CallerDriver, CallerStatements, driver_for
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import statements
@@ -47,9 +47,9 @@ class Apart:
     """A separate connection of the engine, opened for a moment."""
 
     def __init__(self, address: Address) -> None:
-        self._link = Link(address, PLAIN)
+        self._link = ServerConnection(address, PLAIN)
 
-    async def __aenter__(self) -> Link:
+    async def __aenter__(self) -> ServerConnection:
         return self._link
 
     async def __aexit__(self, *_: object) -> None:

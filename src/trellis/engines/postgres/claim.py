@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
 from trellis.core.trace_context import build_context
 from trellis.engines.postgres.claim_planner import ClaimPlanner, Plan
-from trellis.engines.postgres.connection import Link
+from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.sql.rows import Row, decode_failure, decode_tags
 from trellis.engines.values import Claimed, Demand
@@ -29,7 +29,9 @@ Chore = Callable[[Sequence[int], int], Awaitable[object]]
 class Claimer:
     """Claims through one connection."""
 
-    def __init__(self, link: Link, registry: Registry, promote: Chore, admit: Chore) -> None:
+    def __init__(
+        self, link: ServerConnection, registry: Registry, promote: Chore, admit: Chore
+    ) -> None:
         self._link = link
         self._registry = registry
         self._planner = ClaimPlanner(registry)

@@ -1,14 +1,14 @@
 """One connection to the server: opened when needed, again after it broke, one call at a time.
 
-What is sent on it is answered, or the caller gets an error that says that the outcome is unknown;
-nothing is repeated here. A call that gets no answer in time ends the connection: a half-open one
+Each call is answered, or raises an error that says that the outcome is unknown; nothing is repeated
+here. A call that gets no answer in time closes the connection, because a half-open connection
 reports nothing.
 
 Statements are prepared before a transaction begins, not in the middle of it. The driver prepares in
-two steps and the server waits between them for the client, neither idle nor at work. A process that
-is stopped just there would keep its locks until it goes on: no timeout of the server applies. So
+two steps, and between them the server waits for the client without being idle. A process that is
+stopped at that moment would keep its locks until it continues: no timeout of the server applies. So
 all statements in the files of a verb are prepared before its transaction, once per connection.
-(Behind a transaction pooler nothing can be prepared: there the pooler's own timeouts must end such
+(Behind a transaction pooler nothing can be prepared: there the timeouts of the pooler must end such
 a client.)
 """
 
@@ -31,20 +31,20 @@ from trellis.errors import EngineClosed
 
 T = TypeVar("T")
 
-#: A process that stands still in the middle of a transaction (stopped, or its host is) keeps its
-#: locks, and everybody waits for it: the server undoes it after so many milliseconds.
-_STANDS_STILL: Final = {"idle_in_transaction_session_timeout": "5000"}
-#: Plans are made once and without looking at statistics, which are always wrong for a queue; the
-#: joins that only pay for large tables are off. See docs/adr/0014.
+#: A process that is stopped in the middle of a transaction keeps its locks, and all others wait for
+#: them: the server rolls the transaction back after this many milliseconds.
+_STOPPED: Final = {"idle_in_transaction_session_timeout": "5000"}
+#: Plans are made once and without statistics, which are always wrong for a queue; the joins that
+#: are only useful for large tables are off. See docs/adr/0014.
 PINNED: Final = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
-    **_STANDS_STILL,
+    **_STOPPED,
 }
-PLAIN: Final = {"jit": "off", **_STANDS_STILL}
+PLAIN: Final = {"jit": "off", **_STOPPED}
 #: The files of statements that the transactions of a verb run.
 FILES: Final[dict[str, tuple[str, ...]]] = {
     "create": ("common", "create", "slots", "commit"),
@@ -113,8 +113,8 @@ class Connection:
         return statement.fetch
 
 
-class Link:
-    """A connection, and the turn-taking on it."""
+class ServerConnection:
+    """A connection that is opened when needed and used by one call at a time."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Link:
         self._address = address
         self._settings = settings
         self._on_open = on_open
-        #: What its transactions are for, unless they say so themselves.
+        #: The verb of its transactions, unless they name another.
         self._verb = verb
         self._sql = statements(address.schema)
         self._begin = self._sql["begin"]
@@ -138,9 +138,10 @@ class Link:
         self._closed = False
 
     async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
-        """Run a statement in a transaction of its own; return its rows."""
+        """Run a statement in a separate transaction; return its rows."""
         if self._address.pooler == "transaction":
-            # The driver speaks twice for one statement; only a transaction keeps it on one server.
+            # The driver sends two messages for one statement; only a transaction keeps them on one
+            # server connection.
             async with self.transaction() as pooled:
                 return await pooled.rows(name, *values)
         async with self._turn:
@@ -149,7 +150,7 @@ class Link:
             return await self._guarded(connection, connection.rows(name, *values))
 
     async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
-        """Run a statement in a transaction of its own; return its first value."""
+        """Run a statement in a separate transaction; return its first value."""
         found = await self.rows(name, *values)
         return found[0][0] if found else None
 
@@ -184,7 +185,7 @@ class Link:
 
     @asynccontextmanager
     async def transaction(self, verb: str = "") -> AsyncIterator[Connection]:
-        """Have the connection for one transaction: committed at the end, undone on any error."""
+        """Run one transaction on the connection: committed at the end, rolled back on any error."""
         async with self._turn:
             connection = await self._connected()
             await self._prepare(connection, verb or self._verb)
@@ -201,7 +202,7 @@ class Link:
             failpoints.reach("postgres.after-commit")
 
     async def close(self) -> None:
-        """Let go of the connection; calls that wait for it raise `EngineClosed`."""
+        """Close the connection; calls that wait for it raise `EngineClosed`."""
         self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -223,7 +224,7 @@ class Link:
                 try:
                     await self._guarded(connection, self._on_open(connection), sent=False)
                 except BaseException:
-                    connection.driver.terminate()  # what it leads to is not what we need
+                    connection.driver.terminate()  # it leads to the wrong database or schema
                     raise
             self._connection = connection
         return self._connection
@@ -233,12 +234,12 @@ class Link:
             await self._guarded(connection, connection.prepare_for(verb), sent=False)
 
     async def _guarded(self, connection: Connection, call: Awaitable[T], *, sent: bool = True) -> T:
-        """Await a call; what breaks it gets one of our names, and a broken connection is left."""
+        """Await a call; raise an error of Trellis if it fails, and drop a broken connection."""
         try:
             async with asyncio.timeout(self._address.statement_timeout):
                 return await call
         except asyncio.CancelledError:
-            # The statement may be under way: nobody else may read its answer.
+            # The statement may still be running: no other call may read its answer.
             self._drop(connection)
             raise
         except Exception as error:

@@ -1,8 +1,9 @@
 """The PostgreSQL engine: every verb of the port, each on the connection it belongs to.
 
-`hot` claims, creates, keeps sessions and upkeep; `settle` stores what became of attempts and tells
-others; `reading` answers people. Each is opened when first used, so a worker has two, and its lease
-thread's engine one. Statements that stand alone are one round trip; the rest is a transaction.
+`hot` claims, creates, keeps sessions and does maintenance; `settle` stores the results of attempts
+and sends notifications; `reading` answers queries. Each is opened when first used, so a worker has
+two, and its lease thread's engine one. Single statements are one round trip; the rest are
+transactions.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from trellis.engines.postgres import (
     fast_complete,
     fast_create,
     gates,
-    receiving,
+    import_jobs,
     schema,
     storage,
 )
 from trellis.engines.postgres.claim import Claimer
-from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, Link
+from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, ServerConnection
 from trellis.engines.postgres.health import describe
-from trellis.engines.postgres.hearing import Hearing
+from trellis.engines.postgres.notifications import Notifications
 from trellis.engines.postgres.reads import FeedEntry, Position, Queries, feed
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import fragments
@@ -88,24 +89,24 @@ class PostgresEngine:
         self._address = address = read_address(url)
         self._registry = Registry()
         self._hints = Hints()
-        self._hearing = Hearing(
+        self._notifications = Notifications(
             address.schema,
             self._hints,
             listens=address.can_listen,
         )
-        self._hot = Link(address, PINNED, self._begin)
-        self._settle = Link(address, PINNED, verb="commit")
-        self._reading = Link(address, PLAIN)
-        self._ear = self._hot
+        self._hot = ServerConnection(address, PINNED, self._begin)
+        self._settle = ServerConnection(address, PINNED, verb="commit")
+        self._reading = ServerConnection(address, PLAIN)
+        self._listening = self._hot
         if address.listen is not None:
             past = replace(address, dsn=address.listen, pooler="none", listen=None)
-            self._ear = Link(past, PLAIN, self._hearing.listen)
+            self._listening = ServerConnection(past, PLAIN, self._notifications.listen)
         self._filters = Filters(fragments(address.schema), numbered=True)
         self._claimer = Claimer(self._hot, self._registry, self._promote_due, self._admit)
         self._pid = os.getpid()
         self._is_open = False
 
-    # -- its own life --------------------------------------------------------------------------
+    # -- opening and closing -------------------------------------------------------------------
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,22 +125,22 @@ class PostgresEngine:
         self._is_open = True
 
     async def _begin(self, connection: Connection) -> None:
-        """See that a new connection leads to tables of this version; listen on it."""
+        """Check that a new connection leads to tables of this version; listen on it."""
         await schema.check_version(connection, self._address)
-        if self._ear is self._hot:
-            await self._hearing.listen(connection)
+        if self._listening is self._hot:
+            await self._notifications.listen(connection)
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close all connections."""
         self._is_open = False
-        await self._hearing.close()
+        await self._notifications.close()
         self._hints.close()
         for link in self._links:
             await link.close()
 
     @property
-    def _links(self) -> set[Link]:
-        return {self._hot, self._settle, self._reading, self._ear}
+    def _links(self) -> set[ServerConnection]:
+        return {self._hot, self._settle, self._reading, self._listening}
 
     async def migrate(self, *, dry_run: bool = False) -> Migration:
         """Bring the schema up to date; with `dry_run` change nothing."""
@@ -153,9 +154,11 @@ class PostgresEngine:
         return caller_transaction.Apart(self._address)
 
     async def health(self) -> Health:
-        """Say what this engine is, how durable, and what is wrong with it."""
+        """Report what this engine is, how durable it is, and what is wrong with it."""
         self._check_open()
-        return await describe(self._reading, self._address, can_hear=self._hearing.can_hear)
+        return await describe(
+            self._reading, self._address, is_notified=self._notifications.is_received
+        )
 
     async def now(self) -> Instant:
         """Return the engine's time: the server's clock."""
@@ -168,7 +171,7 @@ class PostgresEngine:
 
     def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield hints from this and other processes."""
-        return self._hearing.watch(topics, self._ear)
+        return self._notifications.watch(topics, self._listening)
 
     # -- the path of a job ---------------------------------------------------------------------
 
@@ -182,7 +185,7 @@ class PostgresEngine:
         if not self._registry.knows(jobs):
             await self._registry.enter(self._hot, jobs)
         if not any(map(fast_create.needs_look, jobs)) and await self._create_at_once(jobs):
-            self._hearing.tell(_READY, self._settle)
+            self._notifications.publish(_READY, self._settle)
             return accepted([new.id for new in jobs])
         return await self._create_carefully(jobs)
 
@@ -194,11 +197,11 @@ class PostgresEngine:
         columns = fast_create.columns(page, self._registry)
         if columns is None:
             return False
-        channel = self._hearing.carried("ready")
+        channel = self._notifications.channel_for("ready")
         if await self._store("create_bare", *columns, channel) != len(page.ids):
             return False
         if channel is None:
-            self._hearing.tell(_READY, self._settle)
+            self._notifications.publish(_READY, self._settle)
         else:
             self._hints.publish(_READY)
         return True
@@ -249,7 +252,7 @@ class PostgresEngine:
         results, topics = await fast_complete.commit_batch(
             self._settle, self._registry, transitions
         )
-        self._hearing.tell(topics, self._settle)
+        self._notifications.publish(topics, self._settle)
         return results
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
@@ -275,7 +278,7 @@ class PostgresEngine:
         )
 
     async def close_session(self, session: SessionId) -> None:
-        """End a session in order."""
+        """End a session gracefully."""
         await self._within(lambda tx: sessions.close_session(tx, session), "sessions")
 
     async def reap(self, session: SessionId) -> bool:
@@ -287,16 +290,16 @@ class PostgresEngine:
         return await sessions.list_sessions(self._on(self._reading))
 
     async def ask_drain(self, session: SessionId) -> bool:
-        """Ask a worker process to finish and go."""
+        """Ask a worker process to finish its jobs and stop."""
         return await sessions.ask_drain(self._on(self._hot), session)
 
     # -- locks ---------------------------------------------------------------------------------
 
     async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
-        """Take a lock that is free or ours; else say who has it."""
+        """Take a lock that is free or held by this attempt; otherwise return its holder."""
         check_lock_name(name)
         held = await locks.find_lock(self._on(self._hot), name)
-        if held is not None:  # a look is enough, and all that workers need that do not lead
+        if held is not None:  # enough for all workers but the one that leads maintenance
             return None if held.is_of(session, token) else held.holder
         return await self._within(lambda tx: locks.take_lock(tx, name, session, token), "locks")
 
@@ -305,10 +308,10 @@ class PostgresEngine:
         return await locks.free_lock(self._on(self._hot), name, session, token)
 
     async def locks(self) -> list[LockHolder]:
-        """List the locks that count now."""
+        """List the locks that are held now."""
         return await locks.list_locks(self._on(self._reading))
 
-    # -- upkeep --------------------------------------------------------------------------------
+    # -- maintenance ---------------------------------------------------------------------------
 
     async def due(self, kind: DueKind, limit: int) -> Due:
         """Return what maintenance must look at."""
@@ -365,7 +368,7 @@ class PostgresEngine:
         return await reads.outcomes(self._on(self._hot), job_id)
 
     async def activity(self, job_id: JobId) -> Activity | None:
-        """Return what the latest attempt said."""
+        """Return what the latest attempt reported."""
         return await reads.activity(self._on(self._hot), job_id)
 
     async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
@@ -384,27 +387,27 @@ class PostgresEngine:
         """Pause, drain or reopen a queue."""
         await self._within(lambda tx: maintenance.set_queue(tx, settings), "queues")
 
-    # -- growing up ----------------------------------------------------------------------------
+    # -- import --------------------------------------------------------------------------------
 
-    def receiver(self) -> receiving.PostgresReceiver:
-        """Return the way in, for jobs that come from another store."""
-        return receiving.PostgresReceiver(self._within, self._hot, self._registry)
+    def receiver(self) -> import_jobs.PostgresReceiver:
+        """Return the import of jobs from another store."""
+        return import_jobs.PostgresReceiver(self._within, self._hot, self._registry)
 
     # -- transactions --------------------------------------------------------------------------
 
-    def _on(self, link: Link) -> Queries:
+    def _on(self, link: ServerConnection) -> Queries:
         """Return a transaction in which each statement is committed alone."""
         self._check_open()
         return Queries(link, self._registry, self._filters)
 
     async def _within(self, verb: Verb[T], name: str = "") -> T:
-        """Run a verb in a transaction of its own; tell others what it found to tell."""
+        """Run a verb in a transaction; then publish its topics."""
         self._check_open()
         async with self._hot.transaction(name) as connection:
             tx = Transaction(connection, self._registry)
             result = await verb(tx)
         if tx.topics:
-            self._hearing.tell(tx.topics, self._settle)
+            self._notifications.publish(tx.topics, self._settle)
         return result
 
     def _check_open(self) -> None:

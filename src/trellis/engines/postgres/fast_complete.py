@@ -22,7 +22,7 @@ from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
 from trellis.core.slots import may_run_on
 from trellis.core.timers import keep_until
-from trellis.engines.postgres.connection import Link
+from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.storage import PostgresStorage, end_columns, move_columns, seen_at
 from trellis.engines.postgres.transaction import Transaction
@@ -55,7 +55,7 @@ _DATA: Final = _field(Event, "data")
 
 
 async def commit_batch(
-    link: Link, registry: Registry, transitions: Sequence[Transition]
+    link: ServerConnection, registry: Registry, transitions: Sequence[Transition]
 ) -> tuple[list[CommitResult], set[Topic]]:
     """Store decisions; return the answers and what to tell other processes.
 
@@ -106,7 +106,7 @@ def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
     return groups
 
 
-async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Sequence[int] | None:
+async def _together(link: ServerConnection, kind: str, batch: Sequence[Transition]) -> Sequence[int] | None:
     """Run one statement for all; None if every guard held, else the jobs whose did."""
     held: Sequence[int] | None
     if kind == "commit_done":
@@ -120,7 +120,7 @@ async def _together(link: Link, kind: str, batch: Sequence[Transition]) -> Seque
 
 
 async def _keyed_together(
-    link: Link, registry: Registry, batch: Sequence[Transition]
+    link: ServerConnection, registry: Registry, batch: Sequence[Transition]
 ) -> Sequence[int] | None:
     """Store successes of jobs with keys, and hand their slots over."""
     keys = {each.definition.row: each.definition.key_hash for each in batch}
@@ -134,7 +134,7 @@ async def _keyed_together(
     return held
 
 
-async def _explain(link: Link, group: Placed, held: set[int], results: list[CommitResult]) -> None:
+async def _explain(link: ServerConnection, group: Placed, held: set[int], results: list[CommitResult]) -> None:
     """Answer those whose guard did not hold with the job as it is now."""
     refused = [
         (place, each.definition.row) for place, each in group if each.definition.row not in held
@@ -146,7 +146,7 @@ async def _explain(link: Link, group: Placed, held: set[int], results: list[Comm
 
 
 async def _one_by_one(
-    link: Link, registry: Registry, singles: Placed, results: list[CommitResult]
+    link: ServerConnection, registry: Registry, singles: Placed, results: list[CommitResult]
 ) -> None:
     async with link.transaction() as connection:
         tx = Transaction(connection, registry)

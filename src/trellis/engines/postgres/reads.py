@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trellis.core.events import Event
 from trellis.core.job import JobId
-from trellis.engines.postgres.connection import Link
+from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.filters import Filters
@@ -34,7 +34,7 @@ class Queries(Transaction):
 
     __slots__ = ("_link", "filters")
 
-    def __init__(self, link: Link, registry: Registry, filters: Filters) -> None:
+    def __init__(self, link: ServerConnection, registry: Registry, filters: Filters) -> None:
         super().__init__(link, registry)
         self._link = link
         self.filters = filters

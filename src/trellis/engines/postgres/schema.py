@@ -1,9 +1,10 @@
-"""Bringing a database to this version's schema, one process at a time, while workers go on.
+"""The schema of a database: its version and the migrations that are missing.
 
-The version stands in `meta`. Migrations are numbered files, run forward only, all that are missing
-in one transaction with their numbers, under a lock that ends with it: whoever comes second waits
-and then finds nothing to do. Everybody waits behind an order that waits for a table: so none waits
-for long, and what did not get its locks is undone and tried again.
+The version is stored in `meta`. Migrations are numbered files, run forward only: all that are
+missing in one transaction with their numbers, under a lock that ends with it. A second process
+waits and then finds nothing to do. Workers go on during a migration. Every statement waits behind
+one that waits for a table, so a migration waits only briefly for its locks; without them it is
+rolled back and tried again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trellis import failpoints
-from trellis.engines.postgres.connection import Connection, Link
+from trellis.engines.postgres.connection import Connection, ServerConnection
 from trellis.engines.postgres.statements import fragments, migrations
 from trellis.engines.postgres.url import Address
 from trellis.engines.redaction import as_argument
@@ -33,44 +34,44 @@ def latest_version(schema: str) -> int:
     return migrations(schema)[-1][0]
 
 
-async def migrate(link: Link, address: Address) -> int:
+async def migrate(server: ServerConnection, address: Address) -> int:
     """Run the missing migrations; return the version before."""
-    before, _ = await bring_to(link, address, migrations(address.schema))
+    before, _ = await bring_to(server, address, migrations(address.schema))
     return before
 
 
 async def bring_to(
-    link: Link, address: Address, scripts: Scripts, patience: float = _PATIENCE
+    server: ServerConnection, address: Address, scripts: Scripts, patience: float = _PATIENCE
 ) -> tuple[int, int]:
-    """Run those of these migrations that are missing, as soon as nobody is in the way."""
+    """Run those of these migrations that are missing, as soon as their locks are free."""
     latest = scripts[-1][0]
     give_up_at = time.monotonic() + patience
     while True:
-        before = await look(link, address)
+        before = await look(server, address)
         if before >= latest:  # without any lock: most calls find nothing to do
             return before, latest
         try:
-            if await _run(link, address, scripts):
+            if await _run(server, address, scripts):
                 return before, latest
         except EngineBusy as error:
             if time.monotonic() > give_up_at:
-                raise await _in_the_way(link, address, error) from error
+                raise await _in_the_way(server, address, error) from error
             await asyncio.sleep(_PAUSE)
         await asyncio.sleep(_PAUSE / 10)
 
 
-async def look(link: Link, address: Address) -> int:
+async def look(server: ServerConnection, address: Address) -> int:
     """Return the database's schema version; refuse one that this code does not know."""
-    async with link.transaction() as connection:
+    async with server.transaction() as connection:
         version = await stored_version(connection, address)
     _refuse_newer(version, address)
     return version
 
 
-async def _run(link: Link, address: Address, scripts: Scripts) -> bool:
-    """Run what is missing; False if somebody else is at it or was first."""
+async def _run(server: ServerConnection, address: Address, scripts: Scripts) -> bool:
+    """Run what is missing; False if another process is doing it or was first."""
     schema = address.schema
-    async with link.transaction() as connection:
+    async with server.transaction() as connection:
         if not await connection.value("migrate_try", schema):
             return False
         before = await stored_version(connection, address)
@@ -82,8 +83,8 @@ async def _run(link: Link, address: Address, scripts: Scripts) -> bool:
         return before < scripts[-1][0]
 
 
-async def _in_the_way(link: Link, address: Address, error: EngineBusy) -> EngineBusy:
-    async with link.transaction() as connection:
+async def _in_the_way(server: ServerConnection, address: Address, error: EngineBusy) -> EngineBusy:
+    async with server.transaction() as connection:
         holders = await connection.value("migrate_holders", address.schema)
     if holders is None:
         return error
@@ -140,8 +141,8 @@ async def stored_version(connection: Connection, address: Address) -> int:
     if not await connection.value("schema_table", table):
         if await connection.value("schema_others", address.schema):
             raise NotATrellisDatabase(
-                f"{address.shown} has a schema {address.schema!r} that is not ours. Use another "
-                "name: ?schema=..."
+                f"{address.shown} has a schema {address.schema!r} without Trellis tables. Use "
+                "another name: ?schema=..."
             )
         return 0
     found = await connection.value("schema_version")

@@ -1,6 +1,7 @@
-"""What a verb sees of a running transaction: statements by name, one clock reading, hints.
+"""A running transaction as verbs use it: statements by name, one reading of the clock, hints.
 
-It runs on a connection of the engine, or on the caller's (`caller_transaction.py`). On a `Link`
+It runs on a connection of the engine, or on the caller's (`caller_transaction.py`). On a
+`ServerConnection`
 each statement is a separate transaction.
 """
 
@@ -16,7 +17,7 @@ from trellis.engines.values import Topic
 
 
 class Transaction:
-    """One transaction under way."""
+    """One transaction."""
 
     __slots__ = ("is_callers", "now", "registry", "rows", "topics")
 
@@ -29,7 +30,7 @@ class Transaction:
         #: Whether the application began it and will end it.
         self.is_callers = is_callers
         self.now: Instant = 0
-        #: What to tell other processes once this is committed.
+        #: The hints to publish once this is committed.
         self.topics: set[Topic] = set()
 
     async def read_clock(self) -> None:

@@ -18,7 +18,7 @@ from trellis.engines.clock import Clock
 from trellis.engines.sql.caller_transaction import failed_transaction, is_django, no_transaction
 from trellis.engines.sql.rows import Row
 from trellis.engines.sqlite import schema, storage
-from trellis.engines.sqlite.checkpoint import SAFE_RELEASE
+from trellis.engines.sqlite.connection import SAFE_RELEASE
 from trellis.engines.sqlite.errors import is_busy, typed
 from trellis.engines.sqlite.registry import Registry
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction

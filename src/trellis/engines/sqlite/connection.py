@@ -1,27 +1,41 @@
-"""Opening a connection the one right way.
+"""Opening the file safely: settings, waiting for locks, checkpoints, forks.
 
 WAL with `synchronous=FULL`: a commit that returned survives a power cut. Automatic checkpoints are
-off on every connection, because builds before 3.51.3 can corrupt the file when two connections
-checkpoint at once; `checkpoint.py` does it under a file lock. The busy timeout is ours, because
-SQLite's own backs off to 100 ms.
+off on every connection, because SQLite before 3.51.3 can corrupt the file when two connections
+checkpoint at the same moment; `Checkpointer` runs them under a file lock. The busy timeout of
+SQLite is off, because it backs off to 100 ms; `patiently` waits instead.
+
+No connection is open while this process forks. SQLite keeps what it knows about its locks in
+memory, where a forked child finds them and believes that they are its own: it then writes into a
+log that another process may remove, or waits without end for a lock that no process has. So every
+connection is closed before a fork, between two uses of it, and opened again when it is next used. A
+child begins without connections and opens its own.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from trellis.engines.sqlite.errors import is_busy, translate
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 from trellis.errors import DatabaseMissing, EngineError, ReadOnlyDatabase
 
 BUSY_SECONDS: Final = 5.0
+#: The first release in which two connections may checkpoint at the same moment.
+SAFE_RELEASE: Final = (3, 51, 3)
+_CHECKPOINT_CHANGES: Final = 20_000
+_CHECKPOINT_SECONDS: Final = 1.0
 _SETTINGS: Final = (
     "set_journal_mode",
     "set_synchronous",
@@ -34,7 +48,7 @@ T = TypeVar("T")
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """Open the file; make it, readable by its owner only, if it is missing and may be made."""
+    """Open the file; create it, readable by its owner only, if it is missing and may be made."""
     if not _exists(path):
         if not create:
             raise DatabaseMissing(
@@ -65,7 +79,7 @@ def _exists(path: Path) -> bool:
 
 def _make(path: Path) -> None:
     try:
-        # Only a file that was not there before may be closed past SQLite; see `inspection.py`.
+        # Only a file that did not exist before may be closed past SQLite; see `schema.py`.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         return
@@ -77,7 +91,7 @@ def _make(path: Path) -> None:
 
 
 def patiently(action: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:
-    """Run the action, again and again while the database is locked by somebody else."""
+    """Run the action, again while another connection has the database locked."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -90,10 +104,152 @@ def patiently(action: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:
 
 
 def read_setting(connection: sqlite3.Connection, name: str) -> object:
-    """Return what SQLite says a pragma is now."""
+    """Return the value of a pragma that is in force now."""
     question = FRAGMENTS["setting"].format(name=name)
     row = connection.execute(question).fetchone()
     if row is None:
         raise EngineError(f"SQLite does not answer `{question}`.")
     value: object = row[0]
     return value
+
+
+# -- checkpoints -------------------------------------------------------------------------------
+
+
+class Checkpointer:
+    """Moves the write-ahead log into the database, in one process at a time.
+
+    A process that does not get the lock on the file beside the database leaves the checkpoint to
+    the process that has it.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._lock_file = os.open(f"{path}-trellis-lock", os.O_CREAT | os.O_RDWR, 0o600)
+        self._seen_changes = connection.total_changes
+        self._last = time.monotonic()
+
+    def after_commit(self) -> None:
+        """Checkpoint if much was written since the last time."""
+        if self._connection.total_changes - self._seen_changes >= _CHECKPOINT_CHANGES:
+            self.run()
+
+    def when_idle(self) -> None:
+        """Checkpoint if anything was written and some time has passed."""
+        changed = self._connection.total_changes != self._seen_changes
+        if changed and time.monotonic() - self._last >= _CHECKPOINT_SECONDS:
+            self.run()
+
+    def run(self) -> bool:
+        """Checkpoint now, unless another process is doing it."""
+        self._seen_changes = self._connection.total_changes
+        self._last = time.monotonic()
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            # Another process has it, or the file system has no locks; the log just stays longer.
+            return False
+        try:
+            self._connection.execute(STATEMENTS["checkpoint"]).fetchall()
+        except sqlite3.Error:
+            # Busy, full or worse: the log stays, nothing is lost, and the next run tries again.
+            return False
+        finally:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+        return True
+
+    def close(self) -> None:
+        """Close the lock file; the file itself stays for the other processes."""
+        os.close(self._lock_file)
+
+
+# -- forks -------------------------------------------------------------------------------------
+
+
+class Closable(Protocol):
+    """A value with open files."""
+
+    def close(self) -> None:
+        """Close them."""
+
+
+R = TypeVar("R", bound=Closable)
+
+#: Held while a file is opened outside a `ForkSafe`, and while the process forks.
+_gate: Final = threading.RLock()
+_living: Final[WeakSet[ForkSafe[Any]]] = WeakSet()
+#: Those that the fork in progress has paused.
+_paused: Final[list[ForkSafe[Any]]] = []
+
+
+@contextmanager
+def no_fork() -> Iterator[None]:
+    """Keep every thread of this process from forking while a file is open here."""
+    with _gate:
+        yield
+
+
+class ForkSafe(Generic[R]):
+    """A value with open files, used by one thread at a time and closed before a fork."""
+
+    def __init__(self, opened: R, reopen: Callable[[], R]) -> None:
+        self._opened: R | None = opened
+        self._reopen = reopen
+        self._turn = threading.Lock()
+        with no_fork():
+            _living.add(self)
+
+    @contextmanager
+    def use(self) -> Iterator[R]:
+        """Use the value; it is opened again if a fork has closed it."""
+        with self._turn:
+            if self._opened is None:
+                self._opened = self._reopen()
+            yield self._opened
+
+    def close(self) -> None:
+        """Close it for good."""
+        with no_fork(), self._turn:
+            _living.discard(self)
+            self._close_opened()
+
+    def pause(self) -> None:
+        """Close the files and keep every thread from using them until `resume`."""
+        self._turn.acquire()
+        self._close_opened()
+
+    def resume(self) -> None:
+        """Let waiting threads continue."""
+        self._turn.release()
+
+    def _close_opened(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            with suppress(Exception):  # it is given up, even if it cannot be closed
+                opened.close()
+
+
+def _before_fork() -> None:
+    _gate.acquire()
+    for each in list(_living):
+        each.pause()
+        _paused.append(each)
+
+
+def _after_fork() -> None:
+    while _paused:
+        _paused.pop().resume()
+    _gate.release()
+
+
+def _after_fork_in_child() -> None:
+    _living.clear()  # these are the parent's
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork,
+        after_in_child=_after_fork_in_child,
+    )

@@ -20,20 +20,18 @@ from trellis.engines.sql.notes import keep_notes
 from trellis.engines.sqlite import (
     caller_transaction,
     claim,
+    export,
     fast_complete,
     schema,
-    sending,
     storage,
 )
 from trellis.engines.sqlite import maintenance as promotion
-from trellis.engines.sqlite.connection import connect
+from trellis.engines.sqlite.connection import ForkSafe, connect, no_fork
 from trellis.engines.sqlite.errors import translate
-from trellis.engines.sqlite.forking import Access, no_fork
 from trellis.engines.sqlite.health import describe
-from trellis.engines.sqlite.inspection import peek_version, refuse_foreign
 from trellis.engines.sqlite.reads import Queries, Reader
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
-from trellis.engines.sqlite.watching import Watching
+from trellis.engines.sqlite.wakeup import Wakeup
 from trellis.engines.sqlite.writer import Writer
 from trellis.engines.values import (
     Activity,
@@ -85,17 +83,17 @@ class SqliteEngine:
     def __init__(
         self, path: str | Path, *, clock: Clock | None = None, create: bool = True
     ) -> None:
-        # Resolved, so that every way to the file leads to the same lock and the same doorbell.
+        # Resolved, so that every path to the file leads to the same lock file and sockets.
         self._path = Path(path).resolve()
         self._clock: Clock = clock or SystemClock()
         self._create = create
         self._pid = os.getpid()
         self._writer: Writer | None = None
-        self._reader: Access[Reader] | None = None
+        self._reader: ForkSafe[Reader] | None = None
         self._reading: ThreadPoolExecutor | None = None
-        self._watching = Watching(self._path)
+        self._wakeup = Wakeup(self._path)
 
-    # -- its own life --------------------------------------------------------------------------
+    # -- opening and closing -------------------------------------------------------------------
 
     @property
     def capabilities(self) -> Capabilities:
@@ -110,18 +108,18 @@ class SqliteEngine:
         with no_fork():
             connection = self._first_connection()
             try:
-                self._reader = Access(self._open_reader(), self._open_reader)
+                self._reader = ForkSafe(self._open_reader(), self._open_reader)
             except BaseException:
                 connection.close()
                 raise
             self._reading = ThreadPoolExecutor(1, "trellis-sqlite-read")
-            self._watching.open(self._data_version)
+            self._wakeup.open(self._data_version)
             self._writer = Writer(
-                self._path, connection, self._reconnect, self._clock, self._watching
+                self._path, connection, self._reconnect, self._clock, self._wakeup
             )
 
     def _first_connection(self) -> sqlite3.Connection:
-        refuse_foreign(self._path, create=self._create)
+        schema.refuse_foreign(self._path, create=self._create)
         connection = connect(self._path, create=self._create)
         try:
             if self._create:
@@ -140,12 +138,12 @@ class SqliteEngine:
         return Reader(self._reconnect())
 
     async def close(self) -> None:
-        """Finish what waits and let go of the file."""
+        """Finish the waiting calls and close the file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await writer.close()
-        # Only now: the last commit must still ring.
-        self._watching.close()
+        # Only now: the last commit must still wake others.
+        self._wakeup.close()
         if self._reading is not None:
             self._reading.shutdown()
             self._reading = None
@@ -156,12 +154,12 @@ class SqliteEngine:
     async def migrate(self, *, dry_run: bool = False) -> Migration:
         """Bring the file's schema up to date; `dry_run` does not create a missing file."""
         with no_fork():
-            before = peek_version(self._path) if dry_run else self._migrate()
+            before = schema.peek_version(self._path) if dry_run else self._migrate()
             scripts = schema.missing(self._path, before)
             return Migration(before, schema.latest_version(), scripts)
 
     def _migrate(self) -> int:
-        refuse_foreign(self._path, create=True)
+        schema.refuse_foreign(self._path, create=True)
         connection = connect(self._path, create=self._create)
         try:
             return schema.migrate(connection, self._path)
@@ -169,9 +167,11 @@ class SqliteEngine:
             connection.close()
 
     async def health(self) -> Health:
-        """Say what this engine is, how durable, and what is wrong with it."""
-        path, watched = self._path, self._watching.can_ring
-        return await self._read(lambda reader: describe(reader.connection, path, rings=watched))
+        """Report what this engine is, how durable it is, and what is wrong with it."""
+        path, reached = self._path, self._wakeup.reaches_others
+        return await self._read(
+            lambda reader: describe(reader.connection, path, wakes_others=reached)
+        )
 
     async def now(self) -> Instant:
         """Return the engine's time: this machine's clock."""
@@ -182,7 +182,7 @@ class SqliteEngine:
 
     def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield hints from this and other processes."""
-        return self._watching.watch(topics)
+        return self._wakeup.watch(topics)
 
     # -- the path of a job ---------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class SqliteEngine:
         )
 
     async def close_session(self, session: SessionId) -> None:
-        """End a session in order."""
+        """End a session gracefully."""
         await self._write(_shared(lambda tx: sessions.close_session(tx, session)))
 
     async def reap(self, session: SessionId) -> bool:
@@ -242,13 +242,13 @@ class SqliteEngine:
         return await self._write(_shared(sessions.list_sessions), _shared(sessions.list_sessions))
 
     async def ask_drain(self, session: SessionId) -> bool:
-        """Ask a worker process to finish and go."""
+        """Ask a worker process to finish its jobs and stop."""
         return await self._write(_shared(lambda tx: sessions.ask_drain(tx, session)))
 
     # -- locks ---------------------------------------------------------------------------------
 
     async def take_lock(self, name: str, session: SessionId, token: int = 0) -> LockHolder | None:
-        """Take a lock that is free or ours; else say who has it."""
+        """Take a lock that is free or held by this attempt; otherwise return its holder."""
         check_lock_name(name)
         return await self._write(
             _shared(lambda tx: locks.take_lock(tx, name, session, token)),
@@ -260,10 +260,10 @@ class SqliteEngine:
         return await self._write(_shared(lambda tx: locks.free_lock(tx, name, session, token)))
 
     async def locks(self) -> list[LockHolder]:
-        """List the locks that count now."""
+        """List the locks that are held now."""
         return await self._write(_shared(locks.list_locks), _shared(locks.list_locks))
 
-    # -- upkeep --------------------------------------------------------------------------------
+    # -- maintenance ---------------------------------------------------------------------------
 
     async def due(self, kind: DueKind, limit: int) -> Due:
         """Return what maintenance must look at."""
@@ -311,7 +311,7 @@ class SqliteEngine:
         return await self._ask(lambda tx: reads.outcomes(tx, job_id))
 
     async def activity(self, job_id: JobId) -> Activity | None:
-        """Return what the latest attempt said."""
+        """Return what the latest attempt reported."""
         return await self._ask(lambda tx: reads.activity(tx, job_id))
 
     async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
@@ -330,13 +330,13 @@ class SqliteEngine:
         """Pause, drain or reopen a queue."""
         await self._write(_shared(lambda tx: maintenance.set_queue(tx, settings)))
 
-    # -- growing up ----------------------------------------------------------------------------
+    # -- export --------------------------------------------------------------------------------
 
-    def sender(self) -> sending.SqliteSender:
-        """Return the way out, for jobs that move to another store."""
-        return sending.SqliteSender(self._path, self._clock)
+    def sender(self) -> export.SqliteSender:
+        """Return the export of jobs to another store."""
+        return export.SqliteSender(self._path, self._clock)
 
-    # -- the two ways to the file --------------------------------------------------------------
+    # -- writer and reader ---------------------------------------------------------------------
 
     async def _write(
         self,
@@ -361,7 +361,7 @@ class SqliteEngine:
 
         def run() -> T:
             try:
-                with access.turn() as reader:
+                with access.use() as reader:
                     return query(reader)
             except sqlite3.Error as error:
                 raise translate(error, self._path) from error

@@ -1,4 +1,4 @@
-"""What a verb sees of a running write transaction: statements by name, one clock reading, hints.
+"""A running write transaction as verbs use it: statements by name, one clock reading, hints.
 
 `now` is read once, after the write lock was taken, so times in the journal follow commit order.
 
@@ -72,7 +72,7 @@ class Transaction:
         self.now = clock.now()
         self.lease_now = clock.lease_now()
         self.boot_id = clock.boot_id()
-        #: What to tell other processes once this is committed.
+        #: The hints to publish once this is committed.
         self.topics: set[Topic] = set()
 
     @property

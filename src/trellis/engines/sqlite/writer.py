@@ -1,8 +1,8 @@
 """The one thread of an engine that writes: calls that wait together are committed together.
 
-A tick takes everything that waits, runs each call in its own savepoint inside one `BEGIN
-IMMEDIATE`, commits once, and only then answers. A call that fails is undone alone; a commit that
-fails fails them all. Nobody is answered before the commit has returned.
+A tick takes all waiting calls, runs each in its own savepoint inside one `BEGIN IMMEDIATE`, commits
+once, and only then answers. A call that fails is undone alone; a commit that fails fails all calls.
+No call is answered before the commit has returned.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from trellis import failpoints
 from trellis.engines.clock import Clock
-from trellis.engines.sqlite.checkpoint import Checkpointer
-from trellis.engines.sqlite.connection import BUSY_SECONDS, patiently
+from trellis.engines.sqlite.connection import BUSY_SECONDS, Checkpointer, ForkSafe, patiently
 from trellis.engines.sqlite.errors import translate, typed
-from trellis.engines.sqlite.forking import Access
 from trellis.engines.sqlite.registry import Registry
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
-from trellis.engines.sqlite.watching import RING_SECONDS, Watching
+from trellis.engines.sqlite.wakeup import SEND_SECONDS, Wakeup
 from trellis.engines.values import Topic
 from trellis.errors import EngineClosed, EngineError
 
@@ -50,14 +48,14 @@ class Call(Generic[T]):
         self.error: BaseException | None = None
 
 
-class Pen(NamedTuple):
-    """What the writer has open."""
+class WriterConnection(NamedTuple):
+    """The writer's connection, and what checkpoints it."""
 
     connection: sqlite3.Connection
     checkpointer: Checkpointer
 
     def close(self) -> None:
-        """Put it down."""
+        """Close both."""
         self.checkpointer.close()
         self.connection.close()
 
@@ -71,13 +69,13 @@ class Writer:
         connection: sqlite3.Connection,
         reopen: Callable[[], sqlite3.Connection],
         clock: Clock,
-        watching: Watching,
+        wakeup: Wakeup,
     ) -> None:
         self._path = path
         self._clock = clock
-        self._watching = watching
+        self._wakeup = wakeup
         self._registry = Registry()
-        self._access = Access(self._take_up(connection), lambda: self._take_up(reopen()))
+        self._opened = ForkSafe(self._adopt(connection), lambda: self._adopt(reopen()))
         self._waiting: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -98,17 +96,17 @@ class Writer:
         return await call.future
 
     async def close(self) -> None:
-        """Finish what waits, then stop the thread."""
+        """Finish the waiting calls, then stop the thread."""
         with self._closing:
             if not self._closed:
                 self._closed = True
                 self._waiting.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    def _take_up(self, connection: sqlite3.Connection) -> Pen:
+    def _adopt(self, connection: sqlite3.Connection) -> WriterConnection:
         self._connection = connection
         self._checkpointer = Checkpointer(self._path, connection)
-        return Pen(connection, self._checkpointer)
+        return WriterConnection(connection, self._checkpointer)
 
     # -- on the writer thread ------------------------------------------------------------------
 
@@ -116,7 +114,7 @@ class Writer:
         try:
             self._serve()
         finally:
-            # Whatever ended this thread, nobody may wait for it in vain.
+            # No caller may wait for a thread that has ended, for any reason.
             with self._closing:
                 self._closed = True
             self._fail_waiting()
@@ -134,25 +132,25 @@ class Writer:
         running = True
         while running:
             try:
-                pause = _IDLE_SECONDS if self._watching.is_rung else RING_SECONDS
+                pause = _IDLE_SECONDS if self._wakeup.is_flushed else SEND_SECONDS
                 calls = [self._waiting.get(timeout=pause)]
             except queue.Empty:
-                self._watching.ring()
+                self._wakeup.flush()
                 self._checkpoint(Checkpointer.when_idle)
                 continue
             while len(calls) < _MOST_PER_TICK and not self._waiting.empty():
                 calls.append(self._waiting.get())
             running = None not in calls
             self._tick([call for call in calls if call is not None])
-        self._watching.ring()
+        self._wakeup.flush()
         self._checkpoint(Checkpointer.run)
-        self._access.close()
+        self._opened.close()
 
     def _tick(self, calls: Sequence[Call[Any]]) -> None:
         if not calls:
             return
         try:
-            with self._access.turn():
+            with self._opened.use():
                 topics = self._work(calls)
         except Exception as error:  # noqa: BLE001 - every waiting call must be answered
             reason = typed(error, self._path)
@@ -161,12 +159,12 @@ class Writer:
             topics = set()
         _answer(calls)
         if topics:
-            self._watching.tell(topics)
+            self._wakeup.publish(topics)
         self._checkpoint(Checkpointer.after_commit)
 
     def _checkpoint(self, act: Callable[[Checkpointer], object]) -> None:
-        with suppress(EngineError), self._access.turn() as pen:
-            act(pen.checkpointer)
+        with suppress(EngineError), self._opened.use() as opened:
+            act(opened.checkpointer)
 
     def _work(self, calls: Sequence[Call[Any]]) -> set[Topic]:
         if all(self._finds_nothing(call) for call in calls):
@@ -191,7 +189,7 @@ class Writer:
         return tx.topics
 
     def _finds_nothing(self, call: Call[Any]) -> bool:
-        """Look before taking the write lock: an idle worker's claims cost readers nothing."""
+        """Check before taking the write lock: an idle worker's claims cost readers nothing."""
         if call.peek is None:
             return False
         try:
@@ -238,7 +236,7 @@ def _answer(calls: Sequence[Call[Any]]) -> None:
         try:
             loop.call_soon_threadsafe(_deliver, group)
         except RuntimeError:
-            # The caller's loop was closed while it waited; there is nobody to answer.
+            # The caller's loop was closed while it waited.
             continue
 
 

@@ -191,6 +191,15 @@ class TestSlots(EngineSuite):
         assert await holders(engine, KEY) == ids([delayed])
         assert await head(engine, delayed) == delayed.head
 
+    async def test_jobs_that_become_due_together_get_slots_in_creation_order(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        older = await accept_one(engine, a_keyed_job(KEY, IN_TURN, delay=10 * SECOND))
+        await accept_one(engine, a_keyed_job(KEY, IN_TURN, delay=5 * SECOND))
+        clock.advance("10s")
+        assert await engine.promote(10) == 2
+        assert await holders(engine, KEY) == ids([older])
+
     async def test_a_reaped_session_frees_its_slots_once_its_jobs_are_given_up(
         self, engine: Engine, clock: ManualClock
     ) -> None:

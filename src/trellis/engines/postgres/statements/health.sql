@@ -56,7 +56,7 @@ where seconds > $1::float8 or transactions > $2::int
 order by transactions desc nulls last limit 5
 
 -- name: health_slots
--- Replication slots that nobody uses: the server keeps its log for them.
+-- Unused replication slots: the server keeps its log for them.
 select slot_name::text,
   pg_wal_lsn_diff(
     case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end,

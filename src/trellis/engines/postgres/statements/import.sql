@@ -61,7 +61,7 @@ order by d.place
 returning seq, id
 
 -- name: import_keys
--- Keys somebody waits for, in order, after this one.
+-- Keys with waiting jobs, in order, after this one.
 select distinct q.key_hash from trellis.queue q
 where q.key_hash is not null and q.key_hash > $1 and q.park = 'slot' order by q.key_hash limit $2
 
@@ -121,5 +121,5 @@ select true, q.dedupe, j.id from unnest($2::text[]) n(mark)
 join trellis.queue q on q.dedupe = n.mark join trellis.job j on j.seq = q.job
 
 -- name: import_turn
--- How far the move is; whoever else carries the same move waits here.
+-- The progress of the move; another process that does the same move waits here.
 select value::bigint from trellis.meta where name = $1 for update

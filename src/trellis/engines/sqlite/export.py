@@ -1,9 +1,9 @@
-"""Handing out what a file has, once it is sealed.
+"""Exporting the jobs of a file to another store, after it was sealed.
 
-The seal is a row in a table of its own and a trigger on every table for every kind of change: so it
-also binds programs that have the file open, transactions of the application's own, and versions of
-Trellis that know nothing of it. It is set in one transaction with the look at who works here. What
-the file holds stays readable, and the application's own tables are left alone.
+The seal is a row in a separate table and a trigger on every table for every kind of change. So it
+also applies to programs that have the file open, to transactions of the application, and to
+versions of Trellis that do not know about seals. It is set in the same transaction as the check
+that no worker is active. The file stays readable, and the application's tables are not changed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from typing import Final, TypeVar
 from trellis import failpoints
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row, encode_ids
-from trellis.engines.sqlite.connection import connect, patiently
+from trellis.engines.sqlite.connection import connect, no_fork, patiently
 from trellis.engines.sqlite.errors import translate
-from trellis.engines.sqlite.forking import no_fork
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
 from trellis.engines.transfer import Busy, Parcel, Seal, SentHead, SentJob
 
@@ -38,7 +37,7 @@ _CHANGES: Final = ("insert", "update", "delete")
 
 
 class SqliteSender:
-    """The way out of one file."""
+    """Exports the jobs of one file."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -49,7 +48,7 @@ class SqliteSender:
         return await self._with_file(_read_seal)
 
     async def seal(self, instance: str, address: str) -> Seal | Busy:
-        """Let nobody change anything from now on; refuse while somebody works here."""
+        """Refuse every change from now on; return what is in the way while workers are active."""
         return await self._with_file(lambda file: self._seal(file, instance, address))
 
     async def parcel(self, after: int, limit: int, states: Sequence[str], *, whole: bool) -> Parcel:
@@ -67,11 +66,11 @@ class SqliteSender:
         return await self._with_file(look)
 
     async def finish(self) -> None:
-        """Note that everything was carried over."""
+        """Record that all jobs were exported."""
         await self._with_file(lambda file: file.execute(STATEMENTS["export_finish"]))
 
     async def _with_file(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something on a connection of our own, in a thread."""
+        """Run an action on a separate connection, in a thread."""
 
         def work() -> T:
             with no_fork(), closing(connect(self._path, create=False)) as file:
@@ -157,7 +156,7 @@ def _parcel(
 
 
 def _page(rows: Sequence[Row]) -> list[int]:
-    """Return the numbers of as many jobs as are not too much to carry at once; at least one."""
+    """Return the numbers of the jobs that fit into one parcel; at least one."""
     sizes = accumulate(size for _, size in rows)
     return [number for (number, own), size in zip(rows, sizes, strict=True) if size - own < _LOAD]
 

@@ -1,10 +1,10 @@
-"""Taking in jobs of another store, a parcel at a time.
+"""Importing the jobs of another store, one parcel at a time.
 
-A parcel is stored in one transaction with the number of its last job: a move that died goes on
-behind that number, so nothing is taken in twice, not even a job that has ended here and was
-removed meanwhile. Numbers are new and rise in the order of the parcels: creation order stays. A job
-that held its key's slot while it waited gets it back if it is free; all other slots are handed out
-at the end, when everybody who waits is here.
+A parcel is stored in one transaction with the number of its last job. A move that was interrupted
+continues after that number, so no job is imported twice, not even one that has ended here and was
+removed since. Jobs get new numbers that rise in the order of the parcels, which keeps the creation
+order. A job that held its key's slot while it waited gets a slot again if one is free; all other
+slots are handed out at the end, when all waiting jobs are imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trellis import failpoints
 from trellis.core.job import JobId, NewJob
 from trellis.core.policy import decode_policy
 from trellis.core.trace_context import Context
-from trellis.engines.postgres.connection import Link
+from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import Row, lane_of
@@ -38,35 +38,35 @@ _PLAIN: Final = (
 
 
 class Within(Protocol):
-    """Runs a verb in a transaction of its own."""
+    """Runs a verb in a separate transaction."""
 
     def __call__(self, verb: Callable[[Transaction], Awaitable[T]], /) -> Awaitable[T]:
         """Run it."""
 
 
 class PostgresReceiver:
-    """The way into one database."""
+    """Imports jobs into one database."""
 
-    def __init__(self, within: Within, link: Link, registry: Registry) -> None:
+    def __init__(self, within: Within, link: ServerConnection, registry: Registry) -> None:
         self._within = within
         self._link = link
         self._registry = registry
 
     async def instance(self) -> str:
-        """Return what names this database among all."""
+        """Return the identity of this database."""
         return str(await self._link.value("instance"))
 
     async def cursor(self, move: str) -> int:
-        """Return the number of the last job that was taken in; 0 before the first."""
+        """Return the number of the last job that was imported; 0 before the first."""
         found: int | None = await self._link.value("import_cursor", _name(move))
         return found or 0
 
     async def compare(self, parcel: Parcel) -> Compared:
-        """Tell what is here already, and what cannot be taken in."""
+        """Return which jobs are here already, and which cannot be imported."""
         return await self._within(lambda tx: _compare(tx, parcel))
 
     async def receive(self, move: str, parcel: Parcel) -> int:
-        """Store a parcel and how far the move is, together; return how many jobs were new."""
+        """Store a parcel together with the progress of the move; return how many jobs were new."""
         await self._registry.enter(self._link, [_as_new(job) for job in parcel.jobs])
         await self._link.rows("import_begin", _name(move))
         return await self._within(lambda tx: _receive(tx, move, parcel))
@@ -93,7 +93,7 @@ def _name(move: str) -> str:
 
 
 def _as_new(job: SentJob) -> NewJob:
-    """Return what the registry wants to know of a job."""
+    """Return a job as far as its lane and policy are concerned."""
     return NewJob(
         id=job.id,
         service=job.service,
@@ -125,7 +125,7 @@ async def _compare(tx: Transaction, parcel: Parcel) -> Compared:
 
 
 async def _taken_marks(tx: Transaction, parcel: Parcel, known: frozenset[JobId]) -> list[Clash]:
-    """Return the jobs that are not here, but whose marks are somebody else's."""
+    """Return the jobs that are not here, but whose marks belong to other jobs."""
     ids = {job.row: job.id for job in parcel.jobs if job.id not in known}
     once = {mark: ids[row] for row, mark in parcel.marks if row in ids}
     dedupe = {
@@ -145,10 +145,10 @@ async def _taken_marks(tx: Transaction, parcel: Parcel, known: frozenset[JobId])
 async def _receive(tx: Transaction, move: str, parcel: Parcel) -> int:
     if await tx.value("import_turn", _name(move)) != parcel.after:
         raise MoveRefused(
-            "Another `trellis move` of the same database is under way, or was until now. Let it "
-            "finish, then run this again to see that all is there."
+            "Another `trellis move` of the same database is running, or ran until now. Let it "
+            "finish, then run this again to check that all jobs are there."
         )
-    # Before any row of theirs: whoever moves slots of a key takes its lock first.
+    # Before any row of the jobs is locked: the lock of a key always comes first.
     await lock_keys(tx, (head.key_hash for head in parcel.heads if head.holds))
     compared = await _compare(tx, parcel)
     if compared.clashes:
@@ -172,7 +172,9 @@ async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> No
         if head.holds:
             await tx.rows("import_slot", seqs[head.row])
     await _put(
-        tx, "import_heads", [(seqs[head.row], lanes[head.row], *_place(head)) for head in heads]
+        tx,
+        "import_heads",
+        [(seqs[head.row], lanes[head.row], *_columns_of_head(head)) for head in heads],
     )
     for name in _PLAIN:
         theirs: Iterable[Row] = getattr(parcel, name.removeprefix("import_"))
@@ -182,7 +184,7 @@ async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> No
 
 
 def _clean(value: object) -> object:
-    """Return what can be stored: a log line may contain U+0000, which no text here can."""
+    """Replace U+0000, which a log line may contain and PostgreSQL cannot store."""
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
@@ -191,12 +193,12 @@ def _policy(tx: Transaction, job: SentJob) -> int:
 
 
 def _definition(job: SentJob) -> Row:
-    """Return the columns behind the policy."""
+    """Return the columns after the policy."""
     return job[7:]
 
 
-def _place(head: SentHead) -> Row:
-    """Return the columns behind the lane, without the word on the slot."""
+def _columns_of_head(head: SentHead) -> Row:
+    """Return the columns after the lane, without `holds`."""
     return head[1:-1]
 
 
@@ -206,5 +208,5 @@ async def _put(tx: Transaction, name: str, rows: Sequence[Row]) -> None:
 
 
 def _columns(rows: Sequence[Row], width: int = 0) -> list[list[Any]]:
-    """Turn rows into columns, as statements want them."""
+    """Turn rows into columns, as statements take them."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
