@@ -106,7 +106,9 @@ def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
     return groups
 
 
-async def _together(link: ServerConnection, kind: str, batch: Sequence[Transition]) -> Sequence[int] | None:
+async def _together(
+    link: ServerConnection, kind: str, batch: Sequence[Transition]
+) -> Sequence[int] | None:
     """Run one statement for all; None if every guard held, else the jobs whose did."""
     held: Sequence[int] | None
     if kind == "commit_done":
@@ -134,7 +136,9 @@ async def _keyed_together(
     return held
 
 
-async def _explain(link: ServerConnection, group: Placed, held: set[int], results: list[CommitResult]) -> None:
+async def _explain(
+    link: ServerConnection, group: Placed, held: set[int], results: list[CommitResult]
+) -> None:
     """Answer those whose guard did not hold with the job as it is now."""
     refused = [
         (place, each.definition.row) for place, each in group if each.definition.row not in held
