@@ -17,7 +17,6 @@ import pytest
 
 from trellis.core.admission import Reason
 from trellis.core.policy import KeyPolicy
-from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite import SqliteEngine, connection, schema
 from trellis.engines.values import Accepted, Coalesced, CreateResult, JobFilter
 from trellis.errors import (
@@ -243,15 +242,14 @@ def test_a_file_that_is_not_there_is_not_made(path: Path, tmp_path: Path) -> Non
     caller.close()
 
 
-def test_an_older_schema_is_refused(path: Path) -> None:
+def test_an_older_schema_is_refused(path: Path, next_version: Callable[[], int]) -> None:
     old = connection.connect(path, create=True)
-    for _, script in load_migrations("trellis.engines.sqlite")[:2]:
-        for statement in schema.split(script):
-            old.execute(statement)
-    old.execute("insert into trellis_meta values ('schema', 2)")
+    schema.migrate(old, path)
+    before = schema.latest_version()
+    after = next_version()
     old.execute("begin")
     text = refusal(SqliteEngine(path), old, SchemaTooOld)
-    assert f"{path} has schema version 2, this Trellis needs {schema.latest_version()}" in text
+    assert f"{path} has schema version {before}, this Trellis needs {after}" in text
     assert "trellis migrate" in text
     old.close()
 

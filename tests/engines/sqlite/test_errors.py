@@ -17,10 +17,9 @@ import pytest
 from trellis import control
 from trellis.core.commands import Command, Complete, Snooze
 from trellis.core.durations import SECOND
-from trellis.core.job import Fence, SessionId
+from trellis.core.job import Fence
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, encode_policy
 from trellis.engines import make_engine
-from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite import SqliteEngine, connection, errors, schema
 from trellis.engines.values import Accepted, JobFilter, Renewed
 from trellis.errors import (
@@ -169,12 +168,13 @@ async def test_a_newer_schema_is_refused(engine: SqliteEngine, tmp_path: Path) -
     assert "Upgrade trellis-jobs" in text
 
 
-async def test_an_older_schema_is_migrated_with_its_jobs(tmp_path: Path) -> None:
+async def test_an_older_schema_is_migrated_with_its_jobs(
+    tmp_path: Path, next_version: Callable[[], int]
+) -> None:
     path = tmp_path / "old.db"
     old = connection.connect(path, create=True)
-    for statement in schema.split(load_migrations("trellis.engines.sqlite")[0][1]):
-        old.execute(statement)
-    old.execute("insert into trellis_meta values ('schema', 1)")
+    schema.migrate(old, path)
+    before = schema.latest_version()
     old.execute("insert into trellis_lane values (1, 'shop', 'invoices', 'invoice', 0)")
     old.execute("insert into trellis_policy values (1, ?)", (encode_policy(DEFAULT_POLICY),))
     old.execute(
@@ -188,10 +188,11 @@ async def test_an_older_schema_is_migrated_with_its_jobs(tmp_path: Path) -> None
     )
     old.execute("update trellis_meta set value = 1 where name = 'last_job'")
     old.close()
+    after = next_version()
     assert (await opening(path, create=False)).startswith(SchemaTooOld.__name__)
     engine = SqliteEngine(path)
-    assert (await engine.migrate())[:2] == (1, schema.latest_version())
-    assert await engine.migrate() == (schema.latest_version(), schema.latest_version(), ())
+    assert (await engine.migrate())[:2] == (before, after)
+    assert await engine.migrate() == (after, after, ())
     await engine.open()
     await engine.create([a_job()])
     assert await count(engine) == 2
@@ -201,22 +202,18 @@ async def test_an_older_schema_is_migrated_with_its_jobs(tmp_path: Path) -> None
     await engine.close()
 
 
-async def test_a_session_of_an_older_schema_goes_on_after_the_migration(tmp_path: Path) -> None:
+async def test_a_session_of_an_older_schema_goes_on_after_the_migration(
+    tmp_path: Path, next_version: Callable[[], int]
+) -> None:
     path, clock = tmp_path / "old.db", ManualClock()
-    old = connection.connect(path, create=True)
-    for _, script in load_migrations("trellis.engines.sqlite")[:2]:
-        for statement in schema.split(script):
-            old.execute(statement)
-    old.execute("insert into trellis_meta values ('schema', 2)")
-    session, until = SessionId(77), clock.lease_now() + 30 * SECOND
-    old.execute(
-        "insert into trellis_session (id, name, host, pid, version, details, lease, lease_until, "
-        "boot_id, opened_at, renewed_at) values (?, 'ann', 'h', 1, '', '{}', ?, ?, ?, 1, 1)",
-        (session, 30 * SECOND, until, clock.boot_id()),
-    )
-    old.close()
     engine = SqliteEngine(path, clock=clock)
     await engine.open()
+    session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+    await engine.close()
+    version = next_version()
+    engine = SqliteEngine(path, clock=clock)
+    await engine.open()
+    assert (await engine.health()).facts["schema"] == version
     assert [(each.busy, each.draining) for each in await engine.sessions()] == [(0, False)]
     assert await engine.take_lock("leader", session) is None
     assert await engine.ask_drain(session)

@@ -46,7 +46,8 @@ create table trellis_job (
 );
 
 -- One narrow row while a job waits or runs; gone when it has ended.
--- park: ready (claimable), later (before run_at), slot (waits for its key), taken (leased).
+-- park: ready (claimable), later (before run_at), slot (waits for its key), taken (held by an
+-- attempt).
 create table trellis_queue (
   job        integer primary key,
   lane       integer not null,
@@ -129,8 +130,13 @@ create table trellis_session (
   boot_id     text not null,
   opened_at   integer not null,
   renewed_at  integer not null,
-  ended_at    integer
+  ended_at    integer,
+  busy        integer not null default 0,
+  draining    integer not null default 0
 );
+
+-- Sessions that are over are removed after a while, the longest over first.
+create index trellis_session_ended on trellis_session (ended_at) where ended_at is not null;
 
 -- A row per taken slot: owned by a job, and by its attempt once claimed.
 create table trellis_key_slot (
@@ -148,7 +154,7 @@ create index trellis_key_slot_job on trellis_key_slot (job);
 create index trellis_key_slot_linger on trellis_key_slot (linger_until)
   where linger_until is not null;
 
--- What the latest attempt says about itself.
+-- What the latest attempt reported.
 create table trellis_note (
   job      integer primary key,
   claim    integer not null,
@@ -193,9 +199,52 @@ create table trellis_queue_setting (
   primary key (service, queue)
 ) without rowid;
 
+-- A lock belongs to a session (token 0) or to one attempt of it, and is held only while that is
+-- current. A lock whose attempt was ended from outside stays held while its handler may still run:
+-- until linger_until, on the lease clock of the boot named beside it, for that attempt's job.
+create table trellis_lock (
+  name         text primary key,
+  session      integer not null,
+  token        integer not null,
+  taken_at     integer not null,
+  linger_until integer,
+  linger_boot  text,
+  job          integer
+) without rowid;
+
+create index trellis_lock_session on trellis_lock (session);
+create index trellis_lock_linger on trellis_lock (linger_until) where linger_until is not null;
+
 -- What retention removed: id, last state, when.
 create table trellis_removal (
   id         text primary key,
   state      text not null,
   removed_at integer not null
 ) without rowid;
+
+-- A job with its head in one row: the documented way to read jobs with SQL.
+create view trellis_record as
+select
+  j.seq, j.id, l.service, l.type, l.queue, j.payload, p.body as policy,
+  coalesce(j.request_id, j.id) as request_id, j.traceparent, j.tracestate, l.priority, j.created_at, j.deadline_at,
+  j.key, j.key_hash, j.tags, j.config, j.expect, j.schema_version, j.clone_of,
+  coalesce(q.state, o.state) as state,
+  coalesce(q.version, o.version) as version,
+  coalesce(q.generation, o.generation) as generation,
+  coalesce(q.attempt, o.attempt) as attempt,
+  coalesce(q.claims, o.claims) as claims,
+  coalesce(q.crashes, o.crashes) as crashes,
+  coalesce(q.run_at, o.run_at) as run_at,
+  q.session, q.token, q.claimed_at, q.asked_at,
+  coalesce(q.blocked, 0) as blocked,
+  coalesce(q.suspect, 0) as suspect,
+  case when q.job is null then o.error else q.error end as error,
+  o.finished_at,
+  q.seen_at, q.park
+from trellis_job j
+join trellis_lane l on l.id = j.lane
+join trellis_policy p on p.id = j.policy
+left join trellis_queue q on q.job = j.seq
+left join trellis_outcome o
+  on q.job is null and o.job = j.seq
+ and o.generation = (select max(x.generation) from trellis_outcome x where x.job = j.seq);
