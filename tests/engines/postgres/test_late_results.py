@@ -21,7 +21,7 @@ from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 pytestmark = pytest.mark.on_postgres(18)
 ONCE = Policy(retry=Retry.never())
 _LOSE = """
-    update trellis.queue set state = 'retry', park = 'ready', version = version + 1,
+    update trellis.queue set state = 'retry', availability = 'ready', version = version + 1,
       session = null, token = null, claimed_at = null
 """
 

@@ -87,8 +87,10 @@ async def test_a_job_that_was_put_off_meanwhile_does_not_start_early(url: str) -
         change = _LOCK_KEY.format(hash_key(keyed.service, keyed.type, "busy")) + _LATER
         await during(url, change, engine.promote(100))
         with psycopg.connect(url) as sql:
-            parks = sql.execute("select key_hash is null, park::text from trellis.queue order by 1")
-            assert parks.fetchall() == [(False, "ready"), (True, "later")]
+            found = sql.execute(
+                "select key_hash is null, availability::text from trellis.queue order by 1"
+            )
+            assert found.fetchall() == [(False, "ready"), (True, "scheduled")]
 
 
 async def test_no_slot_goes_to_a_job_that_was_replaced_in_a_callers_transaction(url: str) -> None:

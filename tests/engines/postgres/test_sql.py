@@ -232,8 +232,8 @@ async def test_the_operators_queries_find_running_work(url: str, sql: Sql) -> No
         await greet.create("bob", delay="1h")
         assert sql.execute(BLOCKS["keda"]).fetchall() == [(1,)]
         sql.execute(
-            "update trellis.queue set state = 'active', park = 'taken', claims = 1 "
-            "where park = 'ready'"
+            "update trellis.queue set state = 'active', availability = 'claimed', claims = 1 "
+            "where availability = 'ready'"
         )
         sql.execute(
             "insert into trellis.note (job, claim, began_at, seen_at, phase) select job, 1, "

@@ -91,11 +91,11 @@ insert into trellis.lane (service, queue, type, priority)
 insert into trellis.policy (digest, body) values ('x', '{}');
 insert into trellis.job (id, lane, policy, schema_version, created_at, payload, traceparent)
   select lpad(n::text, 26, '0'), 1 + n % 50, 1, 1, n, '{}', '00' from generate_series(1, 1000000) n;
-insert into trellis.queue (job, pos, run_at, lane, park, state, version, attempt, claims,
+insert into trellis.queue (job, pos, run_at, lane, availability, state, version, attempt, claims,
     generation, crashes, blocked, suspect, session, token)
   select n, n, n, 1 + n % 50,
-    (case when n % 100 = 0 then 'taken' when n % 10 = 1 then 'later' else 'ready' end
-    )::trellis.park,
+    (case when n % 100 = 0 then 'claimed' when n % 10 = 1 then 'scheduled' else 'ready' end
+    )::trellis.availability,
     'pending', 1, 0, 0, 0, 0, false, false,
     case when n % 100 = 0 then n % 7 end, case when n % 100 = 0 then n end
   from generate_series(1, 500000) n;
@@ -114,11 +114,11 @@ _PLANS = {
     "commit_end": "queue_pkey",
     "commit_move": "queue_pkey",
     "create_known": "job_id_key",
-    "due_later": "queue_later",
+    "due_scheduled": "queue_scheduled",
     "due_jobs": "queue_look",
-    "due_lost": "queue_taken",
+    "due_lost": "queue_claimed",
     "key_hand_over": "queue_key",
-    "next_due": "queue_later",
+    "next_due": "queue_scheduled",
     "outcome_lock": "outcome_pkey",
     "note_fence": "queue_pkey",
     "prune_pick": "outcome_keep",
@@ -127,7 +127,7 @@ _PLANS = {
     "read_journal": "event_job",
     "record_by_id": "job_id_key",
     "record_by_seq": "job_pkey",
-    "session_held": "queue_taken",
+    "session_held": "queue_claimed",
 }
 
 

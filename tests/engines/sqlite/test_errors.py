@@ -182,8 +182,8 @@ async def test_an_older_schema_is_migrated_with_its_jobs(
         "schema_version) values (1, 'OLD', 1, 1, '{}', 1, '00-1-1-00', 1)"
     )
     old.execute(
-        "insert into trellis_queue (job, lane, park, state, version, generation, attempt, claims, "
-        "crashes, run_at, blocked, suspect) "
+        "insert into trellis_queue (job, lane, availability, state, version, generation, attempt, "
+        "claims, crashes, run_at, blocked, suspect) "
         "values (1, 1, 'ready', 'pending', 1, 0, 0, 0, 0, 1, 0, 0)"
     )
     old.execute("update trellis_meta set value = 1 where name = 'last_job'")

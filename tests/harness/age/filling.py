@@ -29,8 +29,8 @@ _CREATED: Final = """
     from generate_series(%(first)s::bigint, %(last)s::bigint) n
 """
 _QUEUED: Final = """
-    insert into trellis.queue (job, pos, run_at, lane, park, state, version, attempt, claims,
-      generation, crashes, blocked, suspect)
+    insert into trellis.queue (job, pos, run_at, lane, availability, state, version, attempt,
+      claims, generation, crashes, blocked, suspect)
     select n, n, n, %(lane)s, 'ready', 'pending', 1, 0, 0, 0, 0, false, false
     from generate_series(%(first)s::bigint, %(last)s::bigint) n
 """

@@ -101,7 +101,10 @@ async def test_what_comes_back_behind_the_cursor_is_found_under_a_held_horizon(
             add_backlog(sql, 3000)
             by_cursor = await costs(meter, 10)
             assert median(cost.entries for cost in by_cursor) <= LAG + 200
-            sql.execute("update trellis.queue set park = 'ready', run_at = 0 where park = 'later'")
+            sql.execute(
+                "update trellis.queue set availability = 'ready', run_at = 0 "
+                "where availability = 'scheduled'"
+            )
             found: set[str] = set()
             async with asyncio.timeout(PATIENCE):
                 while new.id not in found:

@@ -209,7 +209,7 @@ class PostgresEngine:
     async def _create_at_once(self, jobs: Sequence[NewJob]) -> bool:
         """Store jobs that need no look at others in one statement; False if that did not do."""
         columns = storage.job_columns(jobs, self._registry)
-        return bool(await self._store("create", *columns, "slot", True))
+        return bool(await self._store("create", *columns, "waiting_for_slot", True))
 
     async def _store(self, name: str, *values: object) -> int:
         """Run a statement that stores new jobs; return how many, none if an id is there already."""

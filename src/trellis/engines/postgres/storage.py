@@ -29,7 +29,7 @@ class PostgresStorage:
 
     async def insert(self, jobs: Sequence[NewJob]) -> None:
         """Store new jobs, in the order given."""
-        due = "caller" if self._tx.is_callers else "slot"
+        due = "unadmitted" if self._tx.is_callers else "waiting_for_slot"
         await self._tx.run("create", *job_columns(jobs, self._tx.registry), due, False)
 
     async def end(self, transition: Transition) -> bool:

@@ -54,7 +54,7 @@ async def promote_due(
 
     Without a limit it serves a claim, which leaves paused queues alone.
     """
-    jobs = await tx.rows("due_later", tx.array(list(lanes)), tx.now, each, limit)
+    jobs = await tx.rows("due_scheduled", tx.array(list(lanes)), tx.now, each, limit)
     if not jobs:
         return 0
     keys = [key_hash for _, key_hash in jobs]

@@ -3,7 +3,7 @@
 A transaction that moves slots of a key holds the key's lock (`lock_keys`), taken before the lock of
 any row. So freeing a slot and handing it to the next waiting job is one step, and two transactions
 never wait for each other in a circle. A caller's transaction does not take that lock: keyed jobs
-created in it become available as `caller` and wait for a slot after its commit
+created in it become available as `unadmitted` and wait for a slot after its commit
 (`admit_callers_jobs`).
 """
 
@@ -20,7 +20,7 @@ from trellis.engines.sql.rows import AVAILABILITY, record_from
 from trellis.engines.sql.transaction import Transaction
 
 #: Of a waiting job: it may be claimed, waits for its time, or waits for a slot of its key.
-Availability: TypeAlias = Literal["ready", "later", "slot"]
+Availability: TypeAlias = Literal["ready", "scheduled", "waiting_for_slot"]
 
 
 async def lock_keys(tx: Transaction, key_hashes: Iterable[str | None]) -> None:
@@ -56,9 +56,9 @@ async def gather_facts(tx: Transaction, key_hash: str, active: int) -> KeyFacts:
 async def availability(tx: Transaction, definition: Definition, head: Head) -> Availability:
     """Return whether a waiting job may be claimed now, or what it waits for."""
     if head.run_at > tx.now:
-        return "later"
+        return "scheduled"
     if definition.key_hash is not None and await slot_of(tx, definition.row) is None:
-        return "slot"
+        return "waiting_for_slot"
     return "ready"
 
 
@@ -108,7 +108,7 @@ async def _end(tx: Transaction, slot: int, job: int) -> None:
         await tx.run("slot_free", slot)
         return
     await tx.run("slot_unclaim", slot)
-    if row[AVAILABILITY] == "slot":
+    if row[AVAILABILITY] == "waiting_for_slot":
         await tx.run("key_available", job)
         tx.topics.add("ready")
 

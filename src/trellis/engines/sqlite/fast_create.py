@@ -100,8 +100,8 @@ class _Rows:
     def add_full(self, new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> None:
         """Add a job that uses optional columns: delayed, with a deadline, tagged, ..."""
         event, head = born(now, first_run_at(new, now))
-        due = "ready" if new.key_hash is None else "slot"
-        tail = queue_tail(due if head.run_at == now else "later", head)
+        due = "ready" if new.key_hash is None else "waiting_for_slot"
+        tail = queue_tail(due if head.run_at == now else "scheduled", head)
         dedupe = mark_of(new, new.dedupe)
         self.full_jobs.append(job_row(new, seq, lane, policy, now))
         self.full_queue.append((seq, lane, *tail, new.key_hash, dedupe, deadline_of(new, now)))

@@ -78,10 +78,10 @@ class SqliteStorage:
     def _availability(self, transition: Transition) -> str:
         definition, head = transition.definition, transition.head
         if head.state not in WAITING:
-            return "taken"
+            return "claimed"
         if head.run_at > self._tx.now:
-            return "later"
-        return "ready" if definition.key_hash is None else "slot"
+            return "scheduled"
+        return "ready" if definition.key_hash is None else "waiting_for_slot"
 
     def _seen_at(self, transition: Transition) -> Instant | None:
         """Return the last sign of life of an attempt that goes on."""

@@ -64,7 +64,7 @@ class Looking(ABC):
 
     def ready(self) -> int:
         """Count the jobs that wait for a worker."""
-        rows = self._ask("select count(*) from {queue} where park = 'ready'")
+        rows = self._ask("select count(*) from {queue} where availability = 'ready'")
         self._ready = rows[0][0] if rows else self._ready
         return self._ready
 

@@ -8,9 +8,10 @@ create type trellis.state as enum (
   'pending', 'active', 'retry', 'completed', 'completed_with_errors', 'failed', 'cancelled',
   'expired', 'skipped', 'stale', 'dead', 'dismissed');
 
--- ready (claimable), later (before run_at), slot (waits for its key), caller (created with its key in
--- a caller's transaction, to be admitted after the commit), taken (held by an attempt).
-create type trellis.park as enum ('ready', 'later', 'slot', 'caller', 'taken');
+-- ready (claimable), scheduled (before run_at), waiting_for_slot (of its key), unadmitted (created with
+-- its key in a caller's transaction, to be admitted after the commit), claimed (held by an attempt).
+create type trellis.availability as enum (
+  'ready', 'scheduled', 'waiting_for_slot', 'unadmitted', 'claimed');
 
 -- The engine's clock: everything is stamped and judged by it, never by a worker's.
 create function trellis.clock() returns bigint
@@ -70,39 +71,39 @@ create table trellis.job (
 -- One narrow row while a job waits or runs; gone when it has ended. pos is its position in its lane:
 -- the job's number under another name, so that no index but queue_ready can serve a claim.
 create table trellis.queue (
-  job        bigint primary key,
-  pos        bigint not null,
-  run_at     bigint not null,
-  lane       integer not null,
-  park       trellis.park not null,
-  state      trellis.state not null,
-  version    integer not null,
-  attempt    integer not null,
-  claims     integer not null,
-  generation integer not null,
-  crashes    smallint not null,
-  blocked    boolean not null,
-  suspect    boolean not null,
-  session    bigint,
-  token      bigint,
-  claimed_at bigint,
-  asked_at   bigint,
-  look_at    bigint,
-  seen_at    bigint,
-  key_hash   text,
-  dedupe     text,
-  error      text
+  job          bigint primary key,
+  pos          bigint not null,
+  run_at       bigint not null,
+  lane         integer not null,
+  availability trellis.availability not null,
+  state        trellis.state not null,
+  version      integer not null,
+  attempt      integer not null,
+  claims       integer not null,
+  generation   integer not null,
+  crashes      smallint not null,
+  blocked      boolean not null,
+  suspect      boolean not null,
+  session      bigint,
+  token        bigint,
+  claimed_at   bigint,
+  asked_at     bigint,
+  look_at      bigint,
+  seen_at      bigint,
+  key_hash     text,
+  dedupe       text,
+  error        text
 ) with (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 0,
   autovacuum_vacuum_insert_threshold = 100000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 
-create index queue_ready on trellis.queue (lane, pos) where park = 'ready';
-create index queue_later on trellis.queue (lane, run_at, job) where park = 'later';
-create index queue_caller on trellis.queue (job) where park = 'caller';
+create index queue_ready on trellis.queue (lane, pos) where availability = 'ready';
+create index queue_scheduled on trellis.queue (lane, run_at, job) where availability = 'scheduled';
+create index queue_unadmitted on trellis.queue (job) where availability = 'unadmitted';
 -- What a session holds, and when it must be looked at.
-create index queue_taken on trellis.queue (session, look_at) where session is not null;
+create index queue_claimed on trellis.queue (session, look_at) where session is not null;
 create index queue_key on trellis.queue (key_hash, job) where key_hash is not null;
 create index queue_look on trellis.queue (look_at) where look_at is not null and session is null;
 create unique index queue_dedupe on trellis.queue (dedupe) where dedupe is not null;
@@ -280,7 +281,7 @@ select
   coalesce(q.suspect, false) as suspect,
   case when q.job is null then o.error else q.error end as error,
   o.finished_at,
-  q.seen_at, q.park::text as park
+  q.seen_at, q.availability::text as availability
 from trellis.job j
 join trellis.lane l on l.id = j.lane
 join trellis.policy p on p.id = j.policy
@@ -463,11 +464,11 @@ begin
     end_at, nullif(enqueue.tags, '{}')::text)
   returning seq into new_seq;
   insert into trellis.queue (
-    job, pos, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked,
+    job, pos, run_at, lane, availability, state, version, attempt, claims, generation, crashes, blocked,
     suspect, dedupe, look_at)
   values (
     new_seq, new_seq, start_at, lane_id,
-    case when start_at > now_at then 'later' else 'ready' end::trellis.park,
+    case when start_at > now_at then 'scheduled' else 'ready' end::trellis.availability,
     'pending', 1, 0, 0, 0, 0, false, false, dedupe_mark, end_at);
   if idempotency_mark is not null then
     insert into trellis.idempotency (mark, job) values (idempotency_mark, new_seq);
@@ -546,9 +547,9 @@ create view trellis.queue_depth as
 select
   l.service, l.queue, l.type,
   count(*) filter (where q.state <> 'active' and q.run_at <= c.now) as due,
-  count(*) filter (where q.state <> 'active' and q.run_at > c.now) as later,
+  count(*) filter (where q.state <> 'active' and q.run_at > c.now) as scheduled,
   count(*) filter (where q.state <> 'active' and q.run_at <= c.now and q.key_hash is not null
-                     and q.park <> 'ready') as waiting_for_key,
+                     and q.availability <> 'ready') as waiting_for_key,
   count(*) filter (where q.state = 'active') as active,
   to_timestamp(min(q.run_at) filter (where q.state <> 'active' and q.run_at <= c.now) / 1000000.0)
     as due_since

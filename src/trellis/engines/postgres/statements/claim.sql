@@ -21,10 +21,10 @@ look as materialized (
     + case when $7::int & 2 = 0 and exists (
         select 1 from open l cross join lateral (
           select 1 from trellis.queue q
-          where q.lane = l.lane and q.park = 'later' and q.run_at <= s.now limit 1) due)
+          where q.lane = l.lane and q.availability = 'scheduled' and q.run_at <= s.now limit 1) due)
       then 2 else 0 end
     + case when $7::int & 4 = 0 and exists (
-        select 1 from trellis.queue q where q.park = 'caller')
+        select 1 from trellis.queue q where q.availability = 'unadmitted')
       then 4 else 0 end
     + case when (select count(*) from trellis.lane) <> $6::int then 8 else 0 end) as flags
   from (select trellis.clock() as now) s),
@@ -34,7 +34,7 @@ found as materialized (
   cross join open l
   cross join lateral (
     select x.ctid as tid, x.job from trellis.queue x
-    where x.lane = l.lane and x.park = 'ready' and x.pos >= l.start
+    where x.lane = l.lane and x.availability = 'ready' and x.pos >= l.start
       and (x.look_at is null or x.look_at > look.now)
     order by x.pos limit l.take for update skip locked) q
   where look.flags = 0),
@@ -71,17 +71,17 @@ look as materialized (
          then 0 else 1 end
     + case when $7::int & 2 = 0 and exists (
         select 1 from trellis.queue q, open
-        where open.yes and q.lane = $2 and q.park = 'later' and q.run_at <= s.now)
+        where open.yes and q.lane = $2 and q.availability = 'scheduled' and q.run_at <= s.now)
       then 2 else 0 end
     + case when $7::int & 4 = 0 and exists (
-        select 1 from trellis.queue q where q.park = 'caller')
+        select 1 from trellis.queue q where q.availability = 'unadmitted')
       then 4 else 0 end
     + case when (select count(*) from trellis.lane) <> $6::int then 8 else 0 end) as flags
   from (select trellis.clock() as now) s),
 picked as materialized (
   select q.ctid as tid, q.job
   from trellis.queue q
-  where q.lane = $2 and q.park = 'ready' and q.pos >= $3
+  where q.lane = $2 and q.availability = 'ready' and q.pos >= $3
     and (q.look_at is null or q.look_at > (select now from look))
     and (select flags = 0 from look) and (select yes from open)
   order by q.pos limit $4 for update of q skip locked),
@@ -91,7 +91,7 @@ picked as materialized (
 -- What every claim does with the jobs in `picked`, at the moment in `look`. $1 session, $5 first token.
 taken as (
   update trellis.queue q
-  set park = 'taken', state = 'active', version = q.version + 1, attempt = q.attempt + 1,
+  set availability = 'claimed', state = 'active', version = q.version + 1, attempt = q.attempt + 1,
       claims = q.claims + 1, session = $1, token = $5::bigint + q.job,
       claimed_at = look.now, dedupe = null, seen_at = null,
       look_at = least(j.deadline_at, look.now + w.watch)

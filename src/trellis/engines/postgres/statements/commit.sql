@@ -95,9 +95,9 @@ with held as materialized (
     for update) x),
 moved as (
   update trellis.queue q
-  set park = case when h.token is not null then 'taken'
-                  when h.run_at > trellis.clock() then 'later'
-                  when h.waits then 'slot' else 'ready' end::trellis.park,
+  set availability = case when h.token is not null then 'claimed'
+                  when h.run_at > trellis.clock() then 'scheduled'
+                  when h.waits then 'waiting_for_slot' else 'ready' end::trellis.availability,
       state = h.state::trellis.state, version = h.version, generation = h.generation,
       attempt = h.attempt, claims = h.claims, crashes = h.crashes, run_at = h.run_at,
       session = h.session, token = h.token, claimed_at = h.claimed_at, asked_at = h.asked_at,
@@ -114,9 +114,9 @@ select case when count(*) = cardinality($1::bigint[]) then null else coalesce(ar
 
 -- name: commit_revive
 insert into trellis.queue (
-  job, pos, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked, suspect,
+  job, pos, run_at, lane, availability, state, version, attempt, claims, generation, crashes, blocked, suspect,
   key_hash, look_at)
-select j.seq, j.seq, $2::bigint, j.lane, $3::text::trellis.park, $4::text::trellis.state, $5::int, 0,
+select j.seq, j.seq, $2::bigint, j.lane, $3::text::trellis.availability, $4::text::trellis.state, $5::int, 0,
   $6::int, $7::int, 0, false, false, j.key_hash, $8::bigint
 from trellis.job j where j.seq = $1
 

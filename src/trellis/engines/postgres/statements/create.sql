@@ -25,12 +25,12 @@ born as (
   from given),
 waiting as (
   insert into trellis.queue (
-    job, pos, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked, suspect,
+    job, pos, run_at, lane, availability, state, version, attempt, claims, generation, crashes, blocked, suspect,
     key_hash, dedupe, look_at)
   select seq, seq, run_at, lane,
-    case when run_at > now then 'later'
+    case when run_at > now then 'scheduled'
          when key_hash is not null then $21::text
-         else 'ready' end::trellis.park,
+         else 'ready' end::trellis.availability,
     'pending', 1, 0, 0, 0, 0, false, false, key_hash, dedupe, deadline_at
   from given),
 marked as (
@@ -60,7 +60,7 @@ with born as (
   returning seq, lane, created_at),
 waiting as (
   insert into trellis.queue (
-    job, pos, run_at, lane, park, state, version, attempt, claims, generation, crashes, blocked, suspect)
+    job, pos, run_at, lane, availability, state, version, attempt, claims, generation, crashes, blocked, suspect)
   select seq, seq, created_at, lane, 'ready', 'pending', 1, 0, 0, 0, 0, false, false from born),
 journalled as (
   insert into trellis.event (xid, job, at, version, attempt, state, kind)

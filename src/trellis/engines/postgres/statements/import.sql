@@ -23,13 +23,13 @@ order by d.place
 -- Where waiting jobs stand. One whose moment has come is claimable if it needs no slot or has one.
 -- $1 jobs, $2 lanes, then columns in the order of the table.
 insert into trellis.queue (
-  job, pos, lane, park, run_at, state, version, attempt, claims, generation, crashes, blocked,
+  job, pos, lane, availability, run_at, state, version, attempt, claims, generation, crashes, blocked,
   suspect, claimed_at, asked_at, look_at, key_hash, dedupe, error)
 select d.job, d.job, d.lane,
-  case when d.run_at > trellis.clock() then 'later'
+  case when d.run_at > trellis.clock() then 'scheduled'
        when d.key_hash is null or exists (select 1 from trellis.key_slot s where s.job = d.job)
          then 'ready'
-       else 'slot' end::trellis.park,
+       else 'waiting_for_slot' end::trellis.availability,
   d.run_at, d.state::trellis.state, d.version, d.attempt, d.claims, d.generation, d.crashes,
   d.blocked, d.suspect, d.claimed_at, d.asked_at, d.look_at, d.key_hash, d.dedupe, d.error
 from unnest(
@@ -63,7 +63,7 @@ returning seq, id
 -- name: import_keys
 -- Keys with waiting jobs, in order, after this one.
 select distinct q.key_hash from trellis.queue q
-where q.key_hash is not null and q.key_hash > $1 and q.park = 'slot' order by q.key_hash limit $2
+where q.key_hash is not null and q.key_hash > $1 and q.availability = 'waiting_for_slot' order by q.key_hash limit $2
 
 -- name: import_known
 -- Which of these ids are here, and whether as the same jobs; one that was here and was removed is.

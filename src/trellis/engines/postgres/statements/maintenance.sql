@@ -27,12 +27,12 @@ select r.* from (select look_at, job from due order by look_at, job limit $2) d
 cross join lateral (select * from trellis.record x where x.seq = d.job limit 1) r
 order by d.look_at, d.job
 
--- name: due_later
+-- name: due_scheduled
 -- Delayed jobs of these lanes whose time has come, the earliest first: $3 of each lane, $4 in all.
 -- Without $4 it is for a claim, and leaves paused queues out.
 select d.job, d.key_hash from unnest($1::int[]) l(lane) cross join lateral (
   select q.run_at, q.job, q.key_hash from trellis.queue q
-  where q.lane = l.lane and q.park = 'later' and q.run_at <= $2
+  where q.lane = l.lane and q.availability = 'scheduled' and q.run_at <= $2
   order by q.run_at, q.job limit $3) d
 where $4::bigint is not null or not exists (
   select 1 from trellis.lane n
@@ -64,19 +64,19 @@ where ended_at is null and lease_until <= $1 order by number limit $2
 -- The first of each lane comes from the index; there are as many lanes as kinds of jobs.
 select min(d.run_at) from trellis.lane l cross join lateral (
   select q.run_at from trellis.queue q
-  where q.lane = l.id and q.park = 'later' order by q.run_at limit 1) d
+  where q.lane = l.id and q.availability = 'scheduled' order by q.run_at limit 1) d
 
 -- name: promote
 -- Make delayed jobs claimable, or let them wait for their key unless they still hold a slot of it.
 with due as materialized (
   select q.ctid as tid from unnest($1::bigint[]) n(job) cross join lateral (
     select x.ctid from trellis.queue x
-    where x.job = n.job and x.park = 'later' and x.run_at <= $2
+    where x.job = n.job and x.availability = 'scheduled' and x.run_at <= $2
     for update skip locked) q)
 update trellis.queue q
-set park = case when q.key_hash is null or exists (
+set availability = case when q.key_hash is null or exists (
       select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)
-    then 'ready' else 'slot' end::trellis.park
+    then 'ready' else 'waiting_for_slot' end::trellis.availability
 from due where q.ctid = due.tid
 returning q.job
 

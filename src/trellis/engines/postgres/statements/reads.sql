@@ -22,7 +22,7 @@ select k.key, k.key_hash,
     select j.id from trellis.key_slot s join trellis.job j on j.seq = s.job
     where s.key_hash = k.key_hash order by s.job))::text,
   (select count(*) from trellis.queue q
-   where q.key_hash = k.key_hash and q.park <> 'taken' and not exists (
+   where q.key_hash = k.key_hash and q.availability <> 'claimed' and not exists (
      select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)),
   exists (select 1 from trellis.queue q where q.key_hash = k.key_hash and q.blocked)
 from (

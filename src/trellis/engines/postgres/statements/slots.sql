@@ -3,15 +3,15 @@
 -- name: caller_admit
 -- Let keyed jobs that were created in callers' transactions wait for their slots; one that another
 -- transaction changes now is left for the next time. Returns the keys of those that were admitted.
-update trellis.queue q set park = 'slot'
+update trellis.queue q set availability = 'waiting_for_slot'
 from (
   select x.ctid as tid from trellis.queue x
-  where x.job = any($1::bigint[]) and x.park = 'caller' for update skip locked) g
+  where x.job = any($1::bigint[]) and x.availability = 'unadmitted' for update skip locked) g
 where q.ctid = g.tid
 returning q.key_hash
 
 -- name: caller_waiting
-select job, key_hash from trellis.queue where park = 'caller' order by job limit $1
+select job, key_hash from trellis.queue where availability = 'unadmitted' order by job limit $1
 
 -- name: key_facts
 -- What admission must know of a key: slots taken, jobs waiting without one, the oldest holder, the
@@ -20,15 +20,15 @@ select job, key_hash from trellis.queue where park = 'caller' order by job limit
 select
   (select count(*) from trellis.key_slot s where s.key_hash = $1),
   (select count(*) from trellis.queue q
-   where q.key_hash = $1 and q.park <> 'taken' and not exists (
+   where q.key_hash = $1 and q.availability <> 'claimed' and not exists (
      select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)),
   (select j.id from trellis.key_slot s join trellis.job j on j.seq = s.job
    where s.key_hash = $1 and s.linger_until is null order by s.job limit 1),
   (select j.id from trellis.queue q join trellis.job j on j.seq = q.job
-   where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job desc limit 1),
+   where q.key_hash = $1 and q.availability <> 'claimed' and q.claims = 0 order by q.job desc limit 1),
   (select j.id from trellis.queue q join trellis.job j on j.seq = q.job
-   where q.key_hash = $1 and q.park <> 'taken' and q.claims = 0 order by q.job limit 1),
-  (select count(*) from trellis.queue q where q.key_hash = $1 and q.park = 'caller')
+   where q.key_hash = $1 and q.availability <> 'claimed' and q.claims = 0 order by q.job limit 1),
+  (select count(*) from trellis.queue q where q.key_hash = $1 and q.availability = 'unadmitted')
 
 -- name: key_hand_over
 -- Give free slots of these keys to their waiting jobs, in creation order; the transaction holds the
@@ -44,14 +44,14 @@ with next as materialized (
       from (
         select q.job, p.active, row_number() over (order by q.job) as place
         from (select job from trellis.queue
-              where key_hash = k.key_hash and park in ('slot', 'caller') order by job limit 100) q
+              where key_hash = k.key_hash and availability in ('waiting_for_slot', 'unadmitted') order by job limit 100) q
         join trellis.job j on j.seq = q.job
         join trellis.policy p on p.id = j.policy) x) f
     where f.fits) w),
 -- Checked again where it is changed: a job that was waited for may have ended, or have its slot by now.
 moved as (
-  update trellis.queue q set park = 'ready' from next n
-  where q.job = n.job and q.park in ('slot', 'caller')
+  update trellis.queue q set availability = 'ready' from next n
+  where q.job = n.job and q.availability in ('waiting_for_slot', 'unadmitted')
   returning q.job, q.key_hash),
 taken as (
   insert into trellis.key_slot (key_hash, job) select key_hash, job from moved order by job)
@@ -64,10 +64,10 @@ select pg_advisory_xact_lock(hashtextextended('trellis/key/' || g.name, 0))
 from (select name from unnest($1::text[]) n(name) order by name offset 0) g
 
 -- name: key_availability
-update trellis.queue set park = $1::text::trellis.park where job = $2
+update trellis.queue set availability = $1::text::trellis.availability where job = $2
 
 -- name: key_available
-update trellis.queue set park = 'ready' where job = $1 and park = 'slot'
+update trellis.queue set availability = 'ready' where job = $1 and availability = 'waiting_for_slot'
 
 -- name: slot_free
 delete from trellis.key_slot where id = $1

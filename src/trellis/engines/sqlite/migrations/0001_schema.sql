@@ -46,34 +46,35 @@ create table trellis_job (
 );
 
 -- One narrow row while a job waits or runs; gone when it has ended.
--- park: ready (claimable), later (before run_at), slot (waits for its key), taken (held by an
--- attempt).
+-- availability: ready (claimable), scheduled (before run_at), waiting_for_slot (of its key), claimed
+-- (held by an attempt).
 create table trellis_queue (
-  job        integer primary key,
-  lane       integer not null,
-  park       text not null,
-  state      text not null,
-  version    integer not null,
-  generation integer not null,
-  attempt    integer not null,
-  claims     integer not null,
-  crashes    integer not null,
-  run_at     integer not null,
-  session    integer,
-  token      integer,
-  claimed_at integer,
-  asked_at   integer,
-  blocked    integer not null,
-  suspect    integer not null,
-  error      text,
-  key_hash   text,
-  dedupe     text,
-  seen_at    integer,
-  look_at    integer
+  job          integer primary key,
+  lane         integer not null,
+  availability text not null,
+  state        text not null,
+  version      integer not null,
+  generation   integer not null,
+  attempt      integer not null,
+  claims       integer not null,
+  crashes      integer not null,
+  run_at       integer not null,
+  session      integer,
+  token        integer,
+  claimed_at   integer,
+  asked_at     integer,
+  blocked      integer not null,
+  suspect      integer not null,
+  error        text,
+  key_hash     text,
+  dedupe       text,
+  seen_at      integer,
+  look_at      integer
 );
 
-create index trellis_queue_ready on trellis_queue (lane, job) where park = 'ready';
-create index trellis_queue_later on trellis_queue (lane, run_at, job) where park = 'later';
+create index trellis_queue_ready on trellis_queue (lane, job) where availability = 'ready';
+create index trellis_queue_scheduled on trellis_queue (lane, run_at, job)
+  where availability = 'scheduled';
 create index trellis_queue_session on trellis_queue (session) where session is not null;
 create index trellis_queue_key on trellis_queue (key_hash, job) where key_hash is not null;
 create index trellis_queue_look on trellis_queue (look_at) where look_at is not null;
@@ -240,7 +241,7 @@ select
   coalesce(q.suspect, 0) as suspect,
   case when q.job is null then o.error else q.error end as error,
   o.finished_at,
-  q.seen_at, q.park
+  q.seen_at, q.availability
 from trellis_job j
 join trellis_lane l on l.id = j.lane
 join trellis_policy p on p.id = j.policy

@@ -7,12 +7,12 @@ from json_each(?) b
 cross join trellis_queue q on q.job = b.value
 
 -- name: claim_peek
-select 1 where exists (select 1 from trellis_queue where lane = ? and park = 'ready')
+select 1 where exists (select 1 from trellis_queue where lane = ? and availability = 'ready')
 
 -- name: claim_pick
 -- A waiting job is looked at when its deadline comes: from then on it is no longer claimable.
 select job from trellis_queue
-where lane = ? and park = 'ready' and (look_at is null or look_at > ?)
+where lane = ? and availability = 'ready' and (look_at is null or look_at > ?)
 order by job
 
 -- name: claim_pick_few
@@ -21,7 +21,7 @@ order by job
 select json_group_array(job)
 from (
   select job from trellis_queue
-  where lane = ? and park = 'ready' and (look_at is null or look_at > ?)
+  where lane = ? and availability = 'ready' and (look_at is null or look_at > ?)
   order by job limit ?)
 
 -- name: claim_rows
@@ -54,7 +54,7 @@ where job = ? and token is null and linger_until is null
 -- name: claim_take
 -- The token of a claim: one random start for the list, and the number of the job.
 update trellis_queue
-set park = 'taken', state = 'active', version = version + 1, attempt = attempt + 1,
+set availability = 'claimed', state = 'active', version = version + 1, attempt = attempt + 1,
     claims = claims + 1, token = ? + job, session = ?, claimed_at = ?,
     dedupe = null, seen_at = null, look_at = null
 where job in (select value from json_each(?))

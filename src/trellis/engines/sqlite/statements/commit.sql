@@ -19,7 +19,7 @@ where job in (
 
 -- name: commit_move
 update trellis_queue
-set park = ?, state = ?, version = ?, generation = ?, attempt = ?, claims = ?, crashes = ?,
+set availability = ?, state = ?, version = ?, generation = ?, attempt = ?, claims = ?, crashes = ?,
     run_at = ?, session = ?, token = ?, claimed_at = ?, asked_at = ?, blocked = ?, suspect = ?,
     error = ?, dedupe = null, look_at = ?
 where job = ? and version = ? and token is ?
@@ -39,11 +39,11 @@ insert into trellis_outcome (
 
 -- name: commit_revive
 insert into trellis_queue (
-  job, run_at, lane, park, state, version, claims, generation, look_at, attempt, crashes, blocked,
+  job, run_at, lane, availability, state, version, claims, generation, look_at, attempt, crashes, blocked,
   suspect, key_hash)
-select j.seq, b.run_at, j.lane, b.park, b.state, b.version, b.claims, b.generation, b.look_at, 0, 0,
+select j.seq, b.run_at, j.lane, b.availability, b.state, b.version, b.claims, b.generation, b.look_at, 0, 0,
   0, 0, j.key_hash
-from (select ? as job, ? as run_at, ? as park, ? as state, ? as version, ? as claims,
+from (select ? as job, ? as run_at, ? as availability, ? as state, ? as version, ? as claims,
         ? as generation, ? as look_at) b
 join trellis_job j on j.seq = b.job
 

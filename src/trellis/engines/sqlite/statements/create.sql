@@ -48,19 +48,19 @@ join trellis_job j on j.seq = q.job
 
 -- name: create_queue
 insert into trellis_queue (
-  job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect
+  job, lane, availability, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect
 ) values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, 0, 0)
 
 -- name: create_queue_alike
 -- The queue rows of new jobs that differ in nothing but number and lane.
 insert into trellis_queue (
-  job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect
+  job, lane, availability, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect
 )
 select seq, lane, ?, ?, ?, ?, 0, ?, 0, ?, 0, 0 from trellis_job where seq > ?
 
 -- name: create_queue_full
 insert into trellis_queue (
-  job, lane, park, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect,
+  job, lane, availability, state, version, generation, attempt, claims, crashes, run_at, blocked, suspect,
   key_hash, dedupe, look_at
 ) values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, 0, 0, ?, ?, ?)
 

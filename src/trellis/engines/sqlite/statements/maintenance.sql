@@ -5,14 +5,14 @@ select r.* from trellis_queue d join trellis_record r on r.seq = d.job
 where d.look_at is not null and d.look_at <= ?
 order by d.look_at, d.job limit ?
 
--- name: due_later
+-- name: due_scheduled
 -- Delayed jobs of these lanes whose time has come, the earliest first.
 -- ?1 lanes, ?2 now, ?3 most per lane, ?4 most in all; null is no limit.
 select q.job, q.key_hash
 from json_each(?1) b
 cross join trellis_queue q on q.job in (
   select x.job from trellis_queue x
-  where x.lane = b.value and x.park = 'later' and x.run_at <= ?2 order by x.run_at, x.job limit ?3)
+  where x.lane = b.value and x.availability = 'scheduled' and x.run_at <= ?2 order by x.run_at, x.job limit ?3)
 order by q.run_at, q.job limit coalesce(?4, -1)
 
 -- name: due_lost
@@ -30,7 +30,7 @@ order by number limit ?
 -- name: next_due
 -- The first of each lane comes from the index; there are as many lanes as kinds of jobs.
 select min((
-  select min(q.run_at) from trellis_queue q where q.lane = l.id and q.park = 'later'))
+  select min(q.run_at) from trellis_queue q where q.lane = l.id and q.availability = 'scheduled'))
 from trellis_lane l
 
 -- name: prune_event
@@ -63,20 +63,20 @@ insert or replace into trellis_removal (id, state, removed_at) values (?, ?, ?)
 
 -- name: remove_look
 -- A live job has a row in the queue; an ended one has none.
-select seq, id, state, park is not null from trellis_record
+select seq, id, state, availability is not null from trellis_record
 where id in (select value from json_each(?))
 
 -- name: due_peek
 -- Whether a lane has any of them.
-select 1 from trellis_queue where lane = ? and park = 'later' and run_at <= ? limit 1
+select 1 from trellis_queue where lane = ? and availability = 'scheduled' and run_at <= ? limit 1
 
 -- name: promote
 -- Make delayed jobs claimable, or let them wait for their key unless they still hold a slot of it.
 update trellis_queue
-set park = case when key_hash is null or exists (
+set availability = case when key_hash is null or exists (
       select 1 from trellis_key_slot s where s.job = trellis_queue.job and s.linger_until is null)
-    then 'ready' else 'slot' end
-where job in (select value from json_each(?1)) and park = 'later' and run_at <= ?2
+    then 'ready' else 'waiting_for_slot' end
+where job in (select value from json_each(?1)) and availability = 'scheduled' and run_at <= ?2
 
 -- name: prune_sessions
 delete from trellis_session where id in (

@@ -14,7 +14,7 @@ select k.key, k.key_hash,
      select j.id from trellis_key_slot s join trellis_job j on j.seq = s.job
      where s.key_hash = k.key_hash order by s.job)),
   (select count(*) from trellis_queue q
-   where q.key_hash = k.key_hash and q.park <> 'taken'
+   where q.key_hash = k.key_hash and q.availability <> 'claimed'
      and not exists (
        select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)),
   exists (select 1 from trellis_queue q where q.key_hash = k.key_hash and q.blocked = 1)

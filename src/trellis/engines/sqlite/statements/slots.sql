@@ -5,14 +5,14 @@ select count(*) from trellis_key_slot where key_hash = ?
 
 -- name: key_next
 select q.job, j.policy from trellis_queue q join trellis_job j on j.seq = q.job
-where q.key_hash = ? and q.park = 'slot'
+where q.key_hash = ? and q.availability = 'waiting_for_slot'
 order by q.job limit 1
 
 -- name: key_availability
-update trellis_queue set park = ? where job = ?
+update trellis_queue set availability = ? where job = ?
 
 -- name: key_available
-update trellis_queue set park = 'ready' where job = ? and park = 'slot'
+update trellis_queue set availability = 'ready' where job = ? and availability = 'waiting_for_slot'
 
 -- name: key_facts
 -- What admission must know of a key: slots taken, jobs waiting without one, the oldest holder, the
@@ -21,16 +21,16 @@ update trellis_queue set park = 'ready' where job = ? and park = 'slot'
 select
   (select count(*) from trellis_key_slot s where s.key_hash = k.hash),
   (select count(*) from trellis_queue q
-   where q.key_hash = k.hash and q.park <> 'taken' and not exists (
+   where q.key_hash = k.hash and q.availability <> 'claimed' and not exists (
      select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)),
   (select j.id
    from (select min(job) as job from trellis_key_slot
          where key_hash = k.hash and linger_until is null) s
    join trellis_job j on j.seq = s.job),
   (select j.id from trellis_queue q join trellis_job j on j.seq = q.job
-   where q.key_hash = k.hash and q.park <> 'taken' and q.claims = 0 order by q.job desc limit 1),
+   where q.key_hash = k.hash and q.availability <> 'claimed' and q.claims = 0 order by q.job desc limit 1),
   (select j.id from trellis_queue q join trellis_job j on j.seq = q.job
-   where q.key_hash = k.hash and q.park <> 'taken' and q.claims = 0 order by q.job limit 1),
+   where q.key_hash = k.hash and q.availability <> 'claimed' and q.claims = 0 order by q.job limit 1),
   0
 from (select ? as hash) k
 
