@@ -24,7 +24,7 @@ class Transaction(Protocol):
     #: The moment of this transaction: the same for all that a verb writes. On PostgreSQL it is not
     #: known before `read_clock`.
     now: Instant
-    #: What to tell other processes once this is committed.
+    #: The hints to publish once this is committed.
     topics: set[Topic]
     #: Whether the application began this transaction and will end it, on PostgreSQL. Then nothing
     #: waits for a lock, and keys' slots are handed over after the commit.

@@ -404,7 +404,7 @@ begin
       using errcode = 'feature_not_supported', hint = 'Create it from Python, with tx= if need be.';
   end if;
 
-  -- The gates of everybody who creates, in their order; an old snapshot would not see what they keep.
+  -- The gates of all creators, in their order; an old snapshot would not see what they store.
   if dedupe_mark is not null or idempotency_mark is not null then
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
       raise exception 'dedupe and idempotency_key need a READ COMMITTED transaction'

@@ -11,7 +11,7 @@ with recursive holder(session) as (
   from holder h where h.session is not null),
 
 -- name: due_jobs
--- Jobs for which the clock has something to say: waiting ones by their own index, running ones of
+-- Jobs with a timer that is due: waiting ones by their own index, running ones of
 -- each session that holds any.
 -- include: due_holders
 due as materialized (
