@@ -1,8 +1,9 @@
-"""Ways to break the SQLite engine on purpose; the suite must notice every one of them.
+"""Ways to break the SQL engines on purpose; the suite must notice every one of them.
 
 Each mutant is one small fault of the kind that real engines have had: a guard dropped from a
-WHERE, a release forgotten, an order changed, a clock comparison off by one. A mutant changes this
-process through a `MonkeyPatch`, whose undo restores the engine.
+WHERE, a release forgotten, an order changed, a clock comparison off by one. Those of statements are
+faults of SQLite's; those of the verbs in `engines.sql` are faults of both engines. A mutant changes
+this process through a `MonkeyPatch`, whose undo restores the engine.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Final
 import pytest
 
 from trellis.core.lifecycle import Transition
+from trellis.engines.postgres import fast_complete as postgres_batches
 from trellis.engines.sql import commit, notes, slots
 from trellis.engines.sql import transaction as shared
 from trellis.engines.sql.rows import event_row
-from trellis.engines.sqlite import fast_complete
+from trellis.engines.sqlite import fast_complete as sqlite_batches
 from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.values import CommitResult, Conflict
 
@@ -54,7 +56,7 @@ def _free_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
 
 
 def _free_locks_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
-    for module in (commit, fast_complete):
+    for module in (commit, sqlite_batches, postgres_batches):
         patch.setattr(module, "may_run_on", lambda _: False)
 
 
@@ -91,3 +93,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "claim from a paused queue": _sql(("queue_settings", "queue, paused", "queue, 0")),
 }
+#: Faults in verbs that both SQL engines run.
+SHARED: Final = (
+    "journal a conflict",
+    "free a slot whose handler may still run",
+    "free a lock whose handler may still run",
+)

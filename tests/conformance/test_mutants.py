@@ -1,4 +1,4 @@
-"""The suite can fail: it catches each deliberate fault of the SQLite engine.
+"""The suite can fail: it catches each deliberate fault of the SQL engines.
 
 The suite runs in this process, once with the fault and once without it: it must fail, then pass.
 """
@@ -10,15 +10,19 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.conformance.mutants import MUTANTS
+from tests.conformance.mutants import MUTANTS, SHARED
 
-SUITE: Final = Path(__file__).with_name("test_engines.py")
+#: Where the suite runs on an engine, and which of the tests there are its.
+SUITES: Final = {
+    "sqlite": (Path(__file__).with_name("test_engines.py"), "sqlite"),
+    "postgres": (Path(__file__).parents[1] / "engines/postgres/test_conformance.py", "pg18"),
+}
 #: The part of the suite that must notice; the whole of it would, too, but takes longer.
 NOTICED_BY: Final = {
     "drop the version guard": "TestConflicts",
     "forget a slot release": "TestAdmission",
     "claim in another order": "TestClaim",
-    "journal a conflict": "TestCommit",
+    "journal a conflict": "TestConflicts",
     "skip a due job": "TestClaim",
     "look too late": "TestTimers",
     "keep the dedupe mark after the claim": "TestDedupe",
@@ -56,16 +60,17 @@ class Counting:
             self.passed += 1
 
 
-def run_suite(part: str, folder: Path) -> Outcome:
-    """Run one part of the suite on SQLite, in this process, until a test fails."""
+def run_suite(part: str, engine: str, folder: Path) -> Outcome:
+    """Run one part of the suite on an engine, in this process, until a test fails."""
     seen = Counting()
+    suite, chosen = SUITES[engine]
     exit_code = pytest.main(
         [
-            *("-x", "-q", "--no-header", "--capture=no", f"--basetemp={folder}", "-k", "sqlite"),
+            *("-x", "-q", "--no-header", "--capture=no", f"--basetemp={folder}", "-k", chosen),
             # These belong to the run around this one: processes, cache, and the alarm of a timeout.
             *("-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:faulthandler"),
             *("-o", "timeout=0"),
-            f"{SUITE}::{part}",
+            f"{suite}::{part}",
         ],
         plugins=[seen],
     )
@@ -77,13 +82,16 @@ def test_every_mutant_has_a_part_of_the_suite_that_notices() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_suite_catches_the_mutant(mutant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mutant", "engine"),
+    [*((mutant, "sqlite") for mutant in MUTANTS), *((mutant, "postgres") for mutant in SHARED)],
+)
+def test_the_suite_catches_the_mutant(mutant: str, engine: str, tmp_path: Path) -> None:
     part = NOTICED_BY[mutant]
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[mutant](patch)
-        broken = run_suite(part, tmp_path / "broken")
-    sound = run_suite(part, tmp_path / "sound")
+        broken = run_suite(part, engine, tmp_path / "broken")
+    sound = run_suite(part, engine, tmp_path / "sound")
     # Anything else than a failed test (an import error, nothing collected) is not a catch.
     assert broken.exit_code == pytest.ExitCode.TESTS_FAILED
     assert len(broken.failed) == 1
