@@ -119,13 +119,13 @@ class Executor:
 
     @property
     def load(self) -> int:
-        """How many attempts run or wait; as many as fit if one of them must run alone."""
+        """How many attempts run or wait; if one of them must run alone, no slot counts as free."""
         if self._exclusive.is_requested:
             return self.slots + len(self.waiting)
         return len(self._attempts.running) + len(self.waiting)
 
     def look_ahead(self, refill_at: int, *, others_first: bool) -> None:
-        """Request work when this many attempts wait; run first what is not claimed ahead."""
+        """Request work when only this many attempts wait; order how new ones are queued."""
         self._refill_at = refill_at
         self._others_first = others_first
 

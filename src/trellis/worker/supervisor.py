@@ -33,7 +33,7 @@ from trellis.worker.lease import LeaseKeeper
 from trellis.worker.local_type import choose
 from trellis.worker.locks import EngineLocks
 from trellis.worker.log import log_capture
-from trellis.worker.loop import TaskLoop, stop_all, within
+from trellis.worker.loop import Loop, TaskLoop, stop_all, within
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
 from trellis.worker.renewals import CancelWatch, Renewals
@@ -163,9 +163,8 @@ class Supervisor:
         self._time.learn(session.now, sent)
         log_capture.install()
         self._status.set_loop_moved(time.monotonic())
-        self._executor.start()
-        self._keeper.start()
-        for loop in self._loops:
+        loops: tuple[Loop, ...] = (self._executor, self._keeper, *self._loops)
+        for loop in loops:
             loop.start()
 
     async def until_max_jobs(self) -> None:

@@ -25,7 +25,6 @@ from trellis.errors import EngineClosed, EngineUnavailable
 from trellis.worker.attempt import Attempt
 from trellis.worker.isolation import protocol
 from trellis.worker.isolation.protocol import CHANNEL_CLOSED, Message
-from trellis.worker.notes import NoteWriter
 
 #: Above the low file numbers, which some programs close and open again.
 _FIRST_FILE: Final = 200
@@ -66,11 +65,10 @@ class WorkerChannel:
             return None
 
 
-class ChannelNotes(NoteWriter):
+class ChannelNotes:
     """Sends the notes of handlers to the worker, which stores them."""
 
     def __init__(self, channel: WorkerChannel) -> None:
-        """Need no engine."""
         self._channel = channel
         self._order = threading.Lock()
         self._newest: dict[tuple[int, type], Any] = {}
