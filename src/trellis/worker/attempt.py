@@ -2,7 +2,7 @@
 
 An attempt is stopped at most once per reason, and only while its handler runs; the reason decides
 what is recorded. A renewal names every held attempt. An attempt is held until its settlement is
-stored or refused, so the worker's renewals never report one of its own claims as unknown. Only the
+stored or refused, so a renewal never answers that a claim of this worker is unknown to it. Only the
 worker's loop changes `HeldAttempts`; the lease thread takes copies, which the interpreter makes in
 one step.
 """
@@ -20,7 +20,7 @@ from trellis.worker.local_type import LocalType
 
 
 class Stop(Enum):
-    """Why a handler was stopped from outside."""
+    """Why the worker stopped a handler."""
 
     #: It took longer than its timeout.
     TIMEOUT = "timeout"

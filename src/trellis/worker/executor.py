@@ -69,8 +69,7 @@ class Executor:
         self._lease_may_have_expired = lease_may_have_expired
         # Called when a slot is free or few attempts wait.
         self._request_work = request_work
-        self._refill_at = 0
-        self._others_first = False
+        self._refill_at, self._others_first = 0, False
         self._threads = HandlerThreads(slots)
         self._isolation = IsolatedRunner(
             slots, environment=environment, homes=homes or {}, is_ending=lambda: self._is_ending
@@ -81,8 +80,7 @@ class Executor:
         self._tasks: list[asyncio.Task[None]] = []
         self._sentinel: asyncio.Task[None] | None = None
         # When a handler last ended, and until when the slots may run without a pause.
-        self._now = 0.0
-        self._turn_ends = 0.0
+        self._now = self._turn_ends = 0.0
         self._closing = False
         # Whether this is a forked copy of the process that opened the slots.
         self._is_copy = False

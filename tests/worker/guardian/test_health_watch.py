@@ -12,7 +12,7 @@ import pytest
 from tests.worker.guardian.conftest import Shop, is_alive, stop_process, wait_until
 from trellis import Retry, Service
 from trellis.core.durations import SECOND
-from trellis.engines.values import LockHolder
+from trellis.engines.values import LockRecord
 
 pytestmark = pytest.mark.long
 
@@ -92,8 +92,8 @@ def test_a_process_whose_stderr_is_not_read_is_not_blocked(shop: Shop) -> None:
     shop.state(job_id, "completed")
 
 
-def leader(shop: Shop) -> list[LockHolder]:
-    async def ask() -> list[LockHolder]:
+def leader(shop: Shop) -> list[LockRecord]:
+    async def ask() -> list[LockRecord]:
         async with Service("shop", shop.url) as service:
             return await (await service.connection.engine()).locks()
 
@@ -111,7 +111,7 @@ def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: S
     (shop.folder / "go").touch()
     shop.state(job_id, "completed")
     os.kill(begun.pid, signal.SIGCONT)
-    zombie.wait_for_log("its jobs are lost to them")
+    zombie.wait_for_log("was ended by another worker (lease expired)")
     refused = wait_until(
         lambda: [x for x in shop.journal(job_id) if x.kind == "staleCompletionIgnored"]
     )
