@@ -56,7 +56,7 @@ check: $(DEV) ## Check layout, lint, types, layers, generated docs, sizes and wo
 	@echo "layers: import-linter"
 	@$(BIN)/lint-imports --no-logo
 	@echo "docs: generated pages are current"
-	@$(BIN)/python tools/generate_docs.py --check
+	@$(BIN)/python -m tools.generate_docs --check
 	@echo "sizes: files and functions stay small"
 	@$(BIN)/python -m tools.check_sizes
 	@echo "words: the prose stays plain"
@@ -78,7 +78,7 @@ format: $(DEV) ## Format the code and apply the safe lint fixes
 	@$(BIN)/ruff check --fix .
 
 docs: $(CORE) ## Regenerate the generated documentation
-	@$(BIN)/python tools/generate_docs.py
+	@$(BIN)/python -m tools.generate_docs
 
 constraints: ## Pin the newest versions of everything in constraints.txt
 	@$(find_python); \

@@ -1,4 +1,7 @@
-"""Write the pages of docs/ that are made from the code, or check that they are current."""
+"""Write the pages of docs/ that are generated from the code, or check that they are current.
+
+Run as `python -m tools.generate_docs [--check]`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from trellis.core.rule_docs import render_markdown
+from tools.lifecycle_page import render_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,13 +26,13 @@ def outdated() -> dict[str, str]:
 
 
 def stored(path: Path) -> str | None:
-    """Return what is written there now, None when nothing is."""
+    """Return the present text of the file; None if it does not exist."""
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def main() -> int:
     """Write or check the pages, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
     check: bool = parser.parse_args().check
     stale = outdated()

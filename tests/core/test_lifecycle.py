@@ -20,11 +20,11 @@ from tests.core.situations import (
     jobs,
     situations,
 )
+from tools.lifecycle_page import render_markdown
 from trellis.core.commands import Command, FencedCommand
 from trellis.core.fold import evolve
 from trellis.core.job import Fence, Head
 from trellis.core.lifecycle import RULES, Refused, Rule, Stale, Transition, decide
-from trellis.core.rule_docs import render_markdown
 from trellis.core.states import State
 from trellis.core.transitions import Case
 

@@ -1,4 +1,4 @@
-"""`docs/lifecycle.md`, written from the rule table so that it can never be out of date."""
+"""The text of `docs/lifecycle.md`, made from the rule table of `trellis.core.lifecycle`."""
 
 from __future__ import annotations
 
