@@ -11,7 +11,7 @@ from bench.floor_sqlite import PAYLOAD
 from trellis.core.commands import Claim, Complete
 from trellis.core.durations import SECOND, Instant
 from trellis.core.job import Fence, JobRecord, NewJob, SessionId, define
-from trellis.core.lifecycle import Transition, born, decide
+from trellis.core.lifecycle import Transition, creation, decide
 from trellis.core.policy import DEFAULT_POLICY
 from trellis.core.trace_context import fresh_context
 from trellis.declaration.ids import new_job_id
@@ -100,7 +100,7 @@ def decide_microseconds() -> float:
     """Return what one decision about a completion costs."""
     (new,) = new_jobs(1)
     fence = Fence(SessionId(1), 2)
-    waiting = JobRecord(define(new, 1, 0), born(0, 0)[1])
+    waiting = JobRecord(define(new, 1, 0), creation(0, 0)[1])
     claimed = decide(waiting, Claim(fence), 0)
     if not isinstance(claimed, Transition):
         raise TypeError(claimed)

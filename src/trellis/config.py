@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from trellis.core.durations import SECOND, Micros, Span, in_words
+from trellis.core.durations import SECOND, Duration, Micros, in_words
 from trellis.declaration import checks
 from trellis.errors import ConfigurationError
 
@@ -122,11 +122,11 @@ class WorkerSettings:
         self,
         *,
         concurrency: int | None = None,
-        lease: Span | None = None,
-        grace: Span | None = None,
-        poll: Span | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+        poll: Duration | None = None,
         processes: int | None = None,
-        stall_limit: Span | None = None,
+        stall_limit: Duration | None = None,
         max_jobs: int | None = None,
         max_memory: str | int | None = None,
         types: Sequence[str] = (),
@@ -136,8 +136,8 @@ class WorkerSettings:
         """Return these settings with what the program or the command line asks for."""
         changes: dict[str, Any] = {
             "concurrency": concurrency,
-            "grace": None if grace is None else checks.span("grace", grace),
-            "poll": None if poll is None else checks.positive_span("poll", poll),
+            "grace": None if grace is None else checks.duration("grace", grace),
+            "poll": None if poll is None else checks.positive_duration("poll", poll),
             "processes": processes,
             "max_jobs": max_jobs,
             "max_memory": None if max_memory is None else to_bytes("max_memory", max_memory),
@@ -146,9 +146,9 @@ class WorkerSettings:
             "name": name,
         }
         if lease is not None:
-            changes |= self._around_lease(checks.positive_span("lease", lease))
+            changes |= self._around_lease(checks.positive_duration("lease", lease))
         if stall_limit is not None:
-            changes["stall_limit"] = checks.positive_span("stall_limit", stall_limit)
+            changes["stall_limit"] = checks.positive_duration("stall_limit", stall_limit)
         return replace(self, **{name: one for name, one in changes.items() if one is not None})
 
     def in_words(self) -> dict[str, str]:
@@ -191,7 +191,7 @@ def read_settings(environ: Mapping[str, str], called: Callable[[str], str] = str
     told: list[str] = []
     lease = environ.get("TRELLIS_LEASE")
     if lease:
-        changes |= _follow(checks.positive_span(called("TRELLIS_LEASE"), lease))
+        changes |= _follow(checks.positive_duration(called("TRELLIS_LEASE"), lease))
     for field in _FIELDS:
         variable = variable_of(field.name)
         text = environ.get(variable)
@@ -243,7 +243,9 @@ def _name(_variable: str, text: str) -> str:
 
 
 _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    **dict.fromkeys(("lease", "heartbeat", "sweep", "grace", "poll", "stall_limit"), checks.span),
+    **dict.fromkeys(
+        ("lease", "heartbeat", "sweep", "grace", "poll", "stall_limit"), checks.duration
+    ),
     **dict.fromkeys(("concurrency", "processes", "max_jobs"), _count),
     **dict.fromkeys(("types", "queues"), _names),
     "max_memory": to_bytes,
@@ -261,7 +263,7 @@ _UNSET: Final = {
 def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field's value
     if not value and name in _UNSET:
         return None
-    return in_words(value) if _READ[name] is checks.span else value
+    return in_words(value) if _READ[name] is checks.duration else value
 
 
 def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
@@ -271,7 +273,7 @@ def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
         return size_in_words(value)
     if isinstance(value, tuple):
         return ", ".join(value)
-    return in_words(value) if _READ[name] is checks.span else str(value)
+    return in_words(value) if _READ[name] is checks.duration else str(value)
 
 
 _PREFIX: Final = "TRELLIS_"

@@ -28,7 +28,7 @@ from typing import (
 from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
 from trellis.config import WorkerSettings, environment, worker_settings
-from trellis.core.durations import Span
+from trellis.core.durations import Duration
 from trellis.core.names import check_service
 from trellis.declaration.imports import check_included, import_included
 from trellis.declaration.job_type import JobType, declare_handler
@@ -307,9 +307,9 @@ class Service:
         self,
         *,
         concurrency: int | None = None,
-        lease: Span | None = None,
-        grace: Span | None = None,
-        poll: Span | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+        poll: Duration | None = None,
     ) -> AsyncIterator[Supervisor]:
         """Run this service's jobs in this process for as long as the block lasts.
 

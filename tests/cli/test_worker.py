@@ -164,4 +164,4 @@ def test_a_lease_that_is_no_span_is_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     ran = command("worker", "shop:app", "--lease", "long")
-    assert (ran.code, "'long' is not a span of time" in ran.err) == (2, True)
+    assert (ran.code, "'long' is not a duration" in ran.err) == (2, True)

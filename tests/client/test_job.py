@@ -97,7 +97,7 @@ async def test_a_type_gives_its_deadline_to_jobs_without_one(service: Service) -
         ({"at": datetime(2040, 1, 1, tzinfo=UTC), "delay": 1}, "Give at= or delay=, not both"),
         ({"at": datetime(2040, 1, 1)}, "has no time zone"),  # noqa: DTZ001 - that is the point
         ({"priority": 9}, "Priority 9 is out of range"),
-        ({"delay": "soon"}, "'soon' is not a span of time"),
+        ({"delay": "soon"}, "'soon' is not a duration"),
         ({"dedupe": ""}, "dedupe must be a text of 1 to 512 characters"),
         ({"delya": 1}, "has no option 'delya'. Did you mean delay?"),
         ({"tags": {"a": 1}}, "A tag is two texts"),

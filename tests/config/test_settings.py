@@ -15,13 +15,13 @@ from trellis.config import WorkerSettings, worker_settings
     [
         ("TRELLIS_CONCURRENCY", "many", "must be a whole number, not 'many'"),
         ("TRELLIS_CONCURRENCY", "0", "concurrency must be at least 1, not 0"),
-        ("TRELLIS_LEASE", "long", "'long' is not a span of time. Write it like '30s'"),
+        ("TRELLIS_LEASE", "long", "'long' is not a duration. Write it like '30s'"),
         ("TRELLIS_LEASE", "0s", "leaves no time at all"),
         ("TRELLIS_LEASE", "99999w", "is longer than 100 years"),
         ("TRELLIS_HEARTBEAT", "20s", "is too rare for a lease of 30s"),
-        ("TRELLIS_GRACE", "a while", "'a while' is not a span of time"),
+        ("TRELLIS_GRACE", "a while", "'a while' is not a duration"),
         ("TRELLIS_POLL", "0s", "must be longer than nothing"),
-        ("TRELLIS_SWEEP", "-1s", "'-1s' is not a span of time"),
+        ("TRELLIS_SWEEP", "-1s", "'-1s' is not a duration"),
     ],
 )
 def test_a_variable_with_a_bad_value_is_named(variable: str, value: str, words: str) -> None:
@@ -46,9 +46,9 @@ def test_an_empty_variable_says_nothing() -> None:
     [
         ({"concurrency": "8"}, "concurrency='8' is not a whole number"),
         ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
-        ({"lease": [1]}, r"lease=\[1\] is not a span of time"),
+        ({"lease": [1]}, r"lease=\[1\] is not a duration"),
         ({"lease": 0}, "lease=0 leaves no time at all"),
-        ({"grace": "soon"}, "grace: 'soon' is not a span of time"),
+        ({"grace": "soon"}, "grace: 'soon' is not a duration"),
         ({"poll": 0}, "poll=0 leaves no time at all"),
     ],
 )

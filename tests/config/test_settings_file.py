@@ -86,7 +86,7 @@ def test_other_places_stay_as_written(tmp_path: Path, url: str) -> None:
         ('max-jobs = 3"', "is not TOML"),
         ("max-jobs = 3", "there is no setting 'max-jobs'. Did you mean max_jobs?"),
         ("xyzzy = 3", "there is no setting 'xyzzy'. Known are: url, app,"),
-        ('lease = "long"', "lease: 'long' is not a span of time"),
+        ('lease = "long"', "lease: 'long' is not a duration"),
         ("lease = 3.5", "lease = 3.5 cannot be. Write a text in quotes, or a whole number."),
         ("concurrency = true", "concurrency = True cannot be"),
         ("concurrency = 0", "concurrency=0 cannot work: concurrency must be at least 1"),

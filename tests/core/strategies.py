@@ -30,15 +30,15 @@ from trellis.core.retry import Retry as RetryPolicy
 from trellis.core.retry import Shape
 
 HOUR: Final = micros("1h")
-spans = st.integers(0, 48 * HOUR)
+durations = st.integers(0, 48 * HOUR)
 
 retries = st.builds(
     RetryPolicy,
     attempts=st.integers(1, 4),
     shape=st.sampled_from(get_args(Shape)),
-    delays=st.lists(spans, min_size=1, max_size=4).map(tuple),
+    delays=st.lists(durations, min_size=1, max_size=4).map(tuple),
     factor=st.floats(1, 100),
-    cap=spans,
+    cap=durations,
     jitter=st.floats(0, 1),
 )
 key_policies = st.builds(
@@ -52,15 +52,15 @@ key_policies = st.builds(
 policies = st.builds(
     Policy,
     retry=retries,
-    timeout=st.none() | spans,
-    activity_timeout=st.none() | spans,
-    cancel_grace=spans,
+    timeout=st.none() | durations,
+    activity_timeout=st.none() | durations,
+    cancel_grace=durations,
     on_lost=st.sampled_from(get_args(OnLost)),
     on_shutdown=st.sampled_from(get_args(OnShutdown)),
     dead_letters=st.booleans(),
     max_crashes=st.integers(1, 3),
     key=key_policies,
-    retention=st.builds(Retention, spans, spans, spans, spans),
+    retention=st.builds(Retention, durations, durations, durations, durations),
 )
 
 
@@ -71,7 +71,7 @@ class Step(NamedTuple):
     #: Whether a worker's command shows the fence that holds.
     shows_fence: bool
     flags: tuple[bool, bool]
-    span: Micros
+    duration: Micros
     #: How much time passes before it.
     pause: Micros
     roll: float
@@ -84,8 +84,10 @@ class Step(NamedTuple):
         made: dict[type[Command], Command] = {
             Claim: Claim(Fence(SessionId(number), number)),
             Complete: Complete(fence, "null", int(this)),
-            Fail: Fail(fence, error, this or that, self.span if this else None, that, self.roll),
-            Snooze: Snooze(fence, self.span),
+            Fail: Fail(
+                fence, error, this or that, self.duration if this else None, that, self.roll
+            ),
+            Snooze: Snooze(fence, self.duration),
             Release: Release(fence, this),
             LoseLease: LoseLease(fence, "silence", self.roll, that),
             Crash: Crash(fence, "exit code 139", this, that, self.roll),
@@ -106,7 +108,7 @@ steps = st.builds(
     kind=st.sampled_from((*_KINDS, *[Claim] * 8, *[Fail, LoseLease, Crash, Snooze] * 2)),
     shows_fence=st.sampled_from((True, True, True, False)),
     flags=st.tuples(st.booleans(), st.booleans()),
-    span=st.sampled_from((0, SECOND, HOUR)),
+    duration=st.sampled_from((0, SECOND, HOUR)),
     pause=st.sampled_from((0, 1, SECOND, HOUR, 48 * HOUR)),
     roll=st.sampled_from((0.0, 0.5, 1.0)),
 )

@@ -169,8 +169,8 @@ def test_a_key_without_a_policy_for_it_is_refused() -> None:
         check_new_job(a_job(key="user/7"))
 
 
-def test_a_tag_named_twice_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="named twice"):
+def test_a_tag_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="given twice"):
         check_new_job(a_job(tags=(("a", "1"), ("a", "2"))))
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trellis.core.durations import SECOND, Span, in_words, micros, to_datetime, to_instant
+from trellis.core.durations import SECOND, Duration, in_words, micros, to_datetime, to_instant
 from trellis.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
-    ("span", "expected"),
+    ("duration", "expected"),
     [
         ("30s", 30 * SECOND),
         ("1h30m", 5400 * SECOND),
@@ -29,22 +29,22 @@ from trellis.errors import ConfigurationError
         (timedelta(minutes=1, microseconds=1), 60 * SECOND + 1),
     ],
 )
-def test_a_span_is_counted_in_microseconds(span: Span, expected: int) -> None:
-    assert micros(span) == expected
+def test_a_duration_is_counted_in_microseconds(duration: Duration, expected: int) -> None:
+    assert micros(duration) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "s", "5", "5x", "five", "-5s", "5s!", "1h-2m", "5 5s", "1..5s"]
 )
-def test_what_is_not_a_span_is_refused(text: str) -> None:
+def test_what_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         micros(text)
 
 
-@pytest.mark.parametrize("span", [-1, -0.5, timedelta(microseconds=-1)])
-def test_a_span_cannot_be_negative(span: Span) -> None:
+@pytest.mark.parametrize("duration", [-1, -0.5, timedelta(microseconds=-1)])
+def test_a_duration_cannot_be_negative(duration: Duration) -> None:
     with pytest.raises(ConfigurationError, match="negative"):
-        micros(span)
+        micros(duration)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.strategies import Step, policies, spans, steps
+from tests.core.strategies import Step, durations, policies, steps
 from trellis.core.events import Event
 from trellis.core.fold import fold
 from trellis.core.job import Head, JobRecord, define
-from trellis.core.lifecycle import Transition, born, decide, first_run_at
+from trellis.core.lifecycle import Transition, creation, decide, first_run_at
 from trellis.core.policy import Policy
 from trellis.core.states import ENDED, FINAL, State
 from trellis.core.timers import keep_until
@@ -32,7 +32,7 @@ class Life(NamedTuple):
 def _live(policy: Policy, delay: int, deadline: int | None, asked: list[Step]) -> Life:
     new = a_job(policy=policy, key="user/1", delay=delay, deadline_in=deadline)
     definition = define(new, 1, START)
-    event, head = born(START, first_run_at(new, START))
+    event, head = creation(START, first_run_at(new, START))
     life = Life(JobRecord(definition, head), [head], [event], [])
     now = START
     for number, step in enumerate(asked, start=1):
@@ -48,7 +48,7 @@ def _live(policy: Policy, delay: int, deadline: int | None, asked: list[Step]) -
 
 
 lives = st.builds(
-    _live, policies, st.just(0) | spans, st.none() | spans, st.lists(steps, max_size=30)
+    _live, policies, st.just(0) | durations, st.none() | durations, st.lists(steps, max_size=30)
 )
 
 

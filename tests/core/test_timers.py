@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.strategies import policies, spans
+from tests.core.strategies import durations, policies
 from trellis.core.commands import Cancel, Expire, Fail, LoseLease
 from trellis.core.durations import SECOND, Instant, micros
 from trellis.core.job import Definition, Fence, Head, JobRecord, SessionId
@@ -45,7 +45,7 @@ def _asks_at(record: JobRecord, now: Instant, seen_at: Instant | None = None) ->
 @st.composite
 def live_jobs(draw: st.DrawFn) -> tuple[Definition, Head, Instant | None]:
     policy = draw(policies)
-    deadline = draw(st.none() | spans.map(lambda span: START + span))
+    deadline = draw(st.none() | durations.map(lambda duration: START + duration))
     state = draw(st.sampled_from((State.PENDING, State.RETRY, State.ACTIVE, State.ACTIVE)))
     definition = a_definition(policy=policy, deadline_at=deadline)
     head = a_record().head._replace(state=state)
@@ -56,10 +56,10 @@ def live_jobs(draw: st.DrawFn) -> tuple[Definition, Head, Instant | None]:
             attempt=1,
             claims=1,
             claimed_at=CLAIMED,
-            asked_at=draw(st.none() | spans.map(lambda span: CLAIMED + span)),
+            asked_at=draw(st.none() | durations.map(lambda duration: CLAIMED + duration)),
             blocked=draw(st.booleans()),
         )
-        seen = draw(st.none() | spans.map(lambda span: CLAIMED + span))
+        seen = draw(st.none() | durations.map(lambda duration: CLAIMED + duration))
     return definition, head, seen
 
 

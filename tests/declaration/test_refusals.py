@@ -44,17 +44,17 @@ def words_of(refusal: pytest.ExceptionInfo[ConfigurationError]) -> str:
         ({"concurrency": 0}, "concurrency=0", "Use at least 1"),
         ({"concurrency": -2}, "concurrency=-2", "Use at least 1"),
         ({"timeout": [1]}, "timeout=[1]", "timeout='30s'"),
-        ({"timeout": 0}, "timeout=0", "a span above zero"),
-        ({"timeout": "0s"}, "timeout='0s'", "a span above zero"),
+        ({"timeout": 0}, "timeout=0", "a duration above zero"),
+        ({"timeout": "0s"}, "timeout='0s'", "a duration above zero"),
         ({"timeout": True}, "timeout=True", "timeout='30s'"),
         ({"timeout": "long"}, "timeout: 'long'", "Write it like '30s'"),
         ({"timeout": -1}, "timeout", "cannot be negative"),
         ({"timeout": CENTURY * 2}, "timeout=", "longer than 100 years"),
         ({"timeout": "9" * 400 + "d"}, "timeout=", "longer than 100 years"),
         ({"timeout": float("nan")}, "timeout: ", "must be finite"),
-        ({"activity_timeout": 0}, "activity_timeout=0", "a span above zero"),
+        ({"activity_timeout": 0}, "activity_timeout=0", "a duration above zero"),
         ({"cancel_grace": None}, "cancel_grace=None", "cancel_grace='30s'"),
-        ({"deadline": "0s"}, "deadline='0s'", "a span above zero"),
+        ({"deadline": "0s"}, "deadline='0s'", "a duration above zero"),
         ({"retention": [1]}, "retention=[1]", "retention='30s'"),
         ({"retention": {"dead": "200y"}}, "retention of dead: '200y'", "Write it like '30s'"),
         ({"retention": {7: "1d"}}, "does not know 7", "completed, failed, dead, other"),
@@ -163,12 +163,12 @@ def test_a_wait_that_a_handler_asks_for_is_checked_too(verdict: Callable[..., An
     assert verdict("5m").delay == micros("5m")
     with pytest.raises(ConfigurationError, match="longer than 100 years"):
         verdict(timedelta.max)
-    with pytest.raises(ConfigurationError, match=r"delay=\[1\] is not a span of time"):
+    with pytest.raises(ConfigurationError, match=r"delay=\[1\] is not a duration"):
         verdict([1])
 
 
 def test_the_deadline_of_a_type_is_counted_from_creation_so_a_moment_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is not a span of time"):
+    with pytest.raises(ConfigurationError, match="is not a duration"):
         declare(deadline=datetime(2030, 1, 1, tzinfo=UTC))
 
 

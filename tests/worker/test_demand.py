@@ -193,7 +193,7 @@ def test_settings_come_from_the_environment_and_then_from_the_program() -> None:
         ({"TRELLIS_CONCURRENCY": "many"}, "TRELLIS_CONCURRENCY must be a whole number"),
         ({"TRELLIS_CONCURRENCY": "0"}, "concurrency must be at least 1"),
         ({"TRELLIS_POLL": "0s"}, "poll and sweep must be longer than nothing"),
-        ({"TRELLIS_LEASE": "long"}, "'long' is not a span of time"),
+        ({"TRELLIS_LEASE": "long"}, "'long' is not a duration"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(environ: dict[str, str], words: str) -> None:

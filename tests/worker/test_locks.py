@@ -303,7 +303,7 @@ async def test_a_name_or_a_wait_that_cannot_be_is_refused(service: Service) -> N
             job.lock("")
         with pytest.raises(ConfigurationError, match="are reserved for Trellis"):
             job.lock("trellis/leader")
-        with pytest.raises(ConfigurationError, match="is not a span of time"):
+        with pytest.raises(ConfigurationError, match="is not a duration"):
             job.lock("x", wait="long")
 
     async with service.worker():

@@ -25,7 +25,7 @@ from trellis.errors import ConfigurationError, PayloadInvalid
 
 if TYPE_CHECKING:
     from trellis.client.requests import CreateOptions
-    from trellis.core.durations import Span
+    from trellis.core.durations import Duration
     from trellis.engines.port import Engine
     from trellis.operations.creation import Creation, KnownType
 
@@ -129,7 +129,7 @@ def _create_options(
     return options
 
 
-def _deadline(text: str, now: datetime) -> Span | datetime:
+def _deadline(text: str, now: datetime) -> Duration | datetime:
     """Return a duration unchanged, because the engine's clock counts it; else the moment."""
     from trellis.core.durations import micros
     from trellis.insight.time_expressions import parse_moment

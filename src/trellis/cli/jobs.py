@@ -199,7 +199,7 @@ async def wait_for_each(jobs: Operator, ids: Sequence[str], limit: str | None) -
     from trellis.errors import WaitTimeout
 
     loop = asyncio.get_running_loop()
-    until = None if limit is None else loop.time() + checks.span("timeout", limit) / SECOND
+    until = None if limit is None else loop.time() + checks.duration("timeout", limit) / SECOND
     ended = []
     for job_id in ids:
         left = None if until is None else max(until - loop.time(), 0)

@@ -42,7 +42,7 @@ def top(*, interval: str, once: bool, as_json: bool, url: str | None) -> None:
 
     # A bare number counts seconds, as for `watch`.
     asked = int(interval) if interval.isdecimal() else interval
-    pause = checks.positive_span("--interval", asked) / SECOND
+    pause = checks.positive_duration("--interval", asked) / SECOND
     console = stdout_console()
     is_live = is_interactive(console) and not once and not as_json
 

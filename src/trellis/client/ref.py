@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from trellis import control
 from trellis.client.engine_access import EngineAccess, current_override
 from trellis.client.transactions import actual_connection, not_committed, refuse_while_open
-from trellis.core.durations import SECOND, Span, in_words, micros
+from trellis.core.durations import SECOND, Duration, in_words, micros
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import SUCCEEDED, State
 from trellis.declaration import checks
@@ -77,14 +77,14 @@ class JobRef(Generic[R_co]):
     def __hash__(self) -> int:
         return hash(self.id)
 
-    async def wait(self, timeout: Span | None = None) -> R_co:  # noqa: ASYNC109 - it is a span
+    async def wait(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - it is a span
         """Return the result once the job has ended.
 
         Raises `JobFailed`, `JobDead`, `JobCancelled`, `JobExpired` or `JobReplaced` if it ended
         without one, and `WaitTimeout` if it has not ended in time; the job itself goes on. While
         the engine is away the wait goes on; it resumes when the engine is back.
         """
-        seconds = None if timeout is None else checks.span("timeout", timeout) / SECOND
+        seconds = None if timeout is None else checks.duration("timeout", timeout) / SECOND
         try:
             async with asyncio.timeout(seconds) as limit:
                 record = await self._until_ended()
@@ -197,7 +197,7 @@ class JobRef(Generic[R_co]):
         why = f": {outcome.error.message}" if outcome.error else ""
         raise kind(f"Job {self.id} ({name}) {how}{why}.".replace("..", "."), job_id=self.id)
 
-    async def _too_late(self, waited: Span) -> WaitTimeout:
+    async def _too_late(self, waited: Duration) -> WaitTimeout:
         record = await self._load()
         engine = await self._access.engine()
         text = f"Job {self.id} is still {record.head.state} after {in_words(micros(waited))}."

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry import trace
 
 from trellis.core.admission import check_new_job
-from trellis.core.durations import Instant, Micros, Span
+from trellis.core.durations import Duration, Instant, Micros
 from trellis.core.job import JobId, NewJob, vary
 from trellis.core.json_text import dump_json
 from trellis.core.keys import derive_key, hash_key
@@ -38,13 +38,13 @@ class ManyOptions(TypedDict, total=False):
     """Options that many jobs created together may share."""
 
     #: Start this long after creation, by the engine's clock.
-    delay: Span
+    delay: Duration
     #: Start no earlier than this moment (an aware datetime).
     at: datetime
     #: From -4 (last) to 4 (first).
     priority: int
     #: The job expires if it has not ended by then.
-    deadline: Span | datetime
+    deadline: Duration | datetime
     #: Labels to find jobs by.
     tags: Mapping[str, str]
     #: Configuration that the job keeps, even when yours changes later; plain data.
@@ -201,22 +201,22 @@ def _located(
     return type(error)(f"{name}: {error}")
 
 
-def _start(at: datetime | None, delay: Span | None) -> tuple[Instant | None, Micros]:
+def _start(at: datetime | None, delay: Duration | None) -> tuple[Instant | None, Micros]:
     if at is not None and delay is not None:
         raise ConfigurationError("Give at= or delay=, not both: each says when the job may start.")
-    return None if at is None else checks.moment("at", at), _delay(delay)
+    return None if at is None else checks.instant("at", at), _delay(delay)
 
 
-def _delay(asked: Span | None) -> Micros:
-    return 0 if asked is None else checks.span("delay", asked)
+def _delay(asked: Duration | None) -> Micros:
+    return 0 if asked is None else checks.duration("delay", asked)
 
 
 def _deadline(
-    job_type: JobType, asked: Span | datetime | None
+    job_type: JobType, asked: Duration | datetime | None
 ) -> tuple[Instant | None, Micros | None]:
     if isinstance(asked, datetime):
-        return checks.moment("deadline", asked), None
-    return None, job_type.deadline if asked is None else checks.span("deadline", asked)
+        return checks.instant("deadline", asked), None
+    return None, job_type.deadline if asked is None else checks.duration("deadline", asked)
 
 
 def _text(name: str, asked: str | None, example: str) -> str | None:

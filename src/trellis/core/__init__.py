@@ -1,5 +1,6 @@
-"""The lifecycle and its values: pure functions, no I/O, no clock, no randomness, no asyncio.
+"""The lifecycle of a job and its values: pure functions.
 
-May import only `trellis.errors`. Time, random tokens and jitter are arguments. Start reading at
-`states.py`, then `commands.py`, then `rules.py` (the one table) and `lifecycle.py` (`decide`).
+No I/O, no clock, no randomness, no asyncio: time, random tokens and jitter are arguments. May
+import only `trellis.errors`. Start reading at `states.py`, `commands.py` and `job.py`, then
+`lifecycle.py` (the table of rules and `decide`) and `transitions.py`.
 """

@@ -1,8 +1,8 @@
-"""Whether a new job is stored: an engine gathers the facts, `admit` decides.
+"""Admission: whether a new job is stored. An engine reads the facts, `admit` decides.
 
 The order of the checks is: same id, same idempotency key, same dedupe key, draining queue, key.
-The first check that applies decides. Facts of a key are asked for last and only when they matter
-(`CheckKey`), because an engine needs a lock or several statements to gather them.
+The first check that applies decides. Facts about a key are read last and only if needed
+(`CheckKey`), because an engine needs a lock or several statements to read them.
 
 A key holds at most `active` + `queued` live jobs. `coalesce` and `replace-oldest` apply only when
 it is full, so a job is never merged or replaced while there is room.
@@ -21,7 +21,7 @@ from trellis.errors import ConfigurationError
 
 MIN_PRIORITY: Final = -4
 MAX_PRIORITY: Final = 4
-MAX_MARK_LENGTH: Final = 512
+MAX_IDENTIFIER_LENGTH: Final = 512
 
 
 class Reason(StrEnum):
@@ -37,7 +37,7 @@ class Reason(StrEnum):
 
 
 class Facts(NamedTuple):
-    """What an engine knows about a request; each of these stays true until the job is stored."""
+    """Facts about a request; the engine guarantees them until the job is stored."""
 
     #: Service, type and payload of the stored job that has the same id.
     same_id: tuple[str, str, str] | None = None
@@ -50,7 +50,7 @@ class Facts(NamedTuple):
 
 
 class KeyFacts(NamedTuple):
-    """What is true of a key at the moment of admission, under the engine's gate."""
+    """Facts about a key at the moment of admission, read under the engine's lock of the key."""
 
     #: Slots taken, lingering ones included.
     held: int
@@ -60,16 +60,16 @@ class KeyFacts(NamedTuple):
     holder: JobId | None
     #: The newest job that waits (with or without a slot) and was never claimed.
     newest_waiting: JobId | None
-    #: The oldest such job: the only kind that may be replaced.
+    #: The oldest such job: the one that may be replaced.
     oldest_waiting: JobId | None
 
 
 class Admit(NamedTuple):
-    """Store it; it takes a slot when it is due and one is free."""
+    """Store the job; it takes a slot when it is due and a slot is free."""
 
 
 class Repeat(NamedTuple):
-    """Store nothing: this very request was stored before."""
+    """Store nothing: the same request was stored before."""
 
 
 class Reject(NamedTuple):
@@ -80,20 +80,20 @@ class Reject(NamedTuple):
 
 
 class Coalesce(NamedTuple):
-    """Store nothing; this job does the same."""
+    """Store nothing: the existing job does the same work."""
 
     existing: JobId
     reason: Reason
 
 
 class Replace(NamedTuple):
-    """Skip this waiting job, then store the new one."""
+    """Skip the existing waiting job, then store the new one."""
 
     existing: JobId
 
 
 class CheckKey(NamedTuple):
-    """Only the key is left to check: gather its facts and call `admit_key`."""
+    """Only the key is left to check: read its facts and call `admit_key`."""
 
     policy: KeyPolicy
     key_hash: str
@@ -124,7 +124,7 @@ def admit(new: NewJob, facts: Facts) -> Decision | CheckKey:
 
 
 def limited_key(new: NewJob) -> CheckKey | None:
-    """Return the key that may keep this job out; None if it has none that can be full."""
+    """Return the key that may be full; None if the job has no key with a limit."""
     policy = new.policy.key
     if new.key_hash is None or policy is None:
         return None
@@ -134,14 +134,14 @@ def limited_key(new: NewJob) -> CheckKey | None:
 
 
 def has_room(policy: KeyPolicy, facts: KeyFacts) -> bool:
-    """Tell whether one more live job fits under the key's limits."""
+    """Return whether one more live job fits under the limits of the key."""
     if policy.queued is None or policy.when_full == "wait":
         return True
     return facts.held + facts.waiting < policy.active + policy.queued
 
 
 def admit_key(policy: KeyPolicy, facts: KeyFacts) -> KeyDecision:
-    """Decide on a new job of this key, which nothing else keeps out."""
+    """Decide on a new job of this key that has passed `admit`."""
     if has_room(policy, facts):
         return _ADMIT
     match policy.when_full:
@@ -159,7 +159,7 @@ def admit_key(policy: KeyPolicy, facts: KeyFacts) -> KeyDecision:
 
 
 def revive_key(policy: KeyPolicy, facts: KeyFacts) -> Reject | Admit:
-    """Decide whether an ended job may come back to its key."""
+    """Decide whether an ended job may run again under its key."""
     if has_room(policy, facts):
         return _ADMIT
     reason = Reason.QUEUE_FULL if facts.waiting else Reason.KEY_BUSY
@@ -167,7 +167,7 @@ def revive_key(policy: KeyPolicy, facts: KeyFacts) -> Reject | Admit:
 
 
 def check_new_job(new: NewJob) -> NewJob:
-    """Refuse a request no engine should see; return it otherwise."""
+    """Return the request with its key hash; raise `ConfigurationError` if it is invalid."""
     check_service(new.service)
     check_type(new.type)
     check_queue(new.queue)
@@ -182,12 +182,12 @@ def check_new_job(new: NewJob) -> NewJob:
         ("expect", new.expect),
     ):
         if text is not None:
-            _check_mark(what, text)
+            _check_identifier(what, text)
     if new.tags and len(dict(new.tags)) != len(new.tags):
-        raise ConfigurationError("A tag is named twice. Give each tag one value.")
+        raise ConfigurationError("A tag is given twice. Give each tag one value.")
     if new.key is not None and new.policy.key is None:
         raise ConfigurationError(
-            f"The job has the key {new.key!r}, but its policy says nothing about keys. "
+            f"The job has the key {new.key!r}, but its type is declared without keys. "
             "Declare the type with per_key=PerKey(...)."
         )
     if new.key is not None and new.key_hash is None:
@@ -195,9 +195,11 @@ def check_new_job(new: NewJob) -> NewJob:
     return new
 
 
-def _check_mark(what: str, text: object) -> None:
-    if not isinstance(text, str) or not 0 < len(text) <= MAX_MARK_LENGTH:
-        raise ConfigurationError(f"{what} must be a text of 1 to {MAX_MARK_LENGTH} characters.")
+def _check_identifier(what: str, text: object) -> None:
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_IDENTIFIER_LENGTH:
+        raise ConfigurationError(
+            f"{what} must be a text of 1 to {MAX_IDENTIFIER_LENGTH} characters."
+        )
     if "\0" in text or not _is_unicode(text):
         raise ConfigurationError(
             f"{what} contains U+0000 or a lone surrogate, which not every engine can store. "

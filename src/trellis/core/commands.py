@@ -1,9 +1,13 @@
-"""Everything that may be asked of a job.
+"""The commands: every request to change a job.
 
-Commands of a worker carry the fence of their attempt; `decide` refuses them when it no longer
-holds. Commands of operators and of the clock carry none: they are guarded by the version alone.
-`stopped` says whether the handler is known to have stopped: only then are its key slot and
-its locks free.
+Commands of a worker carry the fence of their attempt; `decide` answers `Stale` when the job has
+another fence. Commands of operators and of timers carry no fence: the version guards them.
+`stopped` tells whether the handler is known to have stopped: only then are its key slot and its
+locks free.
+
+The names of the classes stand in the journal and in `docs/lifecycle.md`. `Fail` and `Snooze` are
+also exceptions of handlers, and `Retry` is also a policy: a module that needs both meanings
+imports this module (`from trellis.core import commands`).
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class Complete(NamedTuple):
     fence: Fence
     #: JSON text of what the handler returned.
     result: str | None = None
-    #: How many items of the job failed; more than none makes it a partial success.
+    #: How many items of the job failed; above 0 the job is a partial success.
     item_errors: int = 0
     started_at: Instant | None = None
 
@@ -51,14 +55,14 @@ def build_complete(
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The attempt ended badly: an exception, a timeout, a bad payload, an asked cancel."""
+    """The attempt failed: an exception, a timeout, an invalid payload, a requested cancel."""
 
     fence: Fence
     error: Failure
     retryable: bool = True
-    #: The wait the handler asked for; None takes the policy's.
+    #: The delay the handler asked for; None: the delay of the policy.
     delay: Micros | None = None
-    #: The handler gave up because of, or as if after, a cancel.
+    #: The handler stopped because of a cancel, or raised `Cancelled`.
     cancelled: bool = False
     #: A random number from 0 to 1 for the jitter of the backoff.
     roll: float = 0.0
@@ -68,7 +72,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Try again later, uncounted."""
+    """Run again later; the attempt does not count."""
 
     stopped: ClassVar[bool] = True
     fence: Fence
@@ -81,41 +85,41 @@ class Release:
     """Hand an attempt back because its worker is stopping."""
 
     fence: Fence
-    #: Whether the handler had begun; a job that had not is always requeued.
+    #: Whether the handler had begun; if not, the job is always requeued.
     begun: bool = True
     started_at: Instant | None = None
-    #: False when the handler is stuck in a thread and may run on.
+    #: False when the handler is stuck in a thread and may still run.
     stopped: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class LoseLease:
-    """The attempt's lease is over: its session was reaped, or it was silent for too long."""
+    """The attempt lost its lease: its session expired, or it reported no activity for too long."""
 
     fence: Fence
     message: str = "The worker's lease ended."
     roll: float = 0.0
-    #: False when only this attempt is given up and its session still lives.
+    #: False when only this attempt is given up and its session is still open.
     stopped: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The process died under the attempt, seen by whoever watched it."""
+    """The process of the attempt died; reported by the process that supervises it."""
 
     stopped: ClassVar[bool] = True
     fence: Fence
-    #: What was seen: exit code or signal, memory, last lines.
+    #: Exit code or signal, memory in use, last lines of output.
     evidence: str
     begun: bool = True
-    #: Whether no other job was in the process; only then is this one surely to blame.
+    #: Whether no other job ran in the process; only then is this job certainly the cause.
     alone: bool = True
     roll: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseKey:
-    """An operator frees a key that a lost attempt still blocks."""
+    """An operator frees the key that a lost attempt still blocks."""
 
     stopped: ClassVar[bool] = True
     then: Literal["retry", "fail"] = "retry"
@@ -125,7 +129,7 @@ class ReleaseKey:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop the job: at once when it waits, by asking when it runs, at once again when forced."""
+    """Stop the job: at once if it waits or if `force`; otherwise its handler is asked to stop."""
 
     stopped: ClassVar[bool] = False
     reason: str = ""
@@ -142,7 +146,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Queue policy replaced this waiting job by a newer one."""
+    """The key policy replaced this waiting job by a newer one."""
 
     stopped: ClassVar[bool] = True
     replaced_by: JobId
@@ -150,7 +154,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An operator runs a failed job again, with a fresh budget."""
+    """An operator runs a failed job again, with all its attempts."""
 
     stopped: ClassVar[bool] = True
     actor: str = "operator"
@@ -158,7 +162,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """An operator brings a dead letter back, with a fresh budget."""
+    """An operator runs a dead letter again, with all its attempts."""
 
     stopped: ClassVar[bool] = True
     actor: str = "operator"
@@ -172,7 +176,7 @@ class Dismiss:
     actor: str = "operator"
 
 
-#: Commands that only the attempt named in their fence may give.
+#: Commands that only the attempt with their fence may give.
 FENCED: Final = (Complete, Fail, Snooze, Release, LoseLease, Crash)
 FencedCommand: TypeAlias = Complete | Fail | Snooze | Release | LoseLease | Crash
 Command: TypeAlias = (

@@ -1,8 +1,8 @@
-"""Spans of time and instants as the core counts them: whole microseconds.
+"""Durations and instants: whole microseconds.
 
 An `Instant` is microseconds since the Unix epoch on the *engine's* clock. Integers compare and
-store exactly on every engine and cost nothing on the hot path; people see aware datetimes at the
-edges (`to_datetime`).
+store exactly on every engine and are fast; the public API takes and returns aware datetimes
+(`to_instant`, `to_datetime`) and durations such as "1h30m" (`micros`, `in_words`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trellis.errors import ConfigurationError
 Instant: TypeAlias = int
 #: A length of time in microseconds.
 Micros: TypeAlias = int
-#: What people may write for a length of time: "30s", "1h30m", 2.5 (seconds) or a timedelta.
-Span: TypeAlias = str | float | timedelta
+#: How callers write a length of time: "30s", "1h30m", 2.5 (seconds) or a timedelta.
+Duration: TypeAlias = str | float | timedelta
 
 SECOND: Final = 1_000_000
 _UNITS: Final = {
@@ -35,25 +35,25 @@ _PARTS: Final = re.compile(rf"{_PART.pattern}(?: ?{_PART.pattern})*")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def micros(span: Span) -> Micros:
-    """Return the span in microseconds; a bare number counts seconds."""
-    if isinstance(span, timedelta):
-        value = span // timedelta(microseconds=1)
-    elif isinstance(span, str):
-        value = _parse(span)
-    elif isfinite(span):
-        value = round(span * SECOND)
+def micros(duration: Duration) -> Micros:
+    """Return the duration in microseconds; a bare number is in seconds."""
+    if isinstance(duration, timedelta):
+        value = duration // timedelta(microseconds=1)
+    elif isinstance(duration, str):
+        value = _parse(duration)
+    elif isfinite(duration):
+        value = round(duration * SECOND)
     else:
-        raise ConfigurationError(f"A span of time must be finite, not {span!r}.")
+        raise ConfigurationError(f"A duration must be finite, not {duration!r}.")
     if value < 0:
-        raise ConfigurationError(f"A span of time cannot be negative: {span!r}.")
+        raise ConfigurationError(f"A duration cannot be negative: {duration!r}.")
     return value
 
 
 def _parse(text: str) -> Micros:
     if not _PARTS.fullmatch(text):
         raise ConfigurationError(
-            f"{text!r} is not a span of time. Write it like '30s', '10m', '1h30m' or '7d'."
+            f"{text!r} is not a duration. Write it like '30s', '10m', '1h30m' or '7d'."
         )
     return sum(round(float(number) * _UNITS[unit]) for number, unit in _PART.findall(text))
 
@@ -70,15 +70,15 @@ def in_words(value: Micros) -> str:
 
 
 def to_instant(moment: datetime) -> Instant:
-    """Turn an aware datetime into an instant; a naive one is refused."""
+    """Convert an aware datetime; a naive one raises `ConfigurationError`."""
     if moment.tzinfo is None:
         raise ConfigurationError(
-            f"{moment!r} has no time zone, so it names no instant. "
+            f"{moment!r} has no time zone, so the instant is not known. "
             "Use datetime.now(UTC) or add a tzinfo."
         )
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_datetime(instant: Instant) -> datetime:
-    """Turn an instant into an aware UTC datetime."""
+    """Convert to an aware datetime in UTC."""
     return _EPOCH + timedelta(microseconds=instant)

@@ -1,7 +1,7 @@
-"""Everything that can have happened to a job: the entries of its journal.
+"""Events: the entries of a job's journal.
 
-An event says what changed; `fold` turns a journal back into a head. Version 0 marks a note in the
-journal (a refused late result): it is history, but it changed nothing.
+An event records what changed; `fold` builds the head from a journal. Version 0 marks a note (a late
+result that was refused): it changed nothing.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Event(NamedTuple):
     #: The state after it.
     state: State
     at: Instant
-    #: The number of the attempt it speaks of.
+    #: The number of the attempt it is about.
     attempt: int
-    #: The attempt it speaks of, where there is one.
+    #: The fence of the attempt it is about, if there is one.
     fence: Fence | None
-    #: What else `fold` and people need, only where it says more than the columns.
+    #: What `fold` and readers need beyond the other fields.
     data: Data | None
 
 
-def build_event(  # noqa: PLR0917 - by place, because it is on the hot path
+def build_event(  # noqa: PLR0917 - positional, because it is on the hot path
     kind: EventKind,
     version: int,
     state: State,
@@ -73,7 +73,7 @@ def build_event(  # noqa: PLR0917 - by place, because it is on the hot path
 
 
 def late_result(head: Head, at: Instant, fence: Fence, data: Data) -> Event:
-    """Return the note that a result came after its attempt had ended; it changes nothing."""
+    """Return the note that a result arrived after its attempt had ended; it changes nothing."""
     return Event(
         kind=EventKind.STALE_COMPLETION_IGNORED,
         version=0,

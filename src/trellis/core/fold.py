@@ -1,4 +1,4 @@
-"""Turning a journal back into a head: the check that what was recorded is what happened.
+"""`fold`: the head that a journal leads to.
 
 `fold(journal) == head` holds for every job on every engine; `trellis doctor` checks it.
 """
@@ -23,7 +23,7 @@ def fold(journal: Iterable[Event]) -> Head | None:
 
 
 def evolve(head: Head | None, event: Event) -> Head:  # noqa: C901 - one case per kind of event
-    """Return the head after this event; refuse an event that cannot follow."""
+    """Return the head after this event; raise `ValueError` for an event that cannot follow."""
     data: dict[str, Any] = dict(event.data or {})
     if head is None:
         return _first(event, data)

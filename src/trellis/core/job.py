@@ -1,11 +1,11 @@
-"""The values that travel through everything: definition, head, fence.
+"""The values every component uses: request, definition, head, fence.
 
 These are named tuples, not dataclasses: a job passes through several of them on the hot path, and a
-tuple is built in a fraction of the time. Like all values here they never change.
+tuple is built in a fraction of the time. Like all values of `core` they are immutable.
 
-The functions behind each class build it on the hot path, at half the cost of calling the class.
+The functions below each class build it on the hot path, at half the cost of calling the class.
 Only they rely on the order of the fields; all other code builds and reads these values by name. A
-new field is added to its class and to the functions behind it.
+new field is added to its class and to the functions below it.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from trellis.core.policy import Policy
 from trellis.core.states import State
 from trellis.core.trace_context import Context
 
-#: The public id of a job: a ULID, made by the client, so that a repeated call is the same job.
+#: The public id of a job: a ULID, chosen by the client, so that a repeated call is the same job.
 JobId = NewType("JobId", str)
-#: One worker process's connection epoch: 63 random bits.
+#: One session of a worker process: 63 random bits.
 SessionId = NewType("SessionId", int)
 
 #: Builds a named tuple from its fields in order and checks nothing: for this module only.
 _make: Final = tuple.__new__
-# Asking an enum for a member takes as long as building a tuple.
+# Reading a member of an enum takes as long as building a tuple.
 _ACTIVE: Final = State.ACTIVE
 
 
 def _part(kind: type[tuple[Any, ...]], first: str, last: str) -> itemgetter[Any]:
-    """Return what reads these neighbouring fields of a named tuple in one step."""
+    """Return a function that reads these adjacent fields of a named tuple in one step."""
     names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined] # a named tuple's
     return itemgetter(slice(names.index(first), names.index(last) + 1))
 
 
 class Fence(NamedTuple):
-    """What a worker must show to write about an attempt: its session and this claim's token."""
+    """The right to write about an attempt: a session and the token of one claim."""
 
     session: SessionId
     token: int
 
     @property
     def attempt_id(self) -> str:
-        """The fence as 32 hex digits, as people and other programs see it."""
+        """The fence as 32 hex digits, as users and other programs see it."""
         return f"{self.session:016x}{self.token:016x}"
 
 
 class Failure(NamedTuple):
-    """Why an attempt ended badly."""
+    """Why an attempt failed."""
 
     #: A short stable word: `exception`, `timeout`, `lease_lost`, `crash_loop`, ...
     code: str
@@ -58,32 +58,32 @@ class Failure(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What is now true of a job. Only transitions change it, and each adds one to `version`."""
+    """The present state of a job. Only transitions change it, and each adds one to `version`."""
 
     state: State
     version: int
-    #: How often an operator brought the job back; outcomes are kept per generation.
+    #: How often an operator has run the job again; outcomes are kept per generation.
     generation: int
-    #: The budget used: attempts begun, minus those given back.
+    #: Attempts used: those begun, minus those given back.
     attempt: int
-    #: Claims ever made; only grows.
+    #: All claims ever made; never decreases.
     claims: int
-    #: How often the job took its process down, in this generation.
+    #: How often the job crashed its process, in this generation.
     crashes: int
     run_at: Instant
     fence: Fence | None = None
     claimed_at: Instant | None = None
-    #: When a cancel was asked of the running attempt.
+    #: When the running attempt was asked to cancel.
     asked_at: Instant | None = None
-    #: The lease is lost but the attempt still holds its key, until an operator decides.
+    #: The lease is lost, but the attempt holds its key until an operator decides.
     blocked: bool = False
-    #: Was in a process that died; next runs alone.
+    #: Ran in a process that died with several jobs; the next attempt runs alone.
     suspect: bool = False
     error: Failure | None = None
     finished_at: Instant | None = None
 
 
-#: What completing leaves as it was: generation, attempt, claims, crashes and `run_at`.
+#: The fields that completing does not change: generation, attempt, claims, crashes and `run_at`.
 kept_by_completing: Final = _part(Head, "generation", "run_at")
 
 
@@ -112,7 +112,7 @@ def ended_head(
 
 
 class NewJob(NamedTuple):
-    """A request for work, as the client sends it to an engine."""
+    """A request to create a job, as the client sends it to an engine."""
 
     id: JobId
     service: str
@@ -135,9 +135,9 @@ class NewJob(NamedTuple):
     dedupe: str | None = None
     idempotency_key: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
-    #: JSON text: the configuration the job must run with, whatever changes later.
+    #: JSON text: the configuration the job must run with, even if it changes later.
     config: str | None = None
-    #: A hash the handler's world must match, else the job fails (a plan, a revision).
+    #: A text (a plan, a revision) that must match when the handler runs, else the job fails.
     expect: str | None = None
     schema_version: int = 1
     clone_of: JobId | None = None
@@ -145,9 +145,9 @@ class NewJob(NamedTuple):
 
 #: Service, type and queue of a request.
 names_of: Final = _part(NewJob, "service", "queue")
-#: What a request may ask for beyond its payload: its priority and all fields behind it.
+#: The options of a request: its priority and all fields after it.
 options_of: Final = _part(NewJob, "priority", NewJob._fields[-1])
-#: The options behind the priority, and what they are when a request asks for nothing special.
+#: The options after the priority, and their values in a request without options.
 special_options_of: Final = _part(NewJob, "run_at", NewJob._fields[-1])
 NOTHING_SPECIAL: Final = special_options_of(
     tuple(NewJob._field_defaults.get(n) for n in NewJob._fields)
@@ -155,8 +155,8 @@ NOTHING_SPECIAL: Final = special_options_of(
 
 
 def vary(shared: NewJob, job_id: JobId, payload: str, context: Context) -> NewJob:
-    """Return a request that has these of its own, and everything else from another."""
-    # By place and by adding: half of the time that names and one long tuple would take.
+    """Return a request with this id, payload and context, and all other fields of `shared`."""
+    # Positions and addition take half the time that names and one long tuple would take.
     varied = (job_id, shared[1], shared[2], shared[3], payload, shared[5], context)
     return _make(NewJob, varied + options_of(shared))
 
@@ -164,7 +164,7 @@ def vary(shared: NewJob, job_id: JobId, payload: str, context: Context) -> NewJo
 class Definition(NamedTuple):
     """A job as accepted; never changes after creation."""
 
-    #: The engine's own number for the job, in creation order. Opaque to everybody else.
+    #: The engine's number for the job, in creation order. Only engines interpret it.
     row: int
     id: JobId
     service: str
@@ -205,7 +205,7 @@ def build_definition(  # noqa: PLR0917
     schema_version: int = 1,
     clone_of: JobId | None = None,
 ) -> Definition:
-    """Return the definition of a job; what is left out was not asked for."""
+    """Return the definition of a job; arguments left out have their defaults."""
     fields = (
         row, id, service, type, queue, payload, policy, context, priority, created_at,
         deadline_at, key, key_hash, tags, config, expect, schema_version, clone_of,
@@ -214,7 +214,7 @@ def build_definition(  # noqa: PLR0917
 
 
 class JobRecord(NamedTuple):
-    """A job: what was asked, and where it stands."""
+    """A job: its definition and its present state."""
 
     definition: Definition
     head: Head
@@ -225,7 +225,7 @@ def build_record(definition: Definition, head: Head) -> JobRecord:
     return _make(JobRecord, (definition, head))
 
 
-def claimed_record(  # noqa: PLR0917 - by place on the hot path, by name elsewhere
+def claimed_record(  # noqa: PLR0917 - positional on the hot path, by name elsewhere
     definition: Definition,
     session: SessionId,
     token: int,
@@ -253,7 +253,7 @@ def deadline_of(new: NewJob, now: Instant) -> Instant | None:
 
 
 def define(new: NewJob, row: int, now: Instant) -> Definition:
-    """Fix a request's definition at the moment the engine accepts it."""
+    """Return the definition of a request that the engine accepts at this moment."""
     return build_definition(
         row=row,
         id=new.id,

@@ -1,7 +1,7 @@
-"""Which JSON may enter an engine: the same rule for all of them.
+"""Which JSON text an engine accepts: one rule for all engines.
 
 No NaN or infinity (not JSON), no U+0000 (PostgreSQL cannot store it), no lone surrogates (not
-UTF-8), at most 64 levels deep, at most the size limit. Refused at the edge, with the reason.
+UTF-8), at most 64 levels deep, at most the size limit. Checked before it is sent to an engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_json_text(text: str, what: str = "payload", limit: int = DEFAULT_LIMIT
 
 
 def parse_json_text(text: str, what: str = "payload", limit: int = DEFAULT_LIMIT) -> object:
-    """Parse JSON from outside and check it."""
+    """Parse JSON of unknown origin and check it."""
     check_json_text(text, what, limit)
 
     def refuse(constant: str) -> NoReturn:
@@ -40,10 +40,13 @@ def parse_json_text(text: str, what: str = "payload", limit: int = DEFAULT_LIMIT
 
     try:
         value: object = json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:  # ValueError: also an integer too long to read
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: also an integer too long
         raise PayloadInvalid(f"The {what} is not JSON: {error}.") from error
     check_depth(value, what)
-    dump_json(value, what, limit)  # refuses what only looks like a number, such as 1e999
+    dump_json(value, what, limit)  # refuses 1e999, which is read as infinity
     return value
 
 
@@ -59,7 +62,7 @@ def dump_json(value: object, what: str = "payload", limit: int = DEFAULT_LIMIT) 
 
 
 def check_depth(value: object, what: str = "payload") -> None:
-    """Refuse a value nested more than 64 levels deep."""
+    """Raise `PayloadInvalid` for a value nested more than 64 levels deep."""
     level = [value] if isinstance(value, dict | list | tuple) else []
     depth = 0
     while level:

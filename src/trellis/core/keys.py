@@ -1,7 +1,7 @@
-"""Deriving a job's key from its payload.
+"""Key templates: how the key of a job is derived from its payload.
 
 A template is an ordered list of constants and JSON pointers. `"zendesk/{origin}/tickets"` is the
-short way to write `["zendesk/", "/origin", "/tickets"]`; `{user.id}` points at `/user/id`.
+short form of `["zendesk/", "/origin", "/tickets"]`; `{user.id}` points at `/user/id`.
 A pointer must lead to a string, number or boolean.
 """
 
@@ -49,7 +49,7 @@ def _pointer(template: str, text: str) -> Pointer:
     steps = tuple(text.split("."))
     if not all(_STEP.fullmatch(step) for step in steps):
         raise ConfigurationError(
-            f"{{{text}}} in the key template {template!r} names no field. "
+            f"{{{text}}} in the key template {template!r} is not a field. "
             "Write a path of field names, like {user.id}."
         )
     return Pointer(steps)

@@ -1,14 +1,12 @@
-"""`decide`: one job, one command, one moment in; one value out. The only place a job changes state.
+"""The lifecycle of a job: the table of rules, and `decide`, which applies it.
 
-The value is a `Transition` (the event, the new head, and what they were decided against), or the
-reason why there is none. An engine commits transitions; it never makes them.
+`RULES` is read from top to bottom: the first rule whose command, state and condition fit decides. A
+command that no rule allows is refused. The function of a rule (in `transitions.py`) builds the next
+head and the data of the event. `docs/lifecycle.md` is generated from this table.
 
-The one table of the lifecycle: which command does what in which state.
-
-`RULES` is read from top to bottom; the first rule whose command, state and condition fit decides.
-What no rule allows is refused. `docs/lifecycle.md` is generated from this table. A rule's change
-(in `changes.py`) builds the next head and says what the event must carry so that `fold` can build
-the same head.
+`decide` takes a job, a command and an instant. It returns a `Transition` (the event, the new head
+and the head before), or `Stale` or `Refused`. Only `decide` and `creation` build the events and
+heads that engines commit.
 """
 
 from __future__ import annotations
@@ -41,24 +39,26 @@ from trellis.core.job import Definition, Head, JobRecord, NewJob, first_head
 from trellis.core.states import LIVE, WAITING, State
 from trellis.core.transitions import Case, Change, build_case
 
+#: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
+_make: Final = tuple.__new__
 C = TypeVar("C", bound=Command)
 AnyCase: TypeAlias = Case[Any]
 
 
 class When(NamedTuple):
-    """A condition: in words for people, as a function for the machine."""
+    """A condition: its text for the documentation and its function."""
 
     words: str
     holds: Callable[[AnyCase], bool]
 
     def __and__(self, other: When) -> When:
-        """Both must hold."""
+        """Return a condition that holds when both do."""
         one, two = self.holds, other.holds
         return When(f"{self.words}, {other.words}", lambda case: one(case) and two(case))
 
 
 class Rule(NamedTuple, Generic[C]):
-    """One line of the table."""
+    """One row of the table."""
 
     command: type[C]
     sources: frozenset[State]
@@ -138,7 +138,7 @@ _PENDING: Final = frozenset({_S.PENDING})
 
 
 def _lost(command: type[C], *also: When) -> tuple[Rule[Any], ...]:
-    """What a lost attempt leads to, by the type's `on_lost`; three commands share it."""
+    """Return the rules for a lost attempt, by `on_lost`; three commands share them."""
 
     def when(*parts: When) -> When:
         every = (*also, *parts)
@@ -198,9 +198,7 @@ RULES: Final[tuple[Rule[Any], ...]] = (
     Rule(Dismiss, _DEAD, None, _S.DISMISSED, _E.DISMISSED, to.dismissed),
 )
 
-
-#: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
-_make: Final = tuple.__new__
+# -- decisions ---------------------------------------------------------------------------------
 
 
 class Transition(NamedTuple):
@@ -215,30 +213,30 @@ class Transition(NamedTuple):
 
 
 class Stale(NamedTuple):
-    """The command's fence does not hold: another attempt, or the end, has come since."""
+    """The fence of the command is not that of the job: its attempt has ended."""
 
     head: Head
 
 
 class Refused(NamedTuple):
-    """No rule allows this command now."""
+    """No rule allows this command in the present state."""
 
     head: Head
     reason: str
 
 
-#: What `decide` needs of a rule, in a form that is read fast: condition, change and event.
-_Line: TypeAlias = tuple[Callable[[Any], bool] | None, Callable[[Any], Change], EventKind]
+#: What `decide` needs of a rule, in a form that is fast to read: condition, change and event.
+_Row: TypeAlias = tuple[Callable[[Any], bool] | None, Callable[[Any], Change], EventKind]
 
 
-def _index() -> dict[type, dict[str, tuple[_Line, ...]]]:
-    """Sort the rules by command and state; by the state's word, because enums hash slowly."""
-    table: dict[type, dict[str, tuple[_Line, ...]]] = {}
+def _index() -> dict[type, dict[str, tuple[_Row, ...]]]:
+    """Return the rules by command and state; by the state's text, because enums hash slowly."""
+    table: dict[type, dict[str, tuple[_Row, ...]]] = {}
     for rule in RULES:
-        line = (rule.when and rule.when.holds, rule.change, rule.event)
+        row = (rule.when and rule.when.holds, rule.change, rule.event)
         for state in rule.sources:
-            places = table.setdefault(rule.command, {})
-            places[state.value] = (*places.get(state.value, ()), line)
+            states = table.setdefault(rule.command, {})
+            states[state.value] = (*states.get(state.value, ()), row)
     return table
 
 
@@ -246,7 +244,7 @@ _TABLE: Final = _index()
 
 
 def decide(record: JobRecord, command: Command, now: Instant) -> Transition | Stale | Refused:
-    """Decide what the command does to this job now."""
+    """Return what the command does to this job at this instant."""
     definition, head = record
     if isinstance(command, FENCED) and command.fence != head.fence:
         return Stale(head)
@@ -254,8 +252,10 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
     for holds, change, kind in _TABLE[type(command)].get(head.state._value_, ()):
         if holds is None or holds(case):
             after, data = change(case)
-            who = head if head.fence is not None else after
-            event = build_event(kind, after.version, after.state, now, who.attempt, who.fence, data)
+            held = head if head.fence is not None else after
+            event = build_event(
+                kind, after.version, after.state, now, held.attempt, held.fence, data
+            )
             return _make(Transition, (definition, head, command, event, after))
     return Refused(head, _why_not(command, head))
 
@@ -263,12 +263,12 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
 def _why_not(command: Command, head: Head) -> str:
     name = type(command).__name__
     if head.state.value in _TABLE[type(command)]:
-        return f"{name} does not apply to this {head.state} job at this moment."
+        return f"{name} is not possible now for this {head.state} job."
     return f"{name} is not possible for a job that is {head.state}."
 
 
-def born(at: Instant, run_at: Instant) -> tuple[Event, Head]:
-    """Return the first event and head of a job accepted at this moment."""
+def creation(at: Instant, run_at: Instant) -> tuple[Event, Head]:
+    """Return the first event and the first head of a job accepted at this instant."""
     data = None if run_at == at else {"run_at": run_at}
     event = Event(
         kind=EventKind.CREATED,
@@ -283,6 +283,6 @@ def born(at: Instant, run_at: Instant) -> tuple[Event, Head]:
 
 
 def first_run_at(new: NewJob, now: Instant) -> Instant:
-    """Return when a new job may start: never before it was accepted."""
+    """Return when a new job may start: not before it is accepted."""
     asked = now + new.delay if new.run_at is None else new.run_at
     return max(asked, now)

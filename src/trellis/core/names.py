@@ -1,4 +1,4 @@
-"""Which names services, job types and queues may have.
+"""Names that services, job types and queues may have.
 
 A name must be one token of a NATS subject, a label of a metric and a part of a URL, so that moving
 to another engine never needs a rename.
@@ -12,7 +12,7 @@ from typing import Final
 from trellis.errors import InvalidName
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
-#: `workers` is the heartbeat family beside the services' subjects; `trellis` is ours.
+#: Trellis uses `workers` and `trellis` beside the names of services.
 RESERVED_SERVICES: Final = frozenset({"workers", "trellis"})
 
 

@@ -1,7 +1,6 @@
-"""What is promised about the jobs of one type: frozen into every job at creation.
+"""Policies of a job type: copied into every job at creation and never changed afterwards.
 
-Engines store a policy once and point at it, so a job costs one small number; two policies with the
-same words are the same policy.
+Engines store each policy once, as canonical JSON text, and jobs refer to it by a small number.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ DEFAULT_KEEP: Final = micros("7d")
 
 
 def check_word(name: str, word: object, allowed: object) -> None:
-    """Refuse a word that is none of the allowed ones: a rule for it would never be found."""
+    """Raise `ConfigurationError` for a word that is not one of those allowed."""
     words = get_args(allowed)
     if word not in words:
         choices = ", ".join(repr(each) for each in words)
-        raise ConfigurationError(f"{name}={word!r} is not known. Use one of {choices}.")
+        raise ConfigurationError(f"{name}={word!r} is not known. Write one of {choices}.")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPolicy:
-    """How many jobs of one key may run and wait at once."""
+    """How many jobs of one key may run and wait at the same time."""
 
     #: The template the key is derived from; see `trellis.core.keys`.
     template: str
     #: Slots: how many jobs of a key run at the same time.
     active: int = 1
-    #: How many more may wait; None is any number.
+    #: How many more may wait; None: no limit.
     queued: int | None = 0
     when_full: WhenFull = "reject"
     #: `attempt` frees the slot between attempts; `job` keeps it until the job has ended.
@@ -79,29 +78,29 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything that decides what happens to a job besides its handler."""
+    """Every rule about a job that does not depend on its handler."""
 
     retry: Retry = field(default_factory=Retry)
-    #: Longest time one attempt may take; None is any time.
+    #: Longest time one attempt may take; None: no limit.
     timeout: Micros | None = None
     #: Longest silence (no log, progress or heartbeat) of a running attempt.
     activity_timeout: Micros | None = None
-    #: How long a cancelled handler may take to notice before its attempt is ended by force.
+    #: How long a handler may take to stop after a cancel; then its attempt is ended by force.
     cancel_grace: Micros = micros("30s")
     on_lost: OnLost = "retry"
     on_shutdown: OnShutdown = "requeue"
-    #: Whether a job without attempts left waits for an operator (dead) or just fails.
+    #: Whether a job without attempts left becomes a dead letter (True) or fails.
     dead_letters: bool = True
-    #: How many times a job may take its whole process down before it is given up.
+    #: After this many crashes of its process the job is not run again.
     max_crashes: int = 3
     key: KeyPolicy | None = None
     retention: Retention = field(default_factory=Retention)
-    #: Pointers to what is stored whole but shown masked: `/payload/card/number`, `/result/token`.
+    #: Pointers to values that are shown masked: `/payload/card/number`, `/result/token`.
     secrets: tuple[str, ...] = ()
 
     @property
     def is_watched(self) -> bool:
-        """Whether the clock may end a running attempt."""
+        """Whether a timer may end a running attempt."""
         return self.timeout is not None or self.activity_timeout is not None
 
     def __post_init__(self) -> None:
@@ -113,7 +112,7 @@ class Policy:
             )
         if self.on_lost == "block" and self.key is None:
             raise ConfigurationError(
-                "on_lost='block' blocks a key, but this job type has none. Add per_key=PerKey(...)."
+                "on_lost='block' blocks a key, but this type has no key. Add per_key=PerKey(...)."
             )
         if self.max_crashes < 1:
             raise ConfigurationError("max_crashes must be at least 1.")
@@ -130,7 +129,7 @@ def encode_policy(policy: Policy) -> str:
 
 @lru_cache(maxsize=4096)
 def decode_policy(text: str) -> Policy:
-    """Read a policy back; words this version does not know are ignored, so old code can read on."""
+    """Read a policy; fields that this version does not know are ignored."""
     body = json.loads(text)
     retry = _known(Retry, body["retry"])
     retry["delays"] = tuple(retry["delays"])

@@ -1,7 +1,8 @@
-"""How long to wait before the next attempt: a pure function of the attempt and a roll of the dice.
+"""Retry policies: how long to wait before the next attempt.
 
-`Retry()` is five attempts after 5 s, 30 s, 2 min, 10 min and 30 min. The dice (`roll`, from 0 to 1)
-are the caller's, so the same command always decides the same way.
+The delay is a function of the attempt and of a random number (`roll`, from 0 to 1) that the caller
+passes, so the same command always leads to the same decision. `Retry()` makes five
+attempts, 5 s, 30 s, 2 min and 10 min apart.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from trellis.core.durations import Micros, Span, micros
+from trellis.core.durations import Duration, Micros, micros
 from trellis.errors import ConfigurationError
 
 Shape = Literal["list", "fixed", "quadratic", "exponential"]
 
-_S1_DELAYS: Final = tuple(micros(span) for span in ("5s", "30s", "2m", "10m", "30m"))
+_DEFAULT_DELAYS: Final = tuple(micros(delay) for delay in ("5s", "30s", "2m", "10m", "30m"))
 _YEAR: Final = micros("365d")
 
 
@@ -25,7 +26,7 @@ class Retry:
     attempts: int = 5
     shape: Shape = "list"
     #: The delays themselves for `list`; the first (or base) delay otherwise.
-    delays: tuple[Micros, ...] = _S1_DELAYS
+    delays: tuple[Micros, ...] = _DEFAULT_DELAYS
     factor: float = 2.0
     cap: Micros = _YEAR
     #: Part of the delay that is random: 0.1 means up to 10 % longer.
@@ -33,12 +34,12 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise ConfigurationError("Retry needs at least 1 attempt: the first run counts.")
+            raise ConfigurationError("Retry needs at least 1 attempt: the first run counts as one.")
         if not self.delays or min(self.delays) < 0:
             raise ConfigurationError("Retry needs at least one delay, and none below zero.")
         if self.factor <= 0 or self.jitter < 0:
             raise ConfigurationError("Retry needs a factor above 0 and a jitter of 0 or more.")
-        # Equal policies must be written alike: 2 and 2.0 are equal, their words are not.
+        # Equal policies must have equal JSON text: 2 == 2.0, but their texts differ.
         object.__setattr__(self, "factor", float(self.factor))
         object.__setattr__(self, "jitter", float(self.jitter))
 
@@ -48,35 +49,35 @@ class Retry:
         return cls(attempts=1)
 
     @classmethod
-    def after(cls, *delays: Span, jitter: float = 0.0) -> Retry:
-        """Wait these spans in turn: `Retry.after("5s", "30s")` makes three attempts."""
+    def after(cls, *delays: Duration, jitter: float = 0.0) -> Retry:
+        """Wait these delays in turn: `Retry.after("5s", "30s")` makes three attempts."""
         return cls(len(delays) + 1, "list", tuple(map(micros, delays)), jitter=jitter)
 
     @classmethod
-    def fixed(cls, delay: Span, *, attempts: int = 5, jitter: float = 0.0) -> Retry:
-        """Wait the same span every time."""
+    def fixed(cls, delay: Duration, *, attempts: int = 5, jitter: float = 0.0) -> Retry:
+        """Wait the same time after each failed attempt."""
         return cls(attempts, "fixed", (micros(delay),), jitter=jitter)
 
     @classmethod
-    def quadratic(cls, base: Span, *, attempts: int = 3, cap: Span = "1h") -> Retry:
+    def quadratic(cls, base: Duration, *, attempts: int = 3, cap: Duration = "1h") -> Retry:
         """Wait base x attempt²."""
         return cls(attempts, "quadratic", (micros(base),), cap=micros(cap))
 
     @classmethod
     def exponential(
         cls,
-        first: Span = "5s",
+        first: Duration = "5s",
         *,
         attempts: int = 5,
         factor: float = 2.0,
-        cap: Span = "30m",
+        cap: Duration = "30m",
         jitter: float = 0.1,
     ) -> Retry:
-        """Wait first x factorⁿ, at most `cap`, up to `jitter` longer by chance."""
+        """Wait first x factorⁿ, at most `cap`, randomly up to `jitter` longer."""
         return cls(attempts, "exponential", (micros(first),), factor, micros(cap), jitter)
 
     def delay(self, attempt: int, roll: float) -> Micros:
-        """Return the wait after this attempt (1 for the first) failed."""
+        """Return the delay after this failed attempt (the first is 1)."""
         base = min(self._base(max(attempt, 1)), self.cap)
         return base + int(base * self.jitter * roll)
 

@@ -1,4 +1,9 @@
-"""What a job holds beyond its attempt: its key's slot, and the locks of a handler that runs on."""
+"""What a transition does to the key slot of a job.
+
+An attempt that was ended from outside may leave a handler that still runs. Its slot and its locks
+then linger: they stay held until the worker reports that the handler has stopped, for at most one
+lease.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,7 @@ from trellis.core.states import WAITING, State
 
 
 def may_run_on(transition: Transition) -> bool:
-    """Tell whether the attempt was ended from outside while its handler may still run.
-
-    Then what it holds, its slot and its locks, stays held until the worker reports that the handler
-    stopped, for at most one lease.
-    """
+    """Return whether the attempt was ended from outside while its handler may still run."""
     return (
         transition.before.state is State.ACTIVE
         and transition.head.state is not State.ACTIVE
@@ -23,7 +24,7 @@ def may_run_on(transition: Transition) -> bool:
 
 
 def slot_effect(transition: Transition) -> Literal["keep", "free", "linger"]:
-    """Say what a transition means for the key slot the job may hold.
+    """Return what a transition does to the key slot of its job.
 
     When lingering has ended the slot is free, unless the job keeps it between attempts
     (`keeps_slot`).
@@ -37,6 +38,6 @@ def slot_effect(transition: Transition) -> Literal["keep", "free", "linger"]:
 
 
 def keeps_slot(definition: Definition, head: Head) -> bool:
-    """Tell whether a job keeps its slot although no attempt of it runs."""
+    """Return whether a waiting job keeps its slot between attempts."""
     key = definition.policy.key
     return key is not None and key.hold == "job" and head.state in WAITING

@@ -1,6 +1,7 @@
-"""The twelve states of a job; these exact words stand in the database, the API and the screens.
+"""The twelve states of a job. The database, the API and the command line use these exact words.
 
-Waiting for a later `run_at` or for a slot of a key is a fact about a waiting job, not a state.
+A job that waits for its `run_at` or for a slot of its key is `pending` or `retry` as well;
+for what it waits is not part of its state.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     PENDING = "pending"
     ACTIVE = "active"
@@ -26,13 +27,13 @@ class State(StrEnum):
     DISMISSED = "dismissed"
 
 
-#: May be claimed once due.
+#: May be claimed when due.
 WAITING: Final = frozenset({State.PENDING, State.RETRY})
 #: Has a queue row: waiting or leased.
 LIVE: Final = WAITING | {State.ACTIVE}
-#: Has an outcome: nothing runs and nothing will, unless an operator acts.
+#: Has an outcome: does not run again, unless an operator acts.
 ENDED: Final = frozenset(State) - LIVE
-#: Ended for good: no rule leaves these.
+#: Final: no rule leaves these.
 FINAL: Final = ENDED - {State.FAILED, State.DEAD}
 #: Ended with a result.
 SUCCEEDED: Final = frozenset({State.COMPLETED, State.COMPLETED_WITH_ERRORS})

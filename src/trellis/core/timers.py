@@ -1,7 +1,7 @@
-"""When the clock alone may change a job, and what it then asks.
+"""Timers: deadline, timeout, activity timeout, cancel grace, retention.
 
-Engines store `look_at` beside each live job and hand back the jobs whose moment has come;
-`overdue` says which command that moment calls for. The engine's clock decides, nobody else's.
+Engines store `look_at` with each live job and return the jobs for which that instant has come;
+`overdue` returns the command to apply then. Only the engine's clock counts.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from trellis.core.job import Definition, Failure, Head
 from trellis.core.policy import Policy
 from trellis.core.states import State
 
-#: Workers end a timed-out attempt themselves; only when none did so this much later does the clock.
+#: The worker ends an attempt at its timeout; maintenance does so this much later.
 TIMEOUT_SLACK: Final = 5 * SECOND
 
 
 def look_at(definition: Definition, head: Head, seen_at: Instant | None = None) -> Instant | None:
-    """Return when this live job must be looked at; None is never.
+    """Return when the next timer of this live job expires; None if it has none.
 
-    `seen_at` is the last sign of life of the running attempt (a log line, progress, a heartbeat).
+    `seen_at` is the last activity of the running attempt (a log line, progress, a heartbeat).
     """
-    moments = [] if definition.deadline_at is None else [definition.deadline_at]
+    instants = [] if definition.deadline_at is None else [definition.deadline_at]
     if head.state is State.ACTIVE and head.claimed_at is not None and not head.blocked:
         policy = definition.policy
         if head.asked_at is not None:
-            moments.append(head.asked_at + policy.cancel_grace)
+            instants.append(head.asked_at + policy.cancel_grace)
         if policy.timeout is not None:
-            moments.append(head.claimed_at + policy.timeout + TIMEOUT_SLACK)
+            instants.append(head.claimed_at + policy.timeout + TIMEOUT_SLACK)
         if policy.activity_timeout is not None:
-            moments.append((seen_at or head.claimed_at) + policy.activity_timeout)
-    return min(moments) if moments else None
+            instants.append((seen_at or head.claimed_at) + policy.activity_timeout)
+    return min(instants) if instants else None
 
 
 def look_after(policy: Policy) -> Micros | None:
-    """Return how long after its claim an attempt must be looked at; None is never.
+    """Return how long after its claim the first timer of an attempt expires; None if it has none.
 
-    For engines that claim many jobs in one statement: `look_at` of a fresh claim is the earlier of
-    this moment and the deadline.
+    For engines that claim many jobs in one statement: `look_at` of a new claim is the earlier of
+    this instant and the deadline.
     """
-    spans = [] if policy.timeout is None else [policy.timeout + TIMEOUT_SLACK]
+    limits = [] if policy.timeout is None else [policy.timeout + TIMEOUT_SLACK]
     if policy.activity_timeout is not None:
-        spans.append(policy.activity_timeout)
-    return min(spans) if spans else None
+        limits.append(policy.activity_timeout)
+    return min(limits) if limits else None
 
 
 def overdue(
     definition: Definition, head: Head, seen_at: Instant | None, now: Instant, roll: float
 ) -> Command | None:
-    """Return the command that the clock calls for now, if any."""
+    """Return the command for a timer that has expired; None if none has."""
     if definition.deadline_at is not None and definition.deadline_at <= now:
         return Expire()
     if head.state is not State.ACTIVE or head.fence is None or head.claimed_at is None:
@@ -72,7 +72,7 @@ def overdue(
 
 
 def keep_until(definition: Definition, head: Head) -> Instant | None:
-    """Return when retention may remove an ended job."""
+    """Return when retention may remove an ended job; None if it has not ended."""
     if head.finished_at is None:
         return None
     return head.finished_at + definition.policy.retention.keep(head.state)

@@ -1,7 +1,7 @@
-"""The request and trace a job belongs to, the same from its creation to its last event.
+"""The request and the trace that a job belongs to; they never change.
 
-`traceparent` follows W3C Trace Context, version 00. The random parts are arguments; the client
-takes them from the active OpenTelemetry span or makes fresh ones, so no job is without a trace.
+`traceparent` follows W3C Trace Context, version 00. The random parts are arguments: the client
+takes them from the active OpenTelemetry span or makes new ones, so every job has a trace.
 """
 
 from __future__ import annotations
@@ -41,17 +41,20 @@ def build_contexts(
 
 
 def is_traceparent(text: str) -> bool:
-    """Tell whether the text is a usable W3C traceparent."""
+    """Return whether the text is a valid W3C traceparent."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
 def fresh_context(request_id: str, trace_bits: int, span_bits: int) -> Context:
-    """Make a context from random bits (128 and 64 of them) for a job outside any trace."""
+    """Return the context of a job outside any trace, from 128 and 64 random bits."""
     return Context(request_id, traceparent(trace_bits or 1, span_bits or 1, flags=0))
 
 
 def random_traceparent(randomness: bytes) -> str:
-    """Write a traceparent from 24 random bytes; all zeros, which W3C forbids, do not come up."""
+    """Write a traceparent from 24 random bytes.
+
+    W3C forbids zeros only; random bytes do not give them in practice.
+    """
     digits = randomness.hex()
     return f"00-{digits[:32]}-{digits[32:]}-00"
 

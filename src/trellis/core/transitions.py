@@ -1,7 +1,7 @@
-"""What each rule does to a head, and what its event must carry.
+"""What each rule does: the next head, and the data of its event.
 
-Every function takes the case and returns the next head with the event's data. Leaving `active`
-always drops the fence, so the attempt that held it can never write again.
+The data must let `fold` build the same head. A transition that leaves `active` always removes the
+fence, so the attempt that had it can never write again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trellis.core.job import Definition, Failure, Head, ended_head
 from trellis.core.policy import OnLost
 from trellis.core.states import State
 
-# Nearly every job ends so, and asking an enum for a member takes as long as making a tuple.
+# Nearly every job ends in this state, and reading a member of an enum takes as long as a tuple.
 _COMPLETED: Final = State.COMPLETED
 #: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
 _make: Final = tuple.__new__
@@ -55,7 +55,7 @@ AnyCase: TypeAlias = Case[Any]
 
 
 def on_lost(case: AnyCase) -> OnLost:
-    """Return what to do with a lost attempt: the type's policy, or what the operator chose."""
+    """Return what to do with a lost attempt: as its policy says, or as the operator chose."""
     if isinstance(case.command, ReleaseKey):
         return case.command.then
     return case.definition.policy.on_lost
@@ -126,13 +126,13 @@ def completed(case: Case[Complete]) -> Change:
 
 
 def completed_with_errors(case: Case[Complete]) -> Change:
-    """End with a result, though some items failed."""
+    """End with a result and some failed items."""
     head = _end(case, State.COMPLETED_WITH_ERRORS, None)
     return head, {"item_errors": case.command.item_errors}
 
 
 def failed_retry(case: Case[Fail]) -> Change:
-    """Wait for the next attempt, as long as the handler or the policy says."""
+    """Wait for the next attempt: the delay of the handler, else that of the policy."""
     command = case.command
     delay = command.delay
     if delay is None:
@@ -146,7 +146,7 @@ def failed(case: Case[Fail]) -> Change:
 
 
 def failed_dead(case: Case[Fail]) -> Change:
-    """Put the job among the dead letters."""
+    """End as a dead letter."""
     return _failure(case, State.DEAD, case.command.error)
 
 
@@ -160,24 +160,24 @@ def _failure(case: AnyCase, state: State, error: Failure, crashes: int | None = 
 
 
 def snoozed(case: Case[Snooze]) -> Change:
-    """Wait as long as the handler asked, uncounted; the job stays as suspect as it was."""
+    """Wait as long as the handler asked; the attempt does not count, `suspect` is kept."""
     run_at = case.now + case.command.delay
     return _wait(case, run_at, None, give_back=True, suspect=case.head.suspect)
 
 
 def released(case: AnyCase) -> Change:
-    """Hand the attempt back, uncounted; the job is due at once, and as suspect as it was."""
+    """Give the attempt back, due at once; it does not count, `suspect` is kept."""
     return _wait(case, case.now, None, give_back=True, suspect=case.head.suspect)
 
 
 def suspected(case: Case[Crash]) -> Change:
-    """Hand the attempt back, uncounted, but run the job alone next time."""
+    """Give the attempt back; it does not count, and the next one runs alone."""
     error = Failure("crash", case.command.evidence)
     return _wait(case, case.now, error, give_back=True, suspect=True)
 
 
 def shut_down(case: AnyCase) -> Change:
-    """Fail because the worker was told to stop and the type asks for it."""
+    """Fail because the worker shuts down and the policy is `on_shutdown="fail"`."""
     return _failure(case, State.FAILED, Failure("shutdown", "Worker received SIGTERM"))
 
 
@@ -205,25 +205,25 @@ def _by(command: ReleaseKey, data: Data | None) -> Data:
 
 
 def lost_dead(case: AnyCase) -> Change:
-    """Put a job whose last attempt was lost among the dead letters."""
+    """End as a dead letter because the last attempt was lost."""
     error, crashes = _loss(case)
     return _failure(case, State.DEAD, error, crashes)
 
 
 def lost_failed(case: AnyCase) -> Change:
-    """Fail a job because its attempt was lost."""
+    """Fail because the attempt was lost."""
     error, crashes = _loss(case)
     return _failure(case, State.FAILED, error, crashes)
 
 
 def lost_stale(case: AnyCase) -> Change:
-    """Close a lost attempt's job as stale, so that its key can go on."""
+    """End as stale because the attempt was lost; the next job of the key may run."""
     error, crashes = _loss(case)
     return _failure(case, State.STALE, error, crashes)
 
 
 def blocked(case: AnyCase) -> Change:
-    """Keep the fence and the slot: only the worker itself or an operator moves on."""
+    """Keep fence and slot until the same worker or an operator ends the attempt."""
     error, crashes = _loss(case)
     head = case.head
     data: dict[str, JsonValue] = {"error": list(error)}
@@ -239,19 +239,19 @@ def blocked(case: AnyCase) -> Change:
 
 
 def crash_loop_dead(case: Case[Crash]) -> Change:
-    """Give up on a job that keeps taking its process down."""
+    """End as a dead letter because the job has crashed its process too often."""
     return _failure(case, State.DEAD, _crash_loop(case), case.head.crashes + 1)
 
 
 def crash_loop_failed(case: Case[Crash]) -> Change:
-    """Fail a job that keeps taking its process down."""
+    """Fail because the job has crashed its process too often."""
     return _failure(case, State.FAILED, _crash_loop(case), case.head.crashes + 1)
 
 
 def _crash_loop(case: Case[Crash]) -> Failure:
     count = case.head.crashes + 1
     times = "once" if count == 1 else f"{count} times"
-    return Failure("crash_loop", f"Took its process down {times}: {case.command.evidence}")
+    return Failure("crash_loop", f"Crashed its process {times}: {case.command.evidence}")
 
 
 def cancelled(case: AnyCase) -> Change:
@@ -266,7 +266,7 @@ def cancelled(case: AnyCase) -> Change:
 
 
 def asked(case: Case[Cancel]) -> Change:
-    """Ask the running attempt to stop."""
+    """Record that the running attempt is asked to stop."""
     head = case.head
     data: Data = {"actor": case.command.actor, "reason": case.command.reason}
     return head._replace(version=head.version + 1, asked_at=case.now), data
@@ -278,12 +278,12 @@ def expired(case: AnyCase) -> Change:
 
 
 def skipped(case: Case[Skip]) -> Change:
-    """End because a newer job took this one's place."""
+    """End because a newer job has replaced this one."""
     return _end(case, State.SKIPPED, None), {"replaced_by": case.command.replaced_by}
 
 
 def revived(case: Case[Retry] | Case[Replay]) -> Change:
-    """Start over with a fresh budget, as the same job."""
+    """Run the same job again, with all its attempts."""
     head = case.head
     after = Head(
         state=State.PENDING,
@@ -298,5 +298,5 @@ def revived(case: Case[Retry] | Case[Replay]) -> Change:
 
 
 def dismissed(case: Case[Dismiss]) -> Change:
-    """Close a dead letter; what killed it stays on record."""
+    """Close a dead letter; its error is kept."""
     return _end(case, State.DISMISSED, case.head.error), {"actor": case.command.actor}

@@ -14,7 +14,7 @@ ends, whichever of the two the handler raises.
 
 from __future__ import annotations
 
-from trellis.core.durations import Span
+from trellis.core.durations import Duration
 from trellis.declaration import checks
 
 
@@ -34,19 +34,19 @@ class Fail(Verdict):
 class RetryIn(Verdict):
     """Fail this attempt and wait this long for the next, if one is left."""
 
-    def __init__(self, delay: Span, message: str = "") -> None:
+    def __init__(self, delay: Duration, message: str = "") -> None:
         super().__init__(message)
         #: The wait in microseconds.
-        self.delay = checks.span("delay", delay)
+        self.delay = checks.duration("delay", delay)
 
 
 class Snooze(Verdict):
     """Come back after this long, without counting the attempt."""
 
-    def __init__(self, delay: Span) -> None:
+    def __init__(self, delay: Duration) -> None:
         super().__init__()
         #: The wait in microseconds.
-        self.delay = checks.span("delay", delay)
+        self.delay = checks.duration("delay", delay)
 
 
 class Cancelled(Verdict):

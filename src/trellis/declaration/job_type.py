@@ -36,7 +36,7 @@ class JobType:
         self.concurrency = _concurrency(name, options.get("concurrency"))
         deadline = options.get("deadline")
         #: Jobs without a deadline of their own get this one, in microseconds after creation.
-        self.deadline = None if deadline is None else checks.positive_span("deadline", deadline)
+        self.deadline = None if deadline is None else checks.positive_duration("deadline", deadline)
         #: Where its handler runs.
         self.isolation: Isolation = checks.one_of(
             Isolation, "isolation", options.get("isolation", "auto")

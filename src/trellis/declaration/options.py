@@ -11,7 +11,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Final, Literal, TypedDict, Unpack
 
-from trellis.core.durations import Micros, Span
+from trellis.core.durations import Duration, Micros
 from trellis.core.policy import DEFAULT_POLICY, OnLost, OnShutdown, Policy, Retention
 from trellis.core.retry import Retry
 from trellis.declaration import checks
@@ -40,11 +40,11 @@ class PolicyOptions(TypedDict, total=False):
     #: Attempts and the waits between them.
     retry: Retry
     #: Longest time one attempt may take; None is any time.
-    timeout: Span | None
+    timeout: Duration | None
     #: Longest time without a log line, progress or heartbeat; None is any time.
-    activity_timeout: Span | None
+    activity_timeout: Duration | None
     #: How long a handler may take to notice a cancel.
-    cancel_grace: Span
+    cancel_grace: Duration
     #: What becomes of a job whose worker was lost.
     on_lost: OnLost
     #: What becomes of a running job when its worker is told to stop.
@@ -56,7 +56,7 @@ class PolicyOptions(TypedDict, total=False):
     #: Limits for each key; None is no key.
     per_key: PerKey | None
     #: How long ended jobs are kept: one span for all, or one per way of ending.
-    retention: Span | Mapping[Kept, Span]
+    retention: Duration | Mapping[Kept, Duration]
 
 
 class DeclareOptions(PolicyOptions, total=False):
@@ -67,7 +67,7 @@ class DeclareOptions(PolicyOptions, total=False):
     #: How many run at once in one worker process; the worker's slots unless given.
     concurrency: int | None
     #: Jobs created without a deadline must end within this span; None is any time.
-    deadline: Span | None
+    deadline: Duration | None
     #: Where its handler runs: with the worker, or in a child process that can be killed.
     isolation: Isolation
     #: Whether records of `logging` made inside its handler, INFO and up, go to the job's log, too.
@@ -114,7 +114,7 @@ def make_policy(**options: Unpack[PolicyOptions]) -> Policy:
         retry=_retry(options.get("retry", tuned.retry)),
         timeout=_limit("timeout", options.get("timeout")),
         activity_timeout=_limit("activity_timeout", options.get("activity_timeout")),
-        cancel_grace=checks.span("cancel_grace", options.get("cancel_grace", "30s")),
+        cancel_grace=checks.duration("cancel_grace", options.get("cancel_grace", "30s")),
         on_lost=checks.one_of(OnLost, "on_lost", options.get("on_lost", on_lost)),
         on_shutdown=checks.one_of(
             OnShutdown, "on_shutdown", options.get("on_shutdown", tuned.on_shutdown)
@@ -128,8 +128,8 @@ def make_policy(**options: Unpack[PolicyOptions]) -> Policy:
     )
 
 
-def _limit(name: str, asked: Span | None) -> Micros | None:
-    return None if asked is None else checks.positive_span(name, asked)
+def _limit(name: str, asked: Duration | None) -> Micros | None:
+    return None if asked is None else checks.positive_duration(name, asked)
 
 
 def _retry(asked: object) -> Retry:
@@ -150,15 +150,15 @@ def _per_key(asked: object) -> PerKey | None:
     )
 
 
-def _retention(asked: Span | Mapping[Kept, Span]) -> Retention:
+def _retention(asked: Duration | Mapping[Kept, Duration]) -> Retention:
     names = [each.name for each in fields(Retention)]
     if not isinstance(asked, Mapping):
-        return Retention(*(checks.span("retention", asked) for _ in names))
+        return Retention(*(checks.duration("retention", asked) for _ in names))
     unknown = sorted(map(str, set(asked) - set(names)))
     if unknown:
         raise ConfigurationError(
             f"retention does not know {', '.join(unknown)}. Name some of {', '.join(names)}."
         )
     return Retention(
-        **{name: checks.span(f"retention of {name}", span) for name, span in asked.items()}
+        **{name: checks.duration(f"retention of {name}", span) for name, span in asked.items()}
     )

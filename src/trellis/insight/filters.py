@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
-from trellis.core.durations import Instant, Span, micros, to_datetime, to_instant
+from trellis.core.durations import Duration, Instant, micros, to_datetime, to_instant
 from trellis.core.states import State
 from trellis.declaration import checks
 from trellis.engines.values import JobFilter
@@ -20,7 +20,7 @@ from trellis.errors import ConfigurationError
 from trellis.insight.time_expressions import parse_moment
 
 Several = str | Iterable[str]
-Moment = Span | datetime
+Moment = Duration | datetime
 
 
 class Filters(TypedDict, total=False):
@@ -149,7 +149,7 @@ def _moment(word: Literal["since", "until"], asked: Moment | None, now: Instant)
         case None:
             return None
         case datetime():
-            return checks.moment(word, asked)
+            return checks.instant(word, asked)
         case str():
             return to_instant(parse_moment(asked, to_datetime(now), "past"))
         case int() | float() | timedelta():

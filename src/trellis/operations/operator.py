@@ -14,7 +14,7 @@ from typing import Literal, Self, Unpack
 
 from trellis import control
 from trellis.config import DEFAULT_URL, environment
-from trellis.core.durations import SECOND, Span, in_words, micros
+from trellis.core.durations import SECOND, Duration, in_words, micros
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import ENDED
 from trellis.declaration import checks
@@ -177,7 +177,7 @@ class Operator:
             async for line in lines:
                 yield line
 
-    async def wait(self, job_id: str, timeout: Span | None = None) -> JobView:  # noqa: ASYNC109
+    async def wait(self, job_id: str, timeout: Duration | None = None) -> JobView:  # noqa: ASYNC109
         """Return a job once it has ended, in any way; raise `WaitTimeout` if it is late.
 
         While the engine is away the wait goes on; it resumes when the engine is back.
@@ -186,7 +186,7 @@ class Operator:
         if record.head.state in ENDED:  # even if no time is left
             return job_view(record)
         limit = asyncio.timeout(
-            None if timeout is None else checks.span("timeout", timeout) / SECOND
+            None if timeout is None else checks.duration("timeout", timeout) / SECOND
         )
         try:
             async with limit:

@@ -13,7 +13,7 @@ from trellis.core.commands import Complete
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import Definition, Fence, JobId, JobRecord, NewJob, SessionId, define
 from trellis.core.keys import hash_key
-from trellis.core.lifecycle import born, first_run_at
+from trellis.core.lifecycle import creation, first_run_at
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, Policy
 from trellis.core.trace_context import Context, fresh_context
 from trellis.declaration.ids import new_job_id
@@ -101,7 +101,7 @@ def a_record(row: int = 1, now: Instant = START, **parts: Unpack[JobParts]) -> J
     """Return a job as it stands right after it was accepted."""
     new = a_job(**parts)
     definition = define(new, row, now)
-    _, head = born(now, first_run_at(new, now))
+    _, head = creation(now, first_run_at(new, now))
     return JobRecord(definition, head)
 
 

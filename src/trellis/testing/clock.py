@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trellis.core.durations import SECOND, Instant, Micros, Span, micros
+from trellis.core.durations import SECOND, Duration, Instant, Micros, micros
 
 #: 2030-01-01T00:00:00Z.
 START: Final[Instant] = 1_893_456_000 * SECOND
@@ -43,7 +43,7 @@ class ManualClock:
         """Return what names this boot."""
         return f"boot-{self._boots}"
 
-    def advance(self, span: Span) -> None:
+    def advance(self, span: Duration) -> None:
         """Let time pass, on both clocks; a bare number counts seconds."""
         self.advance_micros(micros(span))
 
@@ -58,7 +58,7 @@ class ManualClock:
         """Let time pass until the wall clock shows this instant."""
         self.advance_micros(moment - self._wall)
 
-    def step_wall(self, span: Span, *, back: bool = False) -> None:
+    def step_wall(self, span: Duration, *, back: bool = False) -> None:
         """Set the wall clock forward (or back) while no time passes."""
         self._wall += -micros(span) if back else micros(span)
 

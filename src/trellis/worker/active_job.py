@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Si
 from datetime import datetime
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from trellis.core.durations import SECOND, Span, to_datetime
+from trellis.core.durations import SECOND, Duration, to_datetime
 from trellis.core.trace_context import Context
 from trellis.declaration import checks
 from trellis.declaration.handler_exceptions import Cancelled, Stopped
@@ -314,7 +314,7 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         """
         return Track(self, items, step)
 
-    def lock(self, name: str, wait: Span | None = None) -> JobLock:
+    def lock(self, name: str, wait: Duration | None = None) -> JobLock:
         """Return a named lock, shared by all workers, to hold with `with` or `async with`.
 
         If another job has it, this waits: without limit, or for `wait` and then raises `LockBusy`.
@@ -330,7 +330,7 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
                 f"Locks whose names begin with {RESERVED!r} are reserved for Trellis. Choose "
                 f"another name than {name!r}."
             )
-        limit = None if wait is None else checks.span("wait", wait) / SECOND
+        limit = None if wait is None else checks.duration("wait", wait) / SECOND
         return JobLock(
             name,
             limit,

@@ -6,7 +6,7 @@ import asyncio
 
 import psycopg
 
-from trellis.core.durations import Instant, Span
+from trellis.core.durations import Duration, Instant
 from trellis.engines.postgres import PostgresEngine
 from trellis.testing import ManualClock
 
@@ -37,7 +37,7 @@ class ServerClock(ManualClock):
         super().advance_micros(length)
         self._set(self.now())
 
-    def step_wall(self, span: Span, *, back: bool = False) -> None:
+    def step_wall(self, span: Duration, *, back: bool = False) -> None:
         """Set the clock forward or back."""
         super().step_wall(span, back=back)
         self._set(self.now())

@@ -12,7 +12,7 @@ import pytest
 from tests.worker.guardian.conftest import Shop, is_alive, stop_process, wait_until
 from trellis import Retry, Service
 from trellis.core.durations import SECOND
-from trellis.engines.values import LockRecord
+from trellis.engines.values import LockHolder
 
 pytestmark = pytest.mark.long
 
@@ -92,8 +92,8 @@ def test_a_process_whose_stderr_is_not_read_is_not_blocked(shop: Shop) -> None:
     shop.state(job_id, "completed")
 
 
-def leader(shop: Shop) -> list[LockRecord]:
-    async def ask() -> list[LockRecord]:
+def leader(shop: Shop) -> list[LockHolder]:
+    async def ask() -> list[LockHolder]:
         async with Service("shop", shop.url) as service:
             return await (await service.connection.engine()).locks()
 

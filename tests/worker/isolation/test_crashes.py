@@ -67,7 +67,7 @@ async def test_a_handler_that_ends_its_process_is_counted_with_the_evidence(
     async with shop, shop.worker(concurrency=3):
         refs = [await job.create() for job in endings]
         for ref, text in zip(refs, endings.values(), strict=True):
-            with pytest.raises(JobDead, match="Took its process down once: The handler's proc"):
+            with pytest.raises(JobDead, match="Crashed its process once: The handler's proc"):
                 await ref.wait("60s")
             ended = await head(shop, ref)
             assert ended.error is not None
@@ -92,7 +92,7 @@ async def test_a_job_that_keeps_crashing_its_process_is_given_up(tmp_path: Path)
     path = tmp_path / "processes"
     async with shop, shop.worker(poll="20ms"):
         ref = await isolated.crash_twice.create(str(path))
-        with pytest.raises(JobDead, match="Took its process down 2 times"):
+        with pytest.raises(JobDead, match="Crashed its process 2 times"):
             await ref.wait("30s")
         assert await isolated.where_here.run_inline() == os.getpid()
     processes = path.read_text().split()
@@ -122,7 +122,7 @@ async def test_a_suspect_that_crashes_alone_is_counted_and_given_up_in_the_end(
     async with shop:
         (ref,) = await suspects(shop, isolated.crash_as_suspect, [str(path)])
         async with shop.worker(poll="20ms"):
-            with pytest.raises(JobDead, match="Took its process down 2 times"):
+            with pytest.raises(JobDead, match="Crashed its process 2 times"):
                 await ref.wait("30s")
     assert len(set(path.read_text().split())) == 2
     assert (await head(shop, ref)).crashes == 2

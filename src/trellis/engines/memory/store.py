@@ -16,7 +16,7 @@ from trellis.core.admission import Facts
 from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event, late_result
 from trellis.core.job import Definition, Fence, Head, JobId, JobRecord, NewJob, SessionId, define
-from trellis.core.lifecycle import Transition, born, first_run_at
+from trellis.core.lifecycle import Transition, creation, first_run_at
 from trellis.core.states import ENDED, State
 from trellis.core.timers import keep_until, look_at
 from trellis.engines.clock import Clock
@@ -236,7 +236,7 @@ class Store:
         """Store an admitted job."""
         self._last_row += 1
         definition = define(new, self._last_row, now)
-        event, head = born(now, first_run_at(new, now))
+        event, head = creation(now, first_run_at(new, now))
         scope = (new.service, new.type)
         entry = Entry(
             definition,

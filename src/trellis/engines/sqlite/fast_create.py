@@ -23,7 +23,7 @@ from trellis.core.job import (
     options_of,
     special_options_of,
 )
-from trellis.core.lifecycle import born, first_run_at
+from trellis.core.lifecycle import creation, first_run_at
 from trellis.core.policy import Policy
 from trellis.engines.sql.create import mark_of
 from trellis.engines.sql.rows import Row, encode_ids, encode_tags, lane_of
@@ -99,7 +99,7 @@ class _Rows:
 
     def add_full(self, new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> None:
         """Add a job that uses optional columns: delayed, with a deadline, tagged, ..."""
-        event, head = born(now, first_run_at(new, now))
+        event, head = creation(now, first_run_at(new, now))
         due = "ready" if new.key_hash is None else "waiting_for_slot"
         tail = queue_tail(due if head.run_at == now else "scheduled", head)
         dedupe = mark_of(new, new.dedupe)
@@ -114,7 +114,7 @@ class _Rows:
 
     def write_queue(self, tx: Transaction, last: int) -> None:
         """Insert what belongs to the job rows behind `last`, which are written."""
-        event, head = born(tx.now, tx.now)
+        event, head = creation(tx.now, tx.now)
         _, (_, *event_tail) = shape(0, event)
         tail = queue_tail("ready", head)
         if not self.full_jobs:

@@ -9,7 +9,7 @@ from trellis.core.admission import Reason
 from trellis.core.durations import SECOND, micros
 from trellis.core.events import Event, EventKind
 from trellis.core.job import define
-from trellis.core.lifecycle import born
+from trellis.core.lifecycle import creation
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry
 from trellis.core.states import State
@@ -70,7 +70,7 @@ class TestCreate(EngineSuite):
         self, engine: Engine, clock: ManualClock
     ) -> None:
         record = await accept_one(engine, a_job())
-        event, head = born(clock.now(), clock.now())
+        event, head = creation(clock.now(), clock.now())
         assert record.head == head
         assert await journal(engine, record) == [event]
 

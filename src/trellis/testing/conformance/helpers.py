@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from trellis.core.commands import Command, LoseLease
-from trellis.core.durations import Span, micros
+from trellis.core.durations import Duration, micros
 from trellis.core.events import Event
 from trellis.core.fold import fold
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
@@ -76,7 +76,7 @@ async def kinds(engine: Engine, record: JobRecord) -> list[str]:
     return [event.kind.value for event in await journal(engine, record)]
 
 
-async def a_session(engine: Engine, lease: Span = "30s") -> SessionId:
+async def a_session(engine: Engine, lease: Duration = "30s") -> SessionId:
     """Open a session."""
     return (await engine.open_session(a_worker(), micros(lease))).id
 

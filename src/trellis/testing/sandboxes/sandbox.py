@@ -21,7 +21,7 @@ from trellis.client.engine_access import (
 )
 from trellis.client.job import Job
 from trellis.config import WorkerSettings
-from trellis.core.durations import SECOND, Instant, Span, in_words, to_datetime, to_instant
+from trellis.core.durations import SECOND, Duration, Instant, in_words, to_datetime, to_instant
 from trellis.core.job import JobRecord
 from trellis.core.states import WAITING
 from trellis.declaration import checks
@@ -115,9 +115,9 @@ class Sandbox:
         """What the clock shows."""
         return to_datetime(self.clock.now())
 
-    def advance(self, span: Span) -> None:
+    def advance(self, span: Duration) -> None:
         """Let time pass. Nothing runs by that alone: `run_all` runs what has come due."""
-        self.clock.advance_micros(checks.span("span", span))
+        self.clock.advance_micros(checks.duration("span", span))
 
     # -- running -------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Sandbox:
         *,
         advance: bool = False,
         raise_errors: bool = True,
-        timeout: Span = "30s",  # noqa: ASYNC109 - it is a span
+        timeout: Duration = "30s",  # noqa: ASYNC109 - it is a span
     ) -> int:
         """Run every job that is due, and all that these create; return how many attempts it took.
 
@@ -138,7 +138,7 @@ class Sandbox:
         return await self._run(None, timeout, advance=advance, raise_errors=raise_errors)
 
     def run_all_sync(
-        self, *, advance: bool = False, raise_errors: bool = True, timeout: Span = "30s"
+        self, *, advance: bool = False, raise_errors: bool = True, timeout: Duration = "30s"
     ) -> int:
         """Do what `run_all` does, for plain tests; handlers that are plain run in this thread."""
         _refuse_loop()
@@ -150,13 +150,13 @@ class Sandbox:
         )
 
     async def _run(
-        self, thread: CallersThread | None, limit: Span, *, advance: bool, raise_errors: bool
+        self, thread: CallersThread | None, limit: Duration, *, advance: bool, raise_errors: bool
     ) -> int:
         self._refuse_if_unready()
         run = Run(self._engine, self._services, self._handlers, self._settings, thread)
         claimed = self._engine.claimed
         self._engine.failed.clear()
-        real_time = asyncio.timeout(checks.span("timeout", limit) / SECOND)
+        real_time = asyncio.timeout(checks.duration("timeout", limit) / SECOND)
         self._is_running = True
         try:
             with using_override(self):
@@ -273,11 +273,11 @@ def _refuse_loop() -> None:
     )
 
 
-def _stuck(timeout: Span, running: Sequence[JobRecord]) -> SandboxStuck:
+def _stuck(timeout: Duration, running: Sequence[JobRecord]) -> SandboxStuck:
     names = ", ".join(dict.fromkeys(_name(record) for record in running))
     what = f"still in {names}" if names else "still creating work for each other"
     return SandboxStuck(
-        f"The jobs did not come to an end within {in_words(checks.span('timeout', timeout))}: "
+        f"The jobs did not come to an end within {in_words(checks.duration('timeout', timeout))}: "
         f"{what}. If a handler waits for another job, it needs sandbox(concurrency=2) or more; "
         "if it only takes long, give run_all a longer timeout."
     )

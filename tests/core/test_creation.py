@@ -8,7 +8,7 @@ from trellis.core.durations import SECOND
 from trellis.core.events import Event, EventKind
 from trellis.core.fold import evolve, fold
 from trellis.core.job import NewJob, define
-from trellis.core.lifecycle import born, first_run_at
+from trellis.core.lifecycle import creation, first_run_at
 from trellis.core.states import State
 from trellis.testing.builders import a_fence, a_job, a_record
 from trellis.testing.clock import START
@@ -54,7 +54,7 @@ def test_a_deadline_is_an_instant_or_counts_from_acceptance() -> None:
 
 @pytest.mark.parametrize("delay", [0, 5])
 def test_the_first_event_folds_to_the_first_head(delay: int) -> None:
-    event, head = born(START, START + delay)
+    event, head = creation(START, START + delay)
     assert fold([event]) == head
     assert (event.kind, event.version, event.at) == (EventKind.CREATED, 1, START)
     assert (head.state, head.run_at, head.claims) == (State.PENDING, START + delay, 0)
@@ -65,7 +65,7 @@ def test_an_empty_journal_has_no_head() -> None:
 
 
 def test_a_note_in_the_journal_changes_nothing() -> None:
-    event, head = born(START, START)
+    event, head = creation(START, START)
     note = Event(
         EventKind.STALE_COMPLETION_IGNORED, 0, State.PENDING, START, 1, a_fence(), {"command": "x"}
     )
