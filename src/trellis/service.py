@@ -33,7 +33,7 @@ from trellis.core.names import check_service
 from trellis.declaration.imports import check_included, import_included
 from trellis.declaration.job_type import JobType, declare_handler
 from trellis.declaration.options import DeclareOptions, TypeOptions, check_options, with_defaults
-from trellis.declaration.worker_location import Home, Lifespan, told_url
+from trellis.declaration.worker_location import Lifespan, WorkerLocation, worker_url
 from trellis.engines.redaction import shown
 from trellis.errors import ConfigurationError, UnknownJobType
 from trellis.portal import synced
@@ -160,7 +160,7 @@ class Service:
         check_options(self.defaults, DeclareOptions, "The defaults of a service")
         #: Modules with further handlers; see `load_included`.
         self.include = check_included(include)
-        self._connection = EngineAccess(told_url(name) or url, self)
+        self._connection = EngineAccess(worker_url(name) or url, self)
         self._types: dict[str, JobType] = {}
         self._lifespan: Lifespan | None = None
 
@@ -354,7 +354,9 @@ async def work(
         engine, make = await stack.enter_async_context(connection.borrowed())
         states: dict[str, Any] = {}
         is_shared = engine.capabilities.processes
-        homes = {one.name: Home(one.url, is_shared, one.make_lifespan) for one in services}
+        homes = {
+            one.name: WorkerLocation(one.url, is_shared, one.make_lifespan) for one in services
+        }
         for service in services:
             if service.make_lifespan is not None:
                 states[service.name] = await stack.enter_async_context(service.make_lifespan())

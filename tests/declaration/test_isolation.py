@@ -59,16 +59,16 @@ def test_a_handler_inside_a_function_is_refused() -> None:
         return name
 
     text = refused(inner)
-    assert "runs own/inner in a process of its own, which cannot find the handler" in text
-    assert "Define it at the top of a module." in text
+    assert "runs own/inner in a separate process, which cannot find the handler" in text
+    assert "Define it at the top level of a module." in text
 
 
 def test_a_handler_that_stands_under_another_name_is_refused() -> None:
     own = Service("own", "memory://")
-    assert "does not lead to it" in refused(own.job(isolation="process")(plain))
+    assert "is not this handler" in refused(own.job(isolation="process")(plain))
     nameless: Any = own.job(name="nameless", isolation="process")(partial(plain))
-    assert "does not lead to it" in refused(nameless)
-    assert "does not lead to it" in refused(own.declare("nobody", result=str))
+    assert "is not this handler" in refused(nameless)
+    assert "is not this handler" in refused(own.declare("nobody", result=str))
 
 
 def test_a_handler_in_the_main_file_is_refused_with_what_to_do() -> None:
@@ -96,10 +96,10 @@ def test_a_handler_in_the_main_file_is_refused_with_what_to_do() -> None:
         timeout=60,
     )
     assert run.stdout == (
-        "isolation='process' runs hello/greet in a process of its own, which cannot find the "
+        "isolation='process' runs hello/greet in a separate process, which cannot find the "
         "handler: it is defined in the program's main file, which is another module there. "
-        "Move it into a module of its own and start the worker with "
-        "trellis worker your_module:service.\n"
+        "Move it to another module and start the worker with: "
+        "trellis worker your_module:service\n"
     )
 
 

@@ -57,7 +57,7 @@ def words_of(refusal: pytest.ExceptionInfo[ConfigurationError]) -> str:
         ({"deadline": "0s"}, "deadline='0s'", "a duration above zero"),
         ({"retention": [1]}, "retention=[1]", "retention='30s'"),
         ({"retention": {"dead": "200y"}}, "retention of dead: '200y'", "Write it like '30s'"),
-        ({"retention": {7: "1d"}}, "does not know 7", "completed, failed, dead, other"),
+        ({"retention": {7: "1d"}}, "has no 7", "completed, failed, dead, other"),
         ({"on_lost": "again"}, "on_lost='again'", "'retry', 'fail', 'stale', 'block'"),
         ({"on_shutdown": "wait"}, "on_shutdown='wait'", "'requeue', 'fail'"),
         ({"dead_letters": "no"}, "dead_letters='no'", "dead_letters=False"),
@@ -83,7 +83,7 @@ def test_a_policy_that_cannot_be_is_refused_when_it_is_declared(
         ({"retries": 3}, "Write retry=Retry(attempts=3)."),
         ({"payload": int}, "has no option 'payload'"),
         ({"timeot": 3}, "Did you mean timeout?"),
-        ({"colour": 3}, "It knows activity_timeout, cancel_grace"),
+        ({"colour": 3}, "Its options are activity_timeout, cancel_grace"),
     ],
 )
 def test_a_keyword_of_another_system_is_answered_with_ours(

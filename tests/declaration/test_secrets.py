@@ -151,7 +151,7 @@ def test_a_refusal_still_says_what_is_wrong_with_the_other_fields() -> None:
         codec_for(Login, "a payload").encode({"user": 1, "Phrase": "hun2"})
     assert str(refusal.value) == (
         "The payload does not fit its type: user: Input should be a valid string; "
-        "Phrase: value_error (it may hold a secret, so no more is said). "
+        "Phrase: value_error (it may contain a secret, so no details are shown). "
         "Pass Login(...), or a dictionary that has its fields."
     )
 

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from trellis.client.submission import Batcher
 from trellis.config import DEFAULT_URL, environment, sources
-from trellis.declaration.worker_location import within_reach
+from trellis.declaration.worker_location import check_reachable
 from trellis.engines import make_engine
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError
@@ -60,7 +60,7 @@ class EngineAccess:
     def _make_own(self) -> Engine:
         url = self._own_url
         try:
-            return make_engine(within_reach(url))
+            return make_engine(check_reachable(url))
         except ConfigurationError as error:
             setting = None if self._url else sources().get("TRELLIS_URL")
             if setting is None:

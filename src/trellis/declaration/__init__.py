@@ -1,6 +1,6 @@
-"""What a service declares about its jobs: types, codecs, policies, keys, verdicts.
+"""What a service declares about its jobs: types, codecs, policies, keys, handlers.
 
-Shared by clients, which create jobs, and workers, which run them, so that both read a payload the
-same way. May import `engines` (values only), `core` and `errors`. Start reading at
-`declaration.py`.
+Used by clients, which create jobs, and by workers, which run them, so that both read a payload the
+same way. May import `core` and `errors`. Start reading at `job_type.py`, then `options.py`,
+`signature.py` and `codec.py`.
 """

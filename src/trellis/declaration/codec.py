@@ -1,11 +1,8 @@
-"""How payloads and results become JSON text and come back as the type the handler names.
+"""Codecs: how payloads and results are written as JSON text and read as the handler's type.
 
-A codec checks a value on the way in, so nothing is stored that cannot be read again or that some
-engine could not keep: `decode(encode(value))` gives an equal value, or `encode` says why not.
-
-Looking into a dumped value for what JSON cannot say or pydantic would not write.
-
-Pydantic writes NaN as null and a secret as asterisks; both would come back as another value.
+`encode` checks the value, so that every stored text can be read again and every engine can store
+it: `decode(encode(value))` returns an equal value, or `encode` raises `PayloadInvalid`. Pydantic
+alone would write NaN as null and a secret as asterisks, and both would be read as another value.
 """
 
 from __future__ import annotations
@@ -27,9 +24,9 @@ from trellis.declaration.secrets import ANY, ANY_DEPTH, Steps, secret_steps
 from trellis.errors import ConfigurationError, PayloadInvalid
 
 _SHOWN_PROBLEMS: Final = 3
-#: Values that are written together; each may have a mebibyte.
+#: Values that are checked together; each may have a mebibyte.
 _TOGETHER: Final = 50
-#: Neither Python nor pydantic reads longer numbers: each digit would cost more than the last.
+#: Neither Python nor pydantic reads longer whole numbers.
 _MOST_DIGITS: Final = 4300
 _MANY_DIGITS: Final = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 
@@ -41,26 +38,26 @@ class Codec(Protocol):
         """Return the value as JSON text that every engine can store; raise `PayloadInvalid`."""
 
     def encode_many(self, values: Sequence[object], texts: list[str]) -> None:
-        """Append each value as JSON text, up to the first that `encode` refuses; raise for it."""
+        """Append each value as JSON text; raise at the first that `encode` refuses."""
 
     def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
         """Return the validated value; raise `PayloadInvalid`."""
 
     def field_names(self) -> frozenset[str] | None:
-        """Return the names that a stored value can have at its top; None if that is not certain."""
+        """Return the names of the top-level fields of a stored value; None if not known."""
 
     def secrets(self) -> frozenset[Steps]:
-        """Return the ways to what is secret in a stored value."""
+        """Return the paths to the secrets of a stored value."""
 
 
 class NothingCodec:
-    """For job types without a payload, and handlers that return nothing."""
+    """The codec of job types without a payload, and of handlers that return None."""
 
     def encode(self, value: object, what: str = "payload") -> str:
         """Accept only None."""
         if value is not None:
             raise PayloadInvalid(
-                f"The {what} must be None, because the handler names none, but it is "
+                f"The {what} must be None, because the handler declares no {what}, but it is "
                 f"{type(value).__name__}."
             )
         return "null"
@@ -70,19 +67,19 @@ class NothingCodec:
         _encode_each(self, values, texts)
 
     def decode(self, text: str, what: str = "payload") -> None:
-        """Return None, whatever an older version of the type has stored."""
+        """Return None; an older version of the type may have stored another value."""
 
     def field_names(self) -> frozenset[str]:
-        """Nothing has no fields."""
+        """Return no fields."""
         return frozenset()
 
     def secrets(self) -> frozenset[Steps]:
-        """Nothing has no secrets."""
+        """Return no secrets."""
         return frozenset()
 
 
 class _QuietSchema(GenerateJsonSchema):
-    """Says nothing about what JSON schema cannot say: we only look at the fields."""
+    """Gives no warning for types that JSON schema cannot express: only fields are read."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         pass
@@ -99,31 +96,31 @@ class _QuietSchema(GenerateJsonSchema):
 
 
 class PydanticCodec:
-    """For everything pydantic can adapt: models, dataclasses, typed dictionaries, builtins."""
+    """The codec of all types that pydantic knows: models, dataclasses, `TypedDict`, builtins."""
 
-    def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation may be asked
+    def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        # What the adapter would call; a job passes here four times.
+        # What the adapter would call: faster, and a job is written and read four times.
         self._validator = self._adapter.validator
         self._write = self._adapter.serializer.to_json
         self._annotation = annotation
         self._is_class = isinstance(annotation, type)
         self._has_fields = self._is_class and annotation.__module__ != "builtins"
         self._type_name: str = annotation.__name__ if self._is_class else str(annotation)
-        # Pydantic would mask such fields, but they must be stored whole.
+        # Pydantic would mask such fields, but they must be stored in clear.
         self._secrets = secret_steps(self._schema("validation"))
 
     def encode(self, value: object, what: str = "payload") -> str:
-        """Validate and write; fields go by their own names, so key templates can point at them."""
+        """Validate and write; fields by name, not by alias, so that key templates find them."""
         try:
             valid = self._validator.validate_python(value, by_alias=True, by_name=True)
             text = self._dump(valid)
-        except ValueError as error:  # which is what pydantic raises, and wrong Unicode
+        except ValueError as error:  # raised by pydantic, and for invalid Unicode
             raise self._refusal(error, value, what) from self._cause(error)
         return self._checked(valid, text, what)
 
     def encode_many(self, values: Sequence[object], texts: list[str]) -> None:
-        """`encode` each, at half the cost."""
+        """Do what `encode` does for each value, at half the cost."""
         for start in range(0, len(values), _TOGETHER):
             some = values[start : start + _TOGETHER]
             if self._secrets or len(some) == 1:
@@ -132,9 +129,9 @@ class PydanticCodec:
                 self._encode_some(some, texts)
 
     def _encode_some(self, values: Sequence[object], texts: list[str]) -> None:
-        """Write a few values; whether each fits its type is asked for all of them at once.
+        """Write a few values, then check all of them at once against their type.
 
-        Pydantic takes longer to be told `warnings="error"` than to write a small model.
+        Each call with `warnings="error"` costs more than writing a small model.
         """
         validate, write = self._validator.validate_python, self._write
         valid: list[object] = []
@@ -154,7 +151,7 @@ class PydanticCodec:
         try:
             self._list_serializer.to_json(valid, by_alias=False, round_trip=True, warnings="error")
         except ValueError:
-            _encode_each(self, valid, texts)  # the one that raised this raises it alone, too
+            _encode_each(self, valid, texts)  # raises for the value that does not fit
             raise
         checked = self._checked
         for each, text in zip(valid, written, strict=True):
@@ -165,7 +162,7 @@ class PydanticCodec:
         return TypeAdapter(list[self._annotation]).serializer  # type: ignore[name-defined]
 
     def _checked(self, valid: object, text: str, what: str) -> str:
-        # The first letters are looked for before the words, because most texts do not have them.
+        # Letters are searched before words, because most texts do not contain them.
         if (
             "null" in text
             or ("N" in text and "NaN" in text)
@@ -175,14 +172,14 @@ class PydanticCodec:
         return _check(text, what)
 
     def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
-        """Validate; both field names and aliases are understood."""
+        """Validate; both field names and aliases are read."""
         try:
             return self._validator.validate_json(text, by_alias=True, by_name=True)
         except ValidationError as error:
-            raise self._misfit(error, what) from self._cause(error)
+            raise self._invalid(error, what) from self._cause(error)
 
     def field_names(self) -> frozenset[str] | None:
-        """Ask the schema of a class; what is put together otherwise may be written otherwise."""
+        """Return the fields in the schema of a class; None for any other annotation."""
         schema = self._schema("serialization") if self._is_class else {}
         shared = schema.get("$defs", {})
         while "$ref" in schema:
@@ -192,34 +189,34 @@ class PydanticCodec:
         return frozenset(schema["properties"])
 
     def secrets(self) -> frozenset[Steps]:
-        """Return the ways to what is secret in a stored value."""
+        """Return the paths to the secrets of a stored value."""
         return self._secrets
 
     def _refusal(self, error: ValueError, value: object, what: str) -> PayloadInvalid:
         if isinstance(error, ValidationError):
-            return self._misfit(error, what, self._instead(value))
-        return _unwritable(error, what, tell=not self._secrets)
+            return self._invalid(error, what, self._instead(value))
+        return _unwritable(error, what, with_reason=not self._secrets)
 
-    def _misfit(self, error: ValidationError, what: str, instead: str = "") -> PayloadInvalid:
+    def _invalid(self, error: ValidationError, what: str, instead: str = "") -> PayloadInvalid:
         open_fields = self._open_fields() if self._secrets else None
         return PayloadInvalid(explain(error, what, open_fields) + instead)
 
     def _instead(self, value: object) -> str:
-        """Say what was expected, without repeating what came."""
+        """Return a sentence about the expected type, without the value."""
         if self._has_fields and isinstance(value, dict):
             return f" Pass {self._type_name}(...), or a dictionary that has its fields."
-        given = type(value).__name__
-        return "" if given == self._type_name else f" Expected {self._type_name}, got {given}."
+        actual = type(value).__name__
+        return "" if actual == self._type_name else f" Expected {self._type_name}, got {actual}."
 
     def _open_fields(self) -> frozenset[str]:
-        """Return the fields that certainly have no secret inside."""
-        with_secrets = {way[0] if way else ANY for way in self._secrets}
+        """Return the fields that contain no secret."""
+        with_secrets = {path[0] if path else ANY for path in self._secrets}
         if with_secrets & {ANY, ANY_DEPTH}:
             return frozenset()
         return (self.field_names() or frozenset()) - with_secrets
 
     def _cause(self, error: Exception) -> Exception | None:
-        # Tracebacks print the cause, and pydantic's errors print what they were given.
+        # Tracebacks print the cause, and pydantic's errors print their input.
         return None if self._secrets else error
 
     def _dump(self, valid: object) -> str:
@@ -229,7 +226,7 @@ class PydanticCodec:
         return self._write(valid, by_alias=False, round_trip=True, warnings="error").decode()
 
     def _schema(self, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-        """Return the JSON schema, with fields by their own names; empty if there is none."""
+        """Return the JSON schema, with fields by name; empty if there is none."""
         try:
             return self._adapter.json_schema(
                 by_alias=False, mode=mode, schema_generator=_QuietSchema
@@ -239,7 +236,7 @@ class PydanticCodec:
 
 
 class MsgspecCodec:
-    """For `msgspec.Struct` types, when msgspec is installed."""
+    """The codec of `msgspec.Struct` types, if msgspec is installed."""
 
     def __init__(self, struct: type) -> None:
         self._msgspec = sys.modules["msgspec"]
@@ -247,7 +244,7 @@ class MsgspecCodec:
         self._decoder = self._msgspec.json.Decoder(struct)
 
     def encode(self, value: object, what: str = "payload") -> str:
-        """Write, then read back: a struct does not check its fields itself."""
+        """Write, then read: a struct does not check its fields when it is made."""
         try:
             text = self._encoder.encode(value).decode()
         except (TypeError, ValueError, UnicodeError) as error:
@@ -258,7 +255,7 @@ class MsgspecCodec:
         return _check(text, what)
 
     def encode_many(self, values: Sequence[object], texts: list[str]) -> None:
-        """`encode` each."""
+        """Call `encode` for each value."""
         _encode_each(self, values, texts)
 
     def decode(self, text: str, what: str = "payload") -> Any:  # noqa: ANN401 - the handler types it
@@ -269,15 +266,15 @@ class MsgspecCodec:
             raise PayloadInvalid(f"The {what} does not fit its type: {error}.") from error
 
     def field_names(self) -> None:
-        """Any subclass may be written too, so nothing is certain."""
+        """Return None: a subclass with more fields may be written as well."""
 
     def secrets(self) -> frozenset[Steps]:
-        """Structs have no secret fields; well-known names are masked all the same."""
+        """Return no secrets: structs have no secret types. Well-known names are masked anyway."""
         return frozenset()
 
 
-def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annotation may be asked
-    """Return the codec of an annotation; refuse one that cannot be written as JSON."""
+def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annotation
+    """Return the codec of an annotation; raise `ConfigurationError` if it has none."""
     if annotation is None or annotation is type(None):
         return NothingCodec()
     if _is_struct(annotation):
@@ -293,7 +290,7 @@ def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annota
 
 def _encode_each(codec: Codec, values: Sequence[object], texts: list[str]) -> None:
     for value in values:
-        texts.append(codec.encode(value))  # noqa: PERF401 - what came before a refusal must stay
+        texts.append(codec.encode(value))  # noqa: PERF401 - the texts before a refusal are kept
 
 
 def _is_struct(annotation: object) -> bool:
@@ -302,7 +299,7 @@ def _is_struct(annotation: object) -> bool:
 
 
 def _check(text: str, what: str) -> str:
-    # Only a text with this many openings can be nested too deep, so most need no second look.
+    # Only a text with this many brackets can be nested too deep; most have fewer.
     if text.count("[") + text.count("{") > MAX_DEPTH:
         parse_json_text(text, what)
     if len(text) > _MOST_DIGITS and _MANY_DIGITS.search(text):
@@ -311,7 +308,7 @@ def _check(text: str, what: str) -> str:
 
 
 def _check_numbers(text: str, what: str) -> None:
-    """Refuse a whole number that nobody could read again; digits within a text are fine."""
+    """Raise `PayloadInvalid` for a whole number too long to read; digits in a text are fine."""
 
     def check(digits: str) -> int:
         if len(digits.lstrip("-")) > _MOST_DIGITS:
@@ -325,10 +322,10 @@ def _check_numbers(text: str, what: str) -> None:
 
 
 def explain(error: ValidationError, what: str, open_fields: frozenset[str] | None = None) -> str:
-    """Say in one sentence what does not fit, without repeating the (maybe secret) input.
+    """Return a sentence about what does not fit, without the input, which may be secret.
 
-    Validators may have put it into their words, so of types with secrets only these fields' are
-    told.
+    Messages of validators may contain the input: for a type with secrets, only the messages of
+    `open_fields` are included.
     """
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     shown = "; ".join(
@@ -340,26 +337,26 @@ def explain(error: ValidationError, what: str, open_fields: frozenset[str] | Non
 
 
 def _words(problem: ErrorDetails, open_fields: frozenset[str] | None) -> str:
-    kind, place = problem["type"], problem["loc"]
-    if open_fields is None or kind == "missing" or (place and place[0] in open_fields):
+    kind, path = problem["type"], problem["loc"]
+    if open_fields is None or kind == "missing" or (path and path[0] in open_fields):
         return problem["msg"]
-    return f"{kind} (it may hold a secret, so no more is said)"
+    return f"{kind} (it may contain a secret, so no details are shown)"
 
 
-def _unwritable(error: Exception, what: str, *, tell: bool = True) -> PayloadInvalid:
+def _unwritable(error: Exception, what: str, *, with_reason: bool = True) -> PayloadInvalid:
     if "surrogate" in str(error):
         return PayloadInvalid(
             f"The {what} contains a lone surrogate, which is not valid Unicode text. "
             "Remove or replace it."
         )
     return PayloadInvalid(
-        f"The {what} cannot be written as JSON: {error if tell else type(error).__name__}. "
+        f"The {what} cannot be written as JSON: {error if with_reason else type(error).__name__}. "
         "Use plain data: text, numbers, lists, dictionaries, models."
     )
 
 
 def check_finite(value: object, what: str) -> None:
-    """Refuse NaN and infinity anywhere in the value."""
+    """Raise `PayloadInvalid` for NaN or an infinity anywhere in the value."""
     if any(isinstance(leaf, float) and not math.isfinite(leaf) for leaf in _leaves(value)):
         raise PayloadInvalid(
             f"The {what} contains NaN or an infinity, which JSON cannot write. "
@@ -368,20 +365,20 @@ def check_finite(value: object, what: str) -> None:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    open_values: list[object] = [value]
-    while open_values:
-        current = open_values.pop()
+    remaining: list[object] = [value]
+    while remaining:
+        current = remaining.pop()
         if isinstance(current, Mapping):
-            open_values.extend(current)
-            open_values.extend(current.values())
+            remaining.extend(current)
+            remaining.extend(current.values())
         elif isinstance(current, list | tuple | set | frozenset):
-            open_values.extend(current)
+            remaining.extend(current)
         else:
             yield current
 
 
 def reveal_secrets(value: Any) -> Any:  # noqa: ANN401 - the JSON edge
-    """Return the value as plain data with secrets in clear, for the engine and nobody else."""
+    """Return the value as plain data with secrets in clear; only for the engine."""
     if isinstance(value, Mapping):
         return {key: reveal_secrets(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

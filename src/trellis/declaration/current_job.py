@@ -1,7 +1,7 @@
-"""The request that the running code works for, passed on to every job it creates.
+"""The job whose handler is running; jobs created by the handler inherit its request and trace.
 
-A worker sets it around a handler, a client reads it at `create`; it lives in a context variable,
-so it follows tasks and threads and never leaks from one job into another.
+A worker sets it around a handler, a client reads it at `create`. It is a context variable: tasks
+and threads of the handler inherit it, and other jobs do not see it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final, Protocol
 from trellis.core.trace_context import Context
 
 
-class Ambient(Protocol):
-    """The job around the running code, as far as everybody may know it."""
+class RunningJob(Protocol):
+    """What a client reads of the running job."""
 
     @property
     def context(self) -> Context:
-        """The request the job works for."""
+        """The request and the trace of the job."""
 
 
 #: The job whose handler is running; None outside any handler.
-current_job: Final[ContextVar[Ambient | None]] = ContextVar("trellis_job", default=None)
+current_job: Final[ContextVar[RunningJob | None]] = ContextVar("trellis_job", default=None)

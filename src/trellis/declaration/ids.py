@@ -1,10 +1,11 @@
-"""Ids of new jobs: ULIDs that grow within a process, made at a tenth of a library's cost.
+"""Ids of new jobs: ULIDs, in ascending order within a process.
 
-A bulk create makes a hundred thousand of them a second, and a general ULID object costs as much as
-storing the whole job. The layout is the standard's: 48 bits of milliseconds, then 80 random bits,
-in Crockford's base 32. Within one millisecond the random part grows by a random step, so later ids
-sort later, and their ends, which people use as short ids, still differ. Ids made together share
-their beginning, which is written once. A forked child starts anew.
+A bulk create needs a hundred thousand ids per second, and a ULID object of a library costs as much
+as storing the job: these cost a tenth. The layout is the standard's: 48 bits of milliseconds, then
+80 random bits, in Crockford's base 32. Within one millisecond the random part grows by a random
+step, so later ids sort later, and their last letters, which users type as short ids, still differ.
+Ids made together share their first letters, which are written once. A forked child starts with a
+new random part.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _PAIRS: Final = [high + low for high in _LETTERS for low in _LETTERS]
 _TEN_BITS: Final = 0x3FF
 #: The bits in which ids made together differ: their last eight letters.
 _OWN_BITS: Final = 40
-#: So many random steps of 20 bits stay below 30 bits: even the last six letters differ.
+#: This many random steps of 20 bits stay below 30 bits: even the last six letters differ.
 _MOST_TOGETHER: Final = 1000
-# Random enough that no two processes meet, and far cheaper than the system's source.
+# Random enough for two processes, and far cheaper than the random source of the system.
 _random = random.Random()  # noqa: S311 - an id is no secret
 
 
-class _Maker:
-    """Makes one id after another."""
+class _Generator:
+    """Makes ids in ascending order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +41,7 @@ class _Maker:
         self._tail = 0
 
     def make(self) -> JobId:
-        """Return an id that sorts after all made before in this process."""
+        """Return an id that sorts after all earlier ones of this process."""
         with self._lock:
             self._step()
             prefix, tail = self._prefix, self._tail
@@ -58,14 +59,14 @@ class _Maker:
         )
 
     def make_some(self, count: int) -> list[JobId]:
-        """Return up to `_MOST_TOGETHER` ids, in order, that sort after all made before."""
+        """Return up to `_MOST_TOGETHER` ids, in order, that sort after all earlier ones."""
         with self._lock:
             self._step()
-            beginning = (self._tail >> _OWN_BITS) + 1
-            prefix = self._prefix + _write(beginning, 4)
+            first_bits = (self._tail >> _OWN_BITS) + 1
+            prefix = self._prefix + _write(first_bits, 4)
             own = _random.getrandbits(_OWN_BITS - 1)  # room to grow
             owns = [own := own + 1 + _random.getrandbits(20) for _ in range(count)]
-            self._tail = beginning << _OWN_BITS | own
+            self._tail = first_bits << _OWN_BITS | own
         pairs, ten = _PAIRS, _TEN_BITS
         ids: Any = [
             f"{prefix}{pairs[own >> 30]}{pairs[own >> 20 & ten]}"
@@ -90,25 +91,25 @@ def _write(number: int, pairs: int) -> str:
     return "".join(_PAIRS[number >> shift & _TEN_BITS] for shift in shifts)
 
 
-_maker = _Maker()
+_generator = _Generator()
 
 
 def new_job_id() -> JobId:
-    """Return a fresh id; ids made later sort later."""
-    return _maker.make()
+    """Return a new id; ids made later sort later."""
+    return _generator.make()
 
 
 def new_job_ids(count: int) -> list[JobId]:
-    """Return fresh ids in order, at a third of what so many calls would cost."""
+    """Return new ids in order, at a third of the cost of `new_job_id` for each."""
     starts = range(0, count, _MOST_TOGETHER)
-    runs = [_maker.make_some(min(_MOST_TOGETHER, count - start)) for start in starts]
+    runs = [_generator.make_some(min(_MOST_TOGETHER, count - start)) for start in starts]
     return list(chain.from_iterable(runs))
 
 
-def _start_anew() -> None:
-    global _maker  # noqa: PLW0603 - the parent's next ids must not be the child's too
+def _reset_after_fork() -> None:
+    global _generator  # noqa: PLW0603 - parent and child must not make the same ids
     _random.seed()
-    _maker = _Maker()
+    _generator = _Generator()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,17 +1,13 @@
-"""Finding a handler again in another process: by the module and the name it was defined under.
+"""Imports by name: handlers in another process, included modules, and the project's framework.
 
-A child process that runs one handler imports it by name, so `isolation="process"` is refused where
-that cannot work: in `__main__`, which is another module in the child, or inside a function.
+A process that runs one handler imports it by module and name. `isolation="process"` is therefore
+refused for a handler in `__main__`, which is another module in that process, or inside a function.
 
-Modules that belong to a service though nothing imports them: handlers defined elsewhere.
+`include=[...]` names modules with handlers that nothing else imports. They are imported when a
+worker or a tool loads the service, not when the service is made, because they import the service.
 
-They are imported when a worker or a tool loads the service, never when it is made, because they
-import the service themselves.
-
-The framework a project is made with, set up before anything of the project is imported.
-
-Only Django asks for that: its models cannot be imported before. It is known by the variable that
-Django itself goes by, so other projects notice nothing.
+Django must be set up before the models of a project can be imported; `DJANGO_SETTINGS_MODULE` tells
+whether it is used.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from sys import modules
 from typing import Final, NamedTuple
 
 from trellis.declaration import checks
@@ -31,16 +26,20 @@ from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import Lifespan
 from trellis.errors import ConfigurationError, TrellisError
 
+_DJANGO: Final = "DJANGO_SETTINGS_MODULE"
+
+# -- handlers ----------------------------------------------------------------------------------
+
 
 class HandlerName(NamedTuple):
-    """Where a handler is defined."""
+    """The module and the qualified name under which a handler is defined."""
 
     module: str
     name: str
 
 
 def importable(job_type: JobType) -> HandlerName:
-    """Return the name another process finds this type's handler under, or say why there is none."""
+    """Return the name of this type's handler; raise `ConfigurationError` if it has none."""
     function = job_type.handler.function if job_type.handler is not None else None
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
@@ -48,11 +47,12 @@ def importable(job_type: JobType) -> HandlerName:
         raise _refusal(
             job_type,
             "it is defined in the program's main file, which is another module there. Move it "
-            "into a module of its own and start the worker with trellis worker your_module:service",
+            "to another module and start the worker with: trellis worker your_module:service",
         )
     if _job_type_at(module, name) is not job_type:
         raise _refusal(
-            job_type, f"{module}.{name} does not lead to it. Define it at the top of a module"
+            job_type,
+            f"{module}.{name} is not this handler. Define it at the top level of a module.",
         )
     return HandlerName(module, name)
 
@@ -65,20 +65,20 @@ def find_handler(name: HandlerName) -> JobType:
     if job_type is None:
         raise ConfigurationError(
             f"There is no job at {name.module}.{name.name} in this process. "
-            "Define its handler at the top of a module, under one name."
+            "Define its handler at the top level of a module, under one name."
         )
     return job_type
 
 
 def importable_lifespan(service: str, make: Lifespan) -> HandlerName:
-    """Return the name another process finds this lifespan under, or say why there is none."""
+    """Return the name of this lifespan; raise `ConfigurationError` if it has none."""
     module = getattr(make, "__module__", None) or ""
     name = getattr(make, "__qualname__", "")
     if module == "__main__" or _at(module, name) is not make:
         raise ConfigurationError(
-            f"A handler of {service} may run in a process of its own, which cannot find the "
-            f"service's lifespan: {module}.{name} does not lead to it there. Define it at the top "
-            "of a module other than the program's main file."
+            f"A handler of {service} may run in a separate process, which cannot find the service's "
+            f"lifespan: {module}.{name} is another object there. Define it at the top level of a "
+            "module other than the program's main file."
         )
     return HandlerName(module, name)
 
@@ -86,7 +86,7 @@ def importable_lifespan(service: str, make: Lifespan) -> HandlerName:
 def find_lifespan(name: HandlerName) -> Lifespan:
     """Return the lifespan that is defined under this name, importing its module."""
     import_module(name.module)
-    make: Lifespan = attrgetter(name.name)(modules[name.module])
+    make: Lifespan = attrgetter(name.name)(sys.modules[name.module])
     return make
 
 
@@ -97,20 +97,23 @@ def _job_type_at(module: str, name: str) -> JobType | None:
 
 def _at(module: str, name: str) -> object:
     try:
-        return attrgetter(name)(modules[module])
+        return attrgetter(name)(sys.modules[module])
     except (AttributeError, KeyError):
         return None
 
 
 def _refusal(job_type: JobType, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"isolation='process' runs {job_type.service}/{job_type.name} in a process of its own, "
-        f"which cannot find the handler: {why}."
+        f"isolation='process' runs {job_type.service}/{job_type.name} in a separate process, "
+        f"which cannot find the handler: {why}"
     )
 
 
+# -- included modules --------------------------------------------------------------------------
+
+
 def check_included(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the modules, or say what is wrong with them."""
+    """Return the names of the modules; raise `ConfigurationError` if one is wrong."""
     if isinstance(modules, str):
         raise ConfigurationError(
             f"include={modules!r} is one text. Write a list of modules: include=[{modules!r}]."
@@ -118,7 +121,7 @@ def check_included(modules: Sequence[str]) -> tuple[str, ...]:
     for module in modules:
         if checks.text("include", module, "shop.jobs").startswith(".") or not module:
             raise ConfigurationError(
-                f"include names {module!r}, which is no module. Write its whole name, like "
+                f"include names {module!r}, which is not a module. Write its full name, like "
                 "include=['shop.jobs']."
             )
     return tuple(modules)
@@ -134,8 +137,8 @@ def import_included(service: str, module: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             raise ConfigurationError(
-                f"{what}, but there is no {error.name!r} here. Correct include=[...], or put the "
-                "folder that has it on PYTHONPATH."
+                f"{what}, but there is no module {error.name!r}. Correct include=[...], or put the "
+                "folder that contains it on PYTHONPATH."
             ) from error
         raise ConfigurationError(
             f"{what}, which needs {error.name!r}, and that is not installed."
@@ -146,13 +149,13 @@ def import_included(service: str, module: str) -> None:
         ) from error
 
 
-_DJANGO: Final = "DJANGO_SETTINGS_MODULE"
+# -- the framework of the project --------------------------------------------------------------
 
 
 def prepare_project() -> None:
-    """Set up Django where `DJANGO_SETTINGS_MODULE` names settings; once, and nothing elsewhere."""
-    named = os.environ.get(_DJANGO)
-    if not named or find_spec("django") is None or import_module("django.apps").apps.ready:
+    """Set up Django, once, if it is installed and `DJANGO_SETTINGS_MODULE` is set."""
+    settings = os.environ.get(_DJANGO)
+    if not settings or find_spec("django") is None or import_module("django.apps").apps.ready:
         return
     here = str(Path.cwd())
     if here not in sys.path:
@@ -163,7 +166,7 @@ def prepare_project() -> None:
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"{_DJANGO} is {named}, but Django could not be set up: {type(error).__name__}: "
-            f"{error}. Run this in the folder of manage.py, or unset {_DJANGO} if this is no "
+            f"{_DJANGO} is {settings}, but Django could not be set up: {type(error).__name__}: "
+            f"{error}. Run this in the folder of manage.py, or unset {_DJANGO} if this is not a "
             "Django project."
         ) from error

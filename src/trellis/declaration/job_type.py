@@ -1,7 +1,7 @@
-"""A job type: its names, policies and codecs, and the handler that does its work, if known here.
+"""A job type: its names, policies and codecs, and its handler, if this program has it.
 
-Producers that must not import the handler share the declaration without one; at most one handler
-can ever be attached.
+Programs that only create jobs may use a declaration without the handler. A job type has at most one
+handler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trellis.errors import ConfigurationError
 
 
 class JobType:
-    """One kind of work of a service."""
+    """One type of job of a service."""
 
     def __init__(
         self, service: str, payload: object, result: object, /, **options: Unpack[TypeOptions]
@@ -30,26 +30,26 @@ class JobType:
         name = check_type(checks.text("name", options.get("name", ""), "greet"))
         self.service = service
         self.name = name
-        #: Where its jobs wait.
+        #: The queue of its jobs.
         self.queue = check_queue(checks.text("queue", options.get("queue") or name, "letters"))
-        #: How many run at once in one worker process; None is as many as it has slots.
+        #: How many run at the same time in one worker process; None: as many as it has slots.
         self.concurrency = _concurrency(name, options.get("concurrency"))
         deadline = options.get("deadline")
-        #: Jobs without a deadline of their own get this one, in microseconds after creation.
+        #: The deadline of jobs created without one, in microseconds after creation.
         self.deadline = None if deadline is None else checks.positive_duration("deadline", deadline)
-        #: Where its handler runs.
+        #: Where its handler runs: in the worker, or in a separate process.
         self.isolation: Isolation = checks.one_of(
             Isolation, "isolation", options.get("isolation", "auto")
         )
-        #: Whether its jobs' logs take the records of `logging`, too.
+        #: Whether records of `logging` are added to the log of the job.
         self.capture_logs = checks.flag("capture_logs", options.get("capture_logs", True))
         self.payload: Codec = codec_for(payload, "a payload")
         self.result: Codec = codec_for(result, "a result")
-        #: What is promised about its jobs.
+        #: The policy of its jobs.
         self.policy = replace(
             make_policy(**_policies(options)), secrets=_secrets(self.payload, self.result)
         )
-        #: What does the work; None where only the declaration is known.
+        #: None where only the declaration is known.
         self.handler: Handler | None = None
         self._payload_type = payload
         if self.policy.key is not None:
@@ -60,7 +60,7 @@ class JobType:
         return f"<job type {self.service}/{self.name}>"
 
     def attach(self, function: Callable[..., Any]) -> Handler:
-        """Make this function the handler; refuse a second one or one for another payload."""
+        """Make this function the handler; raise `ConfigurationError` if it cannot be."""
         handler = read_handler(function)
         if self.handler is not None:
             raise ConfigurationError(
@@ -82,10 +82,10 @@ class JobType:
 
     @property
     def may_be_claimed_ahead(self) -> bool:
-        """Whether a worker may hold its jobs before a slot is free.
+        """Whether a worker may claim its jobs before a slot is free.
 
-        Not where a lost claim costs more than a repetition: one attempt, a lost job that is not
-        retried, or a key that others wait for; nor where every call needs a process of its own.
+        Not if a lost claim costs more than a repeated attempt: one attempt only, a lost job that is
+        not retried, or a key that other jobs wait for. Nor if each call needs a separate process.
         """
         policy = self.policy
         return (
@@ -100,7 +100,7 @@ class JobType:
 def declare_handler(
     service: str, function: Callable[..., Any], /, **options: Unpack[TypeOptions]
 ) -> JobType:
-    """Return the job type that a handler's signature and these policies describe."""
+    """Return the job type of a handler: payload and result are read from its signature."""
     handler = read_handler(function)
     options.setdefault("name", handler.name)
     job_type = JobType(service, handler.payload, handler.result, **options)
@@ -108,20 +108,20 @@ def declare_handler(
     return job_type
 
 
-def _concurrency(name: str, asked: int | None) -> int | None:
-    if asked is None:
+def _concurrency(name: str, value: int | None) -> int | None:
+    if value is None:
         return None
-    if checks.whole_number("concurrency", asked) < 1:
-        raise ConfigurationError(f"concurrency={asked} would never run {name}. Use at least 1.")
-    return asked
+    if checks.whole_number("concurrency", value) < 1:
+        raise ConfigurationError(f"concurrency={value} would never run {name}. Use at least 1.")
+    return value
 
 
 def _policies(options: TypeOptions) -> Any:  # noqa: ANN401 - a TypedDict minus six keys has no type
-    beside = {"name", "queue", "concurrency", "deadline", "isolation", "capture_logs"}
-    return {name: value for name, value in options.items() if name not in beside}
+    others = {"name", "queue", "concurrency", "deadline", "isolation", "capture_logs"}
+    return {name: value for name, value in options.items() if name not in others}
 
 
 def _secrets(payload: Codec, result: Codec) -> tuple[str, ...]:
-    ways = [("payload", *way) for way in payload.secrets()]
-    ways += [("result", *way) for way in result.secrets()]
-    return tuple(sorted(map(write_pointer, ways)))
+    paths = [("payload", *path) for path in payload.secrets()]
+    paths += [("result", *path) for path in result.secrets()]
+    return tuple(sorted(map(write_pointer, paths)))

@@ -1,7 +1,7 @@
-"""The policies of a job type as keywords, and the `Policy` they make.
+"""Options of a job type as keywords, and the `Policy` made from them.
 
-One typed dictionary serves every place that takes them, so no keyword can be forgotten in one of
-them and type checkers know them all.
+Every function that takes these keywords uses the same typed dictionaries, so type checkers know
+them all.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trellis.errors import ConfigurationError
 
 Kept = Literal["completed", "failed", "dead", "other"]
 #: Where a handler runs. `auto`: a coroutine on the worker's loop, a plain function in a thread.
-#: `process`: in a child process, which can be killed whatever the handler does.
+#: `process`: in a child process, which can always be killed.
 Isolation = Literal["auto", "process"]
 
-#: What other job systems call it: the option here, and what to write.
+#: Names of options in other job systems: the option here, and what to write.
 _ELSEWHERE: Final = {
     **dict.fromkeys(
         ("max_retries", "retries", "max_attempts", "attempts"),
@@ -35,65 +35,65 @@ _ELSEWHERE: Final = {
 
 
 class PolicyOptions(TypedDict, total=False):
-    """What may be promised about the jobs of a type."""
+    """The policies of a job type."""
 
-    #: Attempts and the waits between them.
+    #: Attempts and the delays between them.
     retry: Retry
-    #: Longest time one attempt may take; None is any time.
+    #: Longest time one attempt may take; None: no limit.
     timeout: Duration | None
-    #: Longest time without a log line, progress or heartbeat; None is any time.
+    #: Longest time without a log line, progress or heartbeat; None: no limit.
     activity_timeout: Duration | None
-    #: How long a handler may take to notice a cancel.
+    #: How long a handler may take to stop after a cancel.
     cancel_grace: Duration
-    #: What becomes of a job whose worker was lost.
+    #: What happens to a job whose worker was lost.
     on_lost: OnLost
-    #: What becomes of a running job when its worker is told to stop.
+    #: What happens to a running job when its worker shuts down.
     on_shutdown: OnShutdown
-    #: Whether a job without attempts left waits for an operator instead of failing.
+    #: Whether a job without attempts left becomes a dead letter instead of failing.
     dead_letters: bool
-    #: How often a job may take its process down before it is given up.
+    #: After this many crashes of its process a job is not run again.
     max_crashes: int
-    #: Limits for each key; None is no key.
+    #: Limits for each key; None: no key.
     per_key: PerKey | None
-    #: How long ended jobs are kept: one span for all, or one per way of ending.
+    #: How long ended jobs are kept: one duration for all, or one for each kind of end.
     retention: Duration | Mapping[Kept, Duration]
 
 
 class DeclareOptions(PolicyOptions, total=False):
-    """What a named job type may be declared with, and what a service may set for all its types."""
+    """Options of a declared job type, and of the defaults of a service."""
 
-    #: The queue it waits in; a queue of its own unless given.
+    #: The queue of its jobs; by default a queue with the name of the type.
     queue: str | None
-    #: How many run at once in one worker process; the worker's slots unless given.
+    #: How many run at the same time in one worker process; by default as many as it has slots.
     concurrency: int | None
-    #: Jobs created without a deadline must end within this span; None is any time.
+    #: Jobs created without a deadline must end within this time; None: no limit.
     deadline: Duration | None
-    #: Where its handler runs: with the worker, or in a child process that can be killed.
+    #: Where its handler runs: in the worker, or in a child process that can be killed.
     isolation: Isolation
-    #: Whether records of `logging` made inside its handler, INFO and up, go to the job's log, too.
+    #: Whether records of `logging` made by its handler, INFO and up, are added to the job's log.
     capture_logs: bool
 
 
 class TypeOptions(DeclareOptions, total=False):
-    """Everything a handler may be declared with."""
+    """Options of a job type that is declared by its handler."""
 
-    #: The name of the type; the handler's own name unless given.
+    #: The name of the type; by default that of the handler.
     name: str
 
 
 def with_defaults(defaults: DeclareOptions, options: TypeOptions) -> TypeOptions:
-    """Return the options of a type, filled up with those of its service."""
+    """Return the options of a type; those of its service where it has none."""
     return {**defaults, **options}
 
 
-def check_options(options: Iterable[str], known: type, what: str, otherwise: str = "") -> None:
-    """Refuse a keyword that the typed dictionary does not name; Python itself would let it pass.
+def check_options(options: Iterable[str], known: type, what: str, advice: str = "") -> None:
+    """Raise `ConfigurationError` for a keyword that the typed dictionary does not have.
 
-    `otherwise` says what the caller most likely meant, when that is known better than by spelling.
+    `advice` is the last sentence of the error; by default the option with the nearest spelling.
     """
     for option in options:
         if option not in known.__annotations__:
-            hint = otherwise or _hint(option, sorted(known.__annotations__))
+            hint = advice or _hint(option, sorted(known.__annotations__))
             raise ConfigurationError(f"{what} has no option {option!r}. {hint}")
 
 
@@ -102,63 +102,63 @@ def _hint(option: str, names: Sequence[str]) -> str:
     if elsewhere in names:
         return f"Write {instead}."
     close = get_close_matches(option, names, 1)
-    return f"Did you mean {close[0]}?" if close else f"It knows {', '.join(names)}."
+    return f"Did you mean {close[0]}?" if close else f"Its options are {', '.join(names)}."
 
 
 def make_policy(**options: Unpack[PolicyOptions]) -> Policy:
-    """Return the policy that these keywords describe."""
+    """Return the policy of these keywords."""
     per_key = _per_key(options.get("per_key"))
     on_lost: OnLost = "retry" if per_key is None else per_key.on_lost
-    tuned = DEFAULT_POLICY
+    defaults = DEFAULT_POLICY
     return Policy(
-        retry=_retry(options.get("retry", tuned.retry)),
+        retry=_retry(options.get("retry", defaults.retry)),
         timeout=_limit("timeout", options.get("timeout")),
         activity_timeout=_limit("activity_timeout", options.get("activity_timeout")),
         cancel_grace=checks.duration("cancel_grace", options.get("cancel_grace", "30s")),
         on_lost=checks.one_of(OnLost, "on_lost", options.get("on_lost", on_lost)),
         on_shutdown=checks.one_of(
-            OnShutdown, "on_shutdown", options.get("on_shutdown", tuned.on_shutdown)
+            OnShutdown, "on_shutdown", options.get("on_shutdown", defaults.on_shutdown)
         ),
-        dead_letters=checks.flag("dead_letters", options.get("dead_letters", tuned.dead_letters)),
+        dead_letters=checks.flag(
+            "dead_letters", options.get("dead_letters", defaults.dead_letters)
+        ),
         max_crashes=checks.whole_number(
-            "max_crashes", options.get("max_crashes", tuned.max_crashes), least=1
+            "max_crashes", options.get("max_crashes", defaults.max_crashes), least=1
         ),
         key=None if per_key is None else per_key.policy(),
         retention=_retention(options.get("retention", {})),
     )
 
 
-def _limit(name: str, asked: Duration | None) -> Micros | None:
-    return None if asked is None else checks.positive_duration(name, asked)
+def _limit(name: str, value: Duration | None) -> Micros | None:
+    return None if value is None else checks.positive_duration(name, value)
 
 
-def _retry(asked: object) -> Retry:
-    if isinstance(asked, Retry):
-        return asked
-    is_count = isinstance(asked, int) and asked > 1
-    instead = f"Retry(attempts={asked})" if is_count else "Retry.never() for one attempt"
-    raise ConfigurationError(f"retry={asked!r} is not a Retry. Write retry={instead}.")
+def _retry(value: object) -> Retry:
+    if isinstance(value, Retry):
+        return value
+    is_count = isinstance(value, int) and value > 1
+    instead = f"Retry(attempts={value})" if is_count else "Retry.never() for one attempt"
+    raise ConfigurationError(f"retry={value!r} is not a Retry. Write retry={instead}.")
 
 
-def _per_key(asked: object) -> PerKey | None:
-    if asked is None or isinstance(asked, PerKey):
-        return asked
-    template = asked if isinstance(asked, str) else "user/{user.id}"
+def _per_key(value: object) -> PerKey | None:
+    if value is None or isinstance(value, PerKey):
+        return value
+    template = value if isinstance(value, str) else "user/{user.id}"
     raise ConfigurationError(
-        f"per_key={asked!r} is not a PerKey. Write per_key=PerKey.in_turn({template!r}) to let the "
+        f"per_key={value!r} is not a PerKey. Write per_key=PerKey.in_turn({template!r}) to let the "
         f"jobs of a key wait for each other, or PerKey({template!r}) to refuse a second one."
     )
 
 
-def _retention(asked: Duration | Mapping[Kept, Duration]) -> Retention:
+def _retention(value: Duration | Mapping[Kept, Duration]) -> Retention:
     names = [each.name for each in fields(Retention)]
-    if not isinstance(asked, Mapping):
-        return Retention(*(checks.duration("retention", asked) for _ in names))
-    unknown = sorted(map(str, set(asked) - set(names)))
+    if not isinstance(value, Mapping):
+        return Retention(*(checks.duration("retention", value) for _ in names))
+    unknown = sorted(map(str, set(value) - set(names)))
     if unknown:
-        raise ConfigurationError(
-            f"retention does not know {', '.join(unknown)}. Name some of {', '.join(names)}."
-        )
+        raise ConfigurationError(f"retention has no {', '.join(unknown)}. Use {', '.join(names)}.")
     return Retention(
-        **{name: checks.duration(f"retention of {name}", span) for name, span in asked.items()}
+        **{name: checks.duration(f"retention of {name}", keep) for name, keep in value.items()}
     )

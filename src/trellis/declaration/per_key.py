@@ -1,7 +1,7 @@
-"""Jobs of one key: how many may run at once, how many may wait, and what happens to one too many.
+"""Limits per key: how many jobs of a key run, how many wait, and what happens to the next.
 
-`PerKey("zendesk/{origin}/tickets")` runs one and refuses the next while it does.
-`PerKey.in_turn("user/{user.id}")` runs one at a time and lets the rest wait in order.
+`PerKey("zendesk/{origin}/tickets")` runs one job and refuses others while it runs.
+`PerKey.in_turn("user/{user.id}")` runs one job at a time; the others wait in order.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class PerKey:
     template: str
     #: How many jobs of a key run at the same time.
     active: int = 1
-    #: How many more may wait; None is any number.
+    #: How many more may wait; None: no limit.
     queued: int | None = 0
-    #: What happens to a job that finds its key full.
+    #: What happens to a new job when its key is full.
     when_full: WhenFull = "reject"
     #: `attempt` frees the key between attempts; `job` keeps it until the job has ended.
     hold: Hold = "attempt"
-    #: What becomes of a job whose worker was lost, unless its type says otherwise: `stale` gives it
-    #: up, because a newer job of the key is as good; `retry` runs it again.
+    #: What happens to a job whose worker was lost, unless its type sets `on_lost`: `stale` ends it,
+    #: because a newer job of the key does the same work; `retry` runs it again.
     on_lost: OnLost = "stale"
 
     def __post_init__(self) -> None:
@@ -50,29 +50,29 @@ class PerKey:
 
     @classmethod
     def in_turn(cls, template: str, *, active: int = 1, hold: Hold = "attempt") -> PerKey:
-        """One at a time (or `active`), all the others wait in the order they were created."""
+        """Run one job (or `active` jobs) at a time; all others wait in the order of creation."""
         return cls(template, active, None, "wait", hold, "retry")
 
     def policy(self) -> KeyPolicy:
-        """Return the part of this that is frozen into each job."""
+        """Return the part that is stored with each job."""
         return KeyPolicy(self.template, self.active, self.queued, self.when_full, self.hold)
 
 
 def check_fields(template: str, names: AbstractSet[str] | None, job_type: str) -> None:
-    """Refuse a template that points at a field no payload has; `names` is None if nobody knows."""
+    """Refuse a template that points at no field; `names` is None if the fields are not known."""
     if names is None:
         return
     for part in parse_template(template):
         if isinstance(part, Pointer) and part.steps[0] not in names:
-            has = f"has only {', '.join(sorted(names))}" if names else "has no fields"
+            fields = f"has only {', '.join(sorted(names))}" if names else "has no fields"
             raise ConfigurationError(
                 f"The key template {template!r} points at {part.steps[0]!r}, but the payload of "
-                f"{job_type} {has}. Point at a field of the payload."
+                f"{job_type} {fields}. Point at a field of the payload."
             )
 
 
 def check_secrets(template: str, secrets: AbstractSet[Steps], job_type: str) -> None:
-    """Refuse a template that points at a secret: keys are shown to everybody who may look."""
+    """Refuse a template that points at a secret: keys are shown without a mask."""
     for part in parse_template(template):
         if isinstance(part, Pointer) and is_secret(part.steps, secrets):
             raise ConfigurationError(

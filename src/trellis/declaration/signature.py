@@ -1,6 +1,6 @@
-"""Reading a handler's signature: what it takes, what it returns, how it must be called.
+"""The signature of a handler: its payload, its result, and how it must be called.
 
-Every mistake is found when the handler is declared, never when the first job arrives.
+Mistakes are reported when the handler is declared, before any job is created.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Takes = Literal["job", "payload", "nothing"]
 
 
 class JobArgument(Generic[P_co]):
-    """Marks the class a handler may take instead of the bare payload: the worker's `ActiveJob`."""
+    """Base of the class a handler may take instead of the payload: the worker's `ActiveJob`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function that does the work of one job type."""
+    """The function that runs the jobs of one type."""
 
     function: Callable[..., Any]
     takes: Takes
@@ -35,12 +35,12 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """The function's own name."""
+        """The name of the function."""
         return str(getattr(self.function, "__name__", "handler"))
 
 
 def read_handler(function: Callable[..., Any]) -> Handler:
-    """Inspect a handler; say what is wrong with it if it cannot be one."""
+    """Return the handler of a function; raise `ConfigurationError` if it cannot be one."""
     if not callable(function):
         raise ConfigurationError(f"{function!r} is not a function, so it cannot handle jobs.")
     name = getattr(function, "__qualname__", repr(function))
@@ -68,8 +68,8 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         return get_type_hints(_unwrapped(function), include_extras=True)
     except NameError as error:
         raise ConfigurationError(
-            f"The annotations of {name} name {error.name!r}, which is not defined where it is "
-            "declared. Define or import it above the handler."
+            f"The annotations of {name} use {error.name!r}, which is not defined in its module. "
+            "Define or import it above the handler."
         ) from error
 
 
@@ -85,7 +85,7 @@ def _only_parameter(function: Callable[..., Any], name: str) -> inspect.Paramete
             payloads.append(parameter)
         elif parameter.default is parameter.empty:
             raise ConfigurationError(
-                f"{name} needs the keyword {parameter.name!r}, which no worker would give it. "
+                f"{name} needs the keyword {parameter.name!r}, which workers do not pass. "
                 "Put it into the payload, or give it a default."
             )
     if len(payloads) > 1:
@@ -104,13 +104,13 @@ def _payload(
         return "nothing", None
     if parameter.name not in hints:
         raise ConfigurationError(
-            f"{name} does not say what its payload {parameter.name!r} is. Annotate it, like "
+            f"{name} has no annotation for its payload {parameter.name!r}. Annotate it, like "
             f"{parameter.name}: str or {parameter.name}: ActiveJob[Order]."
         )
     annotation = hints[parameter.name]
     if isinstance(annotation, type) and issubclass(annotation, JobArgument):
         raise ConfigurationError(
-            f"{name} takes an ActiveJob without saying of which payload. "
+            f"{name} takes an ActiveJob without a payload type. "
             f"Write {parameter.name}: ActiveJob[Order], or ActiveJob[None] if it has none."
         )
     origin = get_origin(annotation)

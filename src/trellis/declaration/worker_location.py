@@ -1,8 +1,8 @@
-"""What a process that only runs a handler must know about the service: where its jobs are kept.
+"""Where a worker keeps the jobs of a service, as its handler processes must know it.
 
-The worker may have been pointed elsewhere than the program says, so it tells its handler processes,
-and what a handler creates there goes to the same place. Jobs that live in the memory of the worker
-are out of their reach: creating one is refused, because nobody would ever see it.
+The worker may use another URL than the program names. It sends the URL to its handler processes, so
+that jobs which a handler creates there go to the same engine. Jobs on `memory://` are in the memory
+of the worker: a handler process cannot reach them, and every use of them there is refused.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from trellis.errors import ConfigurationError
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
-class Home(NamedTuple):
-    """A service as its worker has it."""
+class WorkerLocation(NamedTuple):
+    """Where a worker keeps the jobs of a service, and how it sets up the service."""
 
     url: str
-    #: Whether other processes see the jobs that are kept there.
+    #: Whether other processes can reach the jobs.
     is_shared: bool = True
-    #: What sets up the state that handlers share, if anything.
+    #: Sets up the state that handlers share, if the service has any.
     make_lifespan: Lifespan | None = None
 
 
-_told: Final[dict[str, str]] = {}
-_out_of_reach: Final[set[str]] = set()
+_urls: Final[dict[str, str]] = {}
+_unreachable: Final[set[str]] = set()
 
 
-def tell(service: str, url: str, is_shared: bool) -> None:  # noqa: FBT001 - as it travels
-    """Note where the worker keeps the jobs of a service; only a handler process is told."""
-    _told[service] = url
+def set_location(service: str, url: str, is_shared: bool) -> None:  # noqa: FBT001 - as it is sent
+    """Store, in a handler process, where the worker keeps the jobs of a service."""
+    _urls[service] = url
     if not is_shared:
-        _out_of_reach.add(url)
+        _unreachable.add(url)
 
 
-def told_url(service: str) -> str | None:
-    """Return where the worker keeps the jobs of a service; None if nobody has said it."""
-    return _told.get(service)
+def worker_url(service: str) -> str | None:
+    """Return where the worker keeps the jobs of a service; None outside handler processes."""
+    return _urls.get(service)
 
 
-def within_reach(url: str) -> str:
-    """Return the URL, unless what is kept there lives in the worker's process and not in this."""
-    if url in _out_of_reach:
+def check_reachable(url: str) -> str:
+    """Return the URL; raise `ConfigurationError` if its jobs are in the memory of the worker."""
+    if url in _unreachable:
         raise ConfigurationError(
-            f"This handler runs in a process of its own (isolation='process'), but jobs at {url} "
-            "live in the memory of its worker. Keep them in a file to create or read jobs here: "
+            f"This handler runs in a separate process (isolation='process'), but jobs at {url} "
+            "are in the memory of its worker. To create or read jobs here, keep them in a file: "
             "sqlite:///jobs.db."
         )
     return url

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from trellis.core.commands import FENCED, FencedCommand, Release
-from trellis.declaration.worker_location import Home
+from trellis.declaration.worker_location import WorkerLocation
 from trellis.errors import PayloadInvalid
 from trellis.worker import copies, outcomes
 from trellis.worker.active_job import JobEnvironment
@@ -48,7 +48,7 @@ class Executor:
         engine_time: EngineTime,
         settle: Settle,
         status: SharedStatus | None = None,
-        homes: Mapping[str, Home] | None = None,
+        homes: Mapping[str, WorkerLocation] | None = None,
         guarded: bool = False,
         lease_may_have_expired: Callable[[], bool] = lambda: False,
         request_work: Callable[[], None] = lambda: None,

@@ -19,7 +19,7 @@ from trellis.config import WorkerSettings
 from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.declaration.job_type import JobType
-from trellis.declaration.worker_location import Home
+from trellis.declaration.worker_location import WorkerLocation
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.active_job import JobEnvironment
@@ -61,7 +61,7 @@ class Supervisor:
         settings: WorkerSettings,
         *,
         states: Mapping[str, Any] | None = None,
-        homes: Mapping[str, Home] | None = None,
+        homes: Mapping[str, WorkerLocation] | None = None,
         status: SharedStatus | None = None,
         guarded: bool = False,
     ) -> None:
@@ -95,7 +95,9 @@ class Supervisor:
             self._cancels, self._maintenance,
         )  # fmt: skip
 
-    def _compose_work(self, job_types: Sequence[JobType], homes: Mapping[str, Home] | None) -> None:
+    def _compose_work(
+        self, job_types: Sequence[JobType], homes: Mapping[str, WorkerLocation] | None
+    ) -> None:
         """Compose the parts that claim jobs and run their handlers."""
         settings, work_wanted = self.settings, asyncio.Event()
         self._executor = Executor(

@@ -155,7 +155,7 @@ async def test_a_lock_held_there_is_held_against_all_until_it_is_given_back(tmp_
 async def test_isolation_works_with_jobs_in_memory_but_none_can_be_created_there() -> None:
     async with attic, attic.worker():
         number, process = await (await isolated.count.create(1)).wait("30s")
-        with pytest.raises(JobDead, match="live in the memory of its worker"):
+        with pytest.raises(JobDead, match="are in the memory of its worker"):
             await (await isolated.make_in_memory.create()).wait("30s")
     assert number == 2
     assert process != os.getpid()
@@ -189,7 +189,7 @@ async def test_a_handler_that_no_other_process_finds_is_refused_before_work_begi
     @own.job(isolation="process")
     def inner() -> None: ...
 
-    with pytest.raises(ConfigurationError, match="Define it at the top of a module"):
+    with pytest.raises(ConfigurationError, match="Define it at the top level of a module"):
         async with own, own.worker():
             pass
 

@@ -185,7 +185,7 @@ class HandlerRunner:
         """Import the handler and enter the lifespan of its service, once per process."""
         service = job["service"]
         if job["home"] is not None:
-            worker_location.tell(service, *job["home"])
+            worker_location.set_location(service, *job["home"])
         kind = LocalType(find_handler(HandlerName(*job["handler"])))
         self._log.replace_root_handlers()
         if job["lifespan"] is not None and service not in self._states:

@@ -23,7 +23,7 @@ from trellis.core.durations import SECOND, in_words
 from trellis.core.job import Fence
 from trellis.declaration.imports import HandlerName, importable, importable_lifespan
 from trellis.declaration.job_type import JobType
-from trellis.declaration.worker_location import Home
+from trellis.declaration.worker_location import WorkerLocation
 from trellis.errors import ConfigurationError
 from trellis.worker import outcomes
 from trellis.worker.active_job import JobEnvironment
@@ -48,7 +48,7 @@ _EXCLUSIVE_POLL: Final = 0.01
 _logger = logging.getLogger(__name__)
 
 
-def check_isolation(job_types: Sequence[JobType], homes: Mapping[str, Home]) -> None:
+def check_isolation(job_types: Sequence[JobType], homes: Mapping[str, WorkerLocation]) -> None:
     """Raise `ConfigurationError` for handlers and lifespans that another process cannot import."""
     for job_type in job_types:
         if job_type.isolation == "process":
@@ -66,7 +66,7 @@ class IsolatedRunner:
         slots: int,
         *,
         environment: JobEnvironment,
-        homes: Mapping[str, Home],
+        homes: Mapping[str, WorkerLocation],
         is_ending: Callable[[], bool],
     ) -> None:
         self._environment = environment

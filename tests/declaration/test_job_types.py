@@ -70,12 +70,12 @@ async def takes_a_socket(order: Callable[[], int]) -> object: ...
     ("handler", "words"),
     [
         (two_payloads, "takes 2 arguments (order, customer), but a job has one payload"),
-        (unannotated, "does not say what its payload 'order' is. Annotate it"),
+        (unannotated, "has no annotation for its payload 'order'. Annotate it"),
         (any_number, "takes *orders: int, but a job has exactly one payload".replace(": int", "")),
         (any_keywords, "but a job has exactly one payload"),
-        (needs_keyword, "needs the keyword 'color', which no worker would give it"),
-        (bare_job, "takes an ActiveJob without saying of which payload"),
-        (unknown_name, "name 'Misspelt', which is not defined"),
+        (needs_keyword, "needs the keyword 'color', which workers do not pass"),
+        (bare_job, "takes an ActiveJob without a payload type"),
+        (unknown_name, "use 'Misspelt', which is not defined"),
         (yields, "yields, but a job has one result"),
         (3, "is not a function"),
     ],
@@ -155,7 +155,7 @@ def test_policies_are_frozen_into_the_type() -> None:
 
 
 def test_an_unknown_state_in_retention_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="retention does not know done"):
+    with pytest.raises(ConfigurationError, match="retention has no done"):
         app().job(retention={"done": "1h"})(takes_payload)  # type: ignore[dict-item]
 
 

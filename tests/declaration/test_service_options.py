@@ -75,8 +75,8 @@ async def test_included_modules_are_imported_when_a_worker_starts(folder: Path) 
 @pytest.mark.parametrize(
     ("name", "source", "words"),
     [
-        ("nowhere.jobs", "", "but there is no 'nowhere' here. Correct include=[...]"),
-        ("odd_jobs.more", "", "but there is no 'odd_jobs.more' here"),
+        ("nowhere.jobs", "", "but there is no module 'nowhere'. Correct include=[...]"),
+        ("odd_jobs.more", "", "but there is no module 'odd_jobs.more'"),
         ("odd_jobs", "import not_there", "which needs 'not_there', and that is not installed."),
         ("odd_jobs", "1 / 0", "importing it failed with ZeroDivisionError: division by zero."),
         ("odd_jobs", "exit(3)", "importing it failed with SystemExit: 3."),
@@ -98,8 +98,8 @@ def test_an_included_module_that_cannot_be_loaded_is_named(
     ("include", "words"),
     [
         ("shop.jobs", r"include=\['shop.jobs'\]"),
-        ([".jobs"], "Write its whole name"),
-        ([""], "is no module"),
+        ([".jobs"], "Write its full name"),
+        ([""], "is not a module"),
         ([7], "include=7 is not a text"),
     ],
 )
