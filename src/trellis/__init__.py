@@ -1,7 +1,7 @@
 """Trellis: durable jobs for Python services.
 
-Declare typed jobs with a `Service`, create them from anywhere, run them in workers; nothing that
-was accepted is lost. Names are loaded when first used, so that `import trellis` costs nothing.
+Declare typed jobs with a `Service`, create them from anywhere, run them in workers; an
+accepted job is never lost. Names are loaded at first use, so that `import trellis` is fast.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Where a public name is defined; those that are not named here are errors.
-_HOMES = {
+#: The modules of public names; names not listed here are in `trellis.errors`.
+_MODULES = {
     "trellis.client.results": ("Accepted", "Answer", "Coalesced", "Rejected", "Replaced"),
     "trellis.client.job": ("Job",),
     "trellis.client.ref": ("JobRef",),
@@ -79,7 +79,7 @@ _HOMES = {
     "trellis.service": ("Declaration", "Service"),
     "trellis.worker.active_job": ("ActiveJob",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Accepted",
@@ -150,8 +150,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - type checkers read the imports above
     if name not in __all__:
         raise AttributeError(f"module 'trellis' has no attribute {name!r}")
-    home = _HOME_OF.get(name, "trellis.errors")
-    value = globals()[name] = getattr(import_module(home), name)
+    module = _MODULE_OF.get(name, "trellis.errors")
+    value = globals()[name] = getattr(import_module(module), name)
     return value
 
 

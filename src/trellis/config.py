@@ -1,16 +1,12 @@
-"""Amounts of memory as people write them: '512MB', '2GiB'.
+"""Settings: of a worker, and where every setting of a project comes from.
 
-The settings of a worker: tuned defaults, then `TRELLIS_*` variables, then what the program says.
+The order is the same for every part of Trellis: argument or flag, `TRELLIS_*` variable, settings
+file, framework (`set_framework_default`), default. The settings file is the nearest `trellis.toml`,
+or `pyproject.toml` with `[tool.trellis]`, from the current folder upwards. An unknown key in it is
+an error. Every reader of a variable reads `environment()`.
 
-The heartbeat must come at least three times per lease, so that one lost renewal costs nothing.
-What nobody has set follows the lease. Where the variables come from: `settings_file.environment`.
-
-Settings of a project: `trellis.toml`, or `[tool.trellis]` in `pyproject.toml`.
-
-The nearest file upwards from the current folder speaks; a `TRELLIS_*` variable overrules it, and
-what a framework tells (`tell`) holds where neither says anything. Every part of Trellis that reads
-a variable reads `environment()`, so that the order (flag, variable, file, framework, default) is
-the same everywhere. A key that nobody knows is an error, never ignored.
+A worker must send at least three heartbeats per lease, so that one lost renewal does no harm.
+Intervals that are not set follow the lease.
 """
 
 from __future__ import annotations
@@ -28,39 +24,44 @@ from trellis.core.durations import SECOND, Duration, Micros, in_words
 from trellis.declaration import checks
 from trellis.errors import ConfigurationError
 
+DEFAULT_URL: Final = "sqlite:///trellis.db"
+_PREFIX: Final = "TRELLIS_"
+_STALLED_LEASES: Final = 10
+#: Three renewals, each with a commit to disk, must fit into it.
+_SHORTEST_LEASE: Final = SECOND // 10
+#: A Python process that has just started uses more than this.
+_LEAST_MEMORY: Final = 16_000_000
 _UNITS: Final[dict[str, int]] = {
     "b": 1,
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
-_SHOWN: Final = ("TB", "TiB", "GB", "GiB", "MB", "MiB", "kB", "KiB")
+_UNITS_SHOWN: Final = ("TB", "TiB", "GB", "GiB", "MB", "MiB", "kB", "KiB")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?i?b)?", re.IGNORECASE)
 
 
-def to_bytes(name: str, given: str | int) -> int:
-    """Return an amount of memory in bytes; a bare number counts bytes."""
-    found = _SIZE.fullmatch(str(given).strip())
+# -- amounts of memory -------------------------------------------------------------------------
+
+
+def to_bytes(name: str, value: str | int) -> int:
+    """Return an amount of memory in bytes; a bare number is in bytes."""
+    found = _SIZE.fullmatch(str(value).strip())
     if found is None or (found[2] or "b").lower() not in _UNITS:
         raise ConfigurationError(
-            f"{name}={given!r} is not an amount of memory. Write it like '512MB' or '2GiB'."
+            f"{name}={value!r} is not an amount of memory. Write it like '512MB' or '2GiB'."
         )
     return round(float(found[1]) * _UNITS[(found[2] or "b").lower()])
 
 
 def size_in_words(value: int) -> str:
     """Write bytes in the largest unit that needs no fraction: 512000000 is '512MB'."""
-    for unit in _SHOWN:
+    for unit in _UNITS_SHOWN:
         if value and value % _UNITS[unit.lower()] == 0:
             return f"{value // _UNITS[unit.lower()]}{unit}"
     return f"{value}B"
 
 
-DEFAULT_URL: Final = "sqlite:///trellis.db"
-_STALLED_LEASES: Final = 10
-#: Three renewals, each with a commit to disk, must fit into it.
-_SHORTEST_LEASE: Final = SECOND // 10
-#: Less than any Python process has when it has just started.
-_LEAST_MEMORY: Final = 16_000_000
+# -- the settings of a worker ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,38 +70,38 @@ class WorkerSettings:
 
     #: Jobs that run at the same time, in each process.
     concurrency: int = 10
-    #: How long a worker that has gone silent keeps its jobs.
+    #: How long a worker that sends no heartbeat keeps its jobs.
     lease: Micros = 30 * SECOND
     #: How often the lease is renewed.
     heartbeat: Micros = 10 * SECOND
-    #: How often maintenance looks for lapsed workers, deadlines and old jobs.
+    #: How often maintenance looks for expired leases, deadlines and old jobs.
     sweep: Micros = 5 * SECOND
-    #: How long handlers may go on after the worker was told to stop.
+    #: How long handlers may continue after the worker was asked to stop.
     grace: Micros = 25 * SECOND
-    #: How often the engine is asked for jobs when no hint comes.
+    #: How often the worker asks the engine for jobs without a hint.
     poll: Micros = SECOND
     #: Worker processes under one guardian.
     processes: int = 1
-    #: How long a worker process may answer nothing before its guardian ends it.
+    #: How long a worker process may be unresponsive before its guardian kills it.
     stall_limit: Micros = _STALLED_LEASES * 30 * SECOND
     #: A worker process is replaced after this many jobs.
     max_jobs: int | None = None
-    #: A worker process is replaced once it has used this much memory, in bytes.
+    #: A worker process is replaced when it uses this much memory, in bytes.
     max_memory: int | None = None
-    #: Only jobs of these types are run; empty: of all.
+    #: Only jobs of these types run; empty: all types.
     types: tuple[str, ...] = ()
-    #: Only jobs of these queues are run; empty: of all.
+    #: Only jobs of these queues run; empty: all queues.
     queues: tuple[str, ...] = ()
-    #: What the worker is called in lists; None: after its host and process.
+    #: The name of the worker in lists; None: its host and process.
     name: str | None = None
 
     def __post_init__(self) -> None:
-        for one in ("concurrency", "processes", "max_jobs"):
-            _check_count(one, getattr(self, one))
+        for name in ("concurrency", "processes", "max_jobs"):
+            _check_count(name, getattr(self, name))
         _check_memory(self.max_memory)
         if self.lease < _SHORTEST_LEASE:
             raise ConfigurationError(
-                f"A lease of {in_words(self.lease)} would lapse while the worker is busy, and its "
+                f"A lease of {in_words(self.lease)} would expire while the worker is busy, and its "
                 f"jobs would run twice. Write at least {in_words(_SHORTEST_LEASE)}."
             )
         if not 0 < self.heartbeat * 3 <= self.lease:
@@ -110,12 +111,12 @@ class WorkerSettings:
             )
         if self.poll <= 0 or self.sweep <= 0:
             raise ConfigurationError(
-                "poll and sweep must be longer than nothing: write a span such as '1s'."
+                "poll and sweep must be above zero: write a duration such as '1s'."
             )
         if self.stall_limit < self.lease:
             raise ConfigurationError(
                 f"A stall_limit of {in_words(self.stall_limit)} is shorter than the lease of "
-                f"{in_words(self.lease)}. Leave it out: it is {_STALLED_LEASES} leases then."
+                f"{in_words(self.lease)}. Leave it out to use {_STALLED_LEASES} leases."
             )
 
     def with_options(
@@ -133,7 +134,7 @@ class WorkerSettings:
         queues: Sequence[str] = (),
         name: str | None = None,
     ) -> WorkerSettings:
-        """Return these settings with what the program or the command line asks for."""
+        """Return these settings, changed by arguments of the program or of the command line."""
         changes: dict[str, Any] = {
             "concurrency": concurrency,
             "grace": None if grace is None else checks.duration("grace", grace),
@@ -149,19 +150,19 @@ class WorkerSettings:
             changes |= self._around_lease(checks.positive_duration("lease", lease))
         if stall_limit is not None:
             changes["stall_limit"] = checks.positive_duration("stall_limit", stall_limit)
-        return replace(self, **{name: one for name, one in changes.items() if one is not None})
+        return replace(self, **{key: value for key, value in changes.items() if value is not None})
 
     def in_words(self) -> dict[str, str]:
-        """Return every setting the way people write it."""
+        """Return every setting as text."""
         return {field.name: _words(field.name, getattr(self, field.name)) for field in _FIELDS}
 
     def as_json(self) -> dict[str, Any]:
-        """Return every setting for a program: numbers, spans as people write them, or None."""
+        """Return every setting as JSON: numbers, durations as text, or None."""
         return {field.name: _plain(field.name, getattr(self, field.name)) for field in _FIELDS}
 
     def _around_lease(self, lease: Micros) -> dict[str, Micros]:
-        """Return a lease with what goes with it, as far as nobody has set that otherwise."""
-        before, after = _follow(self.lease), _follow(lease)
+        """Return a lease and the intervals that follow it, except those that were set."""
+        before, after = _intervals(self.lease), _intervals(lease)
         return {
             "lease": lease,
             **{name: after[name] for name in after if getattr(self, name) == before[name]},
@@ -171,8 +172,8 @@ class WorkerSettings:
 _FIELDS: Final = fields(WorkerSettings)
 
 
-def _follow(lease: Micros) -> dict[str, Micros]:
-    """Return the spans that follow a lease unless they are set."""
+def _intervals(lease: Micros) -> dict[str, Micros]:
+    """Return the intervals that follow from a lease unless they are set."""
     return {
         "heartbeat": min(10 * SECOND, lease // 3),
         "sweep": max(min(5 * SECOND, lease // 3), SECOND // 10),
@@ -181,40 +182,40 @@ def _follow(lease: Micros) -> dict[str, Micros]:
 
 
 def worker_settings(environ: Mapping[str, str]) -> WorkerSettings:
-    """Return the defaults with what `TRELLIS_CONCURRENCY`, `TRELLIS_LEASE`, ... say."""
+    """Return the settings of `TRELLIS_CONCURRENCY`, `TRELLIS_LEASE`, ... over the defaults."""
     return read_settings(environ, str)
 
 
-def read_settings(environ: Mapping[str, str], called: Callable[[str], str] = str) -> WorkerSettings:
-    """Return the settings of these variables; `called` says how a refusal names a variable."""
+def read_settings(environ: Mapping[str, str], label: Callable[[str], str] = str) -> WorkerSettings:
+    """Return the settings of these variables; `label` gives the name of a variable in errors."""
     changes: dict[str, Any] = {}
-    told: list[str] = []
+    assignments: list[str] = []
     lease = environ.get("TRELLIS_LEASE")
     if lease:
-        changes |= _follow(checks.positive_duration(called("TRELLIS_LEASE"), lease))
+        changes |= _intervals(checks.positive_duration(label("TRELLIS_LEASE"), lease))
     for field in _FIELDS:
         variable = variable_of(field.name)
         text = environ.get(variable)
         if text:
-            changes[field.name] = _READ[field.name](called(variable), text)
-            told.append(f"{called(variable)}={text}")
+            changes[field.name] = _READ[field.name](label(variable), text)
+            assignments.append(f"{label(variable)}={text}")
     try:
         return replace(WorkerSettings(), **changes)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{', '.join(told)} cannot work: {error}") from error
+        raise ConfigurationError(f"{', '.join(assignments)} cannot be used: {error}") from error
 
 
 def variable_of(name: str) -> str:
-    """Return the variable that sets this setting."""
-    return f"TRELLIS_{name.upper()}"
+    """Return the name of the variable for this setting."""
+    return f"{_PREFIX}{name.upper()}"
 
 
 def _check_count(name: str, count: int | None) -> None:
     if count is not None and checks.whole_number(name, count) < 1:
         why = {
             "concurrency": "a worker without slots runs nothing",
-            "processes": "somebody must do the work",
-            "max_jobs": "a process that may run none is of no use",
+            "processes": "no process would run the jobs",
+            "max_jobs": "a process would run nothing",
         }
         raise ConfigurationError(f"{name} must be at least 1, not {count}: {why[name]}.")
 
@@ -223,8 +224,8 @@ def _check_memory(limit: int | None) -> None:
     if limit is not None and checks.whole_number("max_memory", limit) < _LEAST_MEMORY:
         raise ConfigurationError(
             f"max_memory={size_in_words(limit)} is less than a process needs to start, so it would "
-            f"be replaced for ever. Write at least {size_in_words(_LEAST_MEMORY)}, with the unit: "
-            "'512MB'."
+            f"be replaced again and again. Write at least {size_in_words(_LEAST_MEMORY)}, with "
+            "the unit: '512MB'."
         )
 
 
@@ -276,8 +277,9 @@ def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
     return in_words(value) if _READ[name] is checks.duration else str(value)
 
 
-_PREFIX: Final = "TRELLIS_"
-#: Every key a file may have; each has a `TRELLIS_*` variable of the same name.
+# -- the settings of a project -----------------------------------------------------------------
+
+#: Every key of a settings file; each has a `TRELLIS_*` variable of the same name.
 KEYS: Final = (
     "url",
     "app",
@@ -287,67 +289,71 @@ KEYS: Final = (
 )
 
 
-#: Variables that are no settings of a project.
-_OTHERS: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT")
+#: Variables that are not settings of a project.
+_OTHER_VARIABLES: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT")
 
 
 class Setting(NamedTuple):
-    """What somebody has set, and where."""
+    """The text of a setting, and its origin."""
 
     text: str
-    #: The variable, the absolute path of the file, or what a framework calls its settings.
+    #: The variable, the absolute path of the file, or the name of a framework's settings.
     origin: str
 
 
-#: What the framework of this program says; asked each time, because it may change under tests.
-_told: Final[dict[str, Callable[[], Setting]]] = {}
+#: Settings of the framework by variable; read each time, because tests may change them.
+_framework_defaults: Final[dict[str, Callable[[], Setting]]] = {}
 
 
-def tell(variable: str, ask: Callable[[], Setting]) -> None:
-    """Let a framework say what holds where no variable and no file says anything."""
-    _told[variable] = ask
+def set_framework_default(variable: str, read: Callable[[], Setting]) -> None:
+    """Let a framework provide a setting that neither a variable nor a file provides."""
+    _framework_defaults[variable] = read
 
 
 def environment(
     environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Mapping[str, str]:
-    """Return every `TRELLIS_*` value in force: those of the file, overruled by the variables."""
+    """Return the text of every `TRELLIS_*` setting in force."""
     return {name: found.text for name, found in sources(environ, cwd).items()}
 
 
 def sources(
     environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Mapping[str, Setting]:
-    """Return every `TRELLIS_*` value in force and where it comes from."""
+    """Return every `TRELLIS_*` setting in force, with its origin."""
     environ = os.environ if environ is None else environ
     path = settings_file(cwd)
-    found = {} if path is None else _settings_of(path)
-    said = {
+    in_file = {} if path is None else _settings_of(path)
+    in_environ = {
         name: Setting(text, name)
         for name, text in environ.items()
         if name.startswith(_PREFIX) and text
     }
-    told = {name: ask() for name, ask in _told.items() if name not in {*found, *said}}
-    return {**told, **found, **said}
+    defaults = {
+        name: read()
+        for name, read in _framework_defaults.items()
+        if name not in {*in_file, *in_environ}
+    }
+    return {**defaults, **in_file, **in_environ}
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
-    """Return the variables that look like ours and say nothing to us, each with what was meant.
+    """Return the unknown `TRELLIS_*` variables, each with the known variable nearest in spelling.
 
-    They are no error: other programs may have variables that begin so.
+    They are not an error: other programs may have variables with this prefix.
     """
     known = [variable_of(key) for key in KEYS]
-    strange = [
+    unknown = [
         name
         for name in sorted(os.environ if environ is None else environ)
-        if name.startswith(_PREFIX) and name not in {*known, *_OTHERS}
+        if name.startswith(_PREFIX) and name not in {*known, *_OTHER_VARIABLES}
         if not name.startswith(f"{_PREFIX}TEST_")
     ]
-    return {name: next(iter(get_close_matches(name, known, 1)), None) for name in strange}
+    return {name: next(iter(get_close_matches(name, known, 1)), None) for name in unknown}
 
 
 def settings_file(cwd: Path | None = None) -> Path | None:
-    """Return the file that speaks for this folder, if there is one."""
+    """Return the settings file of this folder, if there is one."""
     return next((path for path in _candidates(cwd) if _table_of(path) is not None), None)
 
 
@@ -368,28 +374,28 @@ def _settings_of(path: Path) -> dict[str, Setting]:
 
 
 def _table_of(path: Path) -> Mapping[str, str] | None:
-    """Return the settings of a file; None if it has none to give."""
+    """Return the settings of a file; None if it has none."""
     try:
-        seen = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return _read(path, seen.st_mtime_ns, seen.st_size)
+    return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, _changed: int, _size: int) -> Mapping[str, str] | None:
-    """Read a file once per change of it."""
-    own = path.name == "trellis.toml"
+def _read(path: Path, _modified: int, _size: int) -> Mapping[str, str] | None:
+    """Read a file; again only after it was changed."""
+    is_ours = path.name == "trellis.toml"
     try:
         content = path.read_bytes()
     except OSError as error:
-        if own:
+        if is_ours:
             raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from error
         return None
-    if not own and b"trellis" not in content:
-        return None  # somebody else's file: whether it can be parsed is none of our business
+    if not is_ours and b"trellis" not in content:
+        return None  # not a file for Trellis, so errors in it do not matter here
     parsed = _parse(path, content)
-    table: Any = parsed if own else parsed.get("tool", {}).get("trellis")
+    table: Any = parsed if is_ours else parsed.get("tool", {}).get("trellis")
     return None if table is None else _check(path, table)
 
 
@@ -398,17 +404,19 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
 
     try:
         return tomllib.loads(content.decode())
-    except ValueError as error:  # wrong TOML or wrong UTF-8
+    except ValueError as error:  # invalid TOML or invalid UTF-8
         raise ConfigurationError(f"{path} is not TOML: {error}.") from error
 
 
 def _check(path: Path, table: object) -> Mapping[str, str]:
     if not isinstance(table, Mapping):
-        raise ConfigurationError(f"{path}: trellis is no table. Write a [tool.trellis] section.")
+        raise ConfigurationError(
+            f"{path}: tool.trellis is not a table. Write a [tool.trellis] section."
+        )
     for key in table:
         if key not in KEYS:
             near = get_close_matches(key, KEYS, 1, 0.5)
-            meant = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(KEYS)}."
+            meant = f"Did you mean {near[0]}?" if near else f"The settings are {', '.join(KEYS)}."
             raise ConfigurationError(f"{path}: there is no setting {key!r}. {meant}")
     texts = {key: _text(path, key, value) for key, value in table.items()}
     try:
@@ -422,18 +430,18 @@ def _check(path: Path, table: object) -> Mapping[str, str]:
 
 
 def _text(path: Path, key: str, value: object) -> str:
-    """Write a value the way its variable would be written."""
+    """Return the value as the text of its variable."""
     listed = value if isinstance(value, list) and key in {"app", "types", "queues"} else [value]
     if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in listed):
         raise ConfigurationError(
-            f"{path}: {key} = {value!r} cannot be. Write a text in quotes, or a whole number."
+            f"{path}: {key} = {value!r} is not allowed. Write a text in quotes or a whole number."
         )
     text = ",".join(str(each) for each in listed)
-    return _beside(path, text) if key == "url" else text
+    return _relative_to(path, text) if key == "url" else text
 
 
-def _beside(path: Path, url: str) -> str:
-    """Anchor a SQLite file at the folder of the settings, so that any subfolder finds the same."""
+def _relative_to(path: Path, url: str) -> str:
+    """Return the URL; the relative path of a SQLite file starts at the folder of the settings."""
     rest = url.removeprefix("sqlite:///")
     if rest == url or not rest or rest.startswith((":", "/")):
         return url

@@ -1,12 +1,11 @@
-"""Change jobs: each operator's verb once, and the one loop around a conflict.
+"""Changes of jobs: the functions of operators, and the loop that applies commands.
 
-A verb loads the job, decides what follows (`core`), commits that, and decides again when the job
-changed in between. `JobRef`, `Operator`, bulk actions, the command line, the worker's settler,
-maintenance and the server all come through here. May import `contract` (ids), `engines` (the port)
-and `core`.
+Each function loads the job, decides (`core`), commits, and decides again if the job has changed in
+between. `JobRef`, `Operator`, bulk actions, the command line, the worker's settler and maintenance
+all use this module. May import `declaration` (ids), `engines` (the port) and `core`.
 
-Asking twice is fine: cancelling a job that is already cancelled, or whose handler was already asked
-to stop, changes nothing and returns the job.
+Repeating is safe: cancelling a job that is cancelled, or whose handler was already asked to stop,
+changes nothing and returns the job.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from trellis.core.commands import Cancel, Command, Dismiss, ReleaseKey, Replay, Retry
+from trellis.core import commands
+from trellis.core.commands import Command
 from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, build_record
@@ -72,7 +72,7 @@ Decision: TypeAlias = Transition | Stale | Refused
 Result: TypeAlias = Applied | Stale | Refused | KeyRefused | Missing | Contended
 
 
-# -- the verbs of operators --------------------------------------------------------------------
+# -- functions of operators --------------------------------------------------------------------
 
 
 async def cancel(
@@ -85,25 +85,25 @@ async def cancel(
 ) -> JobRecord:
     """Stop a job: at once while it waits; while it runs, its handler is asked to stop.
 
-    `force` ends a running attempt at once. A job that is cancelled, or was asked to stop, stays as
-    it is; a job that has ended in another way raises `CommandRejected`.
+    `force` ends a running attempt at once. A job that is cancelled, or was asked to stop, does not
+    change; a job that has ended in another state raises `CommandRejected`.
     """
-    return await apply(engine, job_id, Cancel(reason, force, actor))
+    return await apply(engine, job_id, commands.Cancel(reason, force, actor))
 
 
 async def retry(engine: Engine, job_id: JobId, *, actor: str = "operator") -> JobRecord:
-    """Run a failed job again, with a fresh budget of attempts."""
-    return await apply(engine, job_id, Retry(actor))
+    """Run a failed job again, with all its attempts."""
+    return await apply(engine, job_id, commands.Retry(actor))
 
 
 async def replay(engine: Engine, job_id: JobId, *, actor: str = "operator") -> JobRecord:
-    """Run a dead letter again, with a fresh budget of attempts."""
-    return await apply(engine, job_id, Replay(actor))
+    """Run a dead letter again, with all its attempts."""
+    return await apply(engine, job_id, commands.Replay(actor))
 
 
 async def dismiss(engine: Engine, job_id: JobId, *, actor: str = "operator") -> JobRecord:
     """Close a dead letter for good."""
-    return await apply(engine, job_id, Dismiss(actor))
+    return await apply(engine, job_id, commands.Dismiss(actor))
 
 
 async def release_key(
@@ -114,14 +114,14 @@ async def release_key(
     actor: str = "operator",
 ) -> JobRecord:
     """Free the key that a lost attempt of this job blocks; the job is retried or fails."""
-    return await apply(engine, job_id, ReleaseKey(then, actor))
+    return await apply(engine, job_id, commands.ReleaseKey(then, actor))
 
 
 async def clone(engine: Engine, job_id: JobId) -> JobId:
-    """Create a new job from an old one's definition, linked to it; return its id.
+    """Create a new job from the definition of another, linked to it; return its id.
 
-    The same payload, policies, context and key; no delay, deadline, dedupe or idempotency key. The
-    old job stays as it is.
+    It has the same payload, policies, context and key; no delay, deadline, dedupe or idempotency
+    key. The other job does not change.
     """
     record = (await engine.load([job_id])).records[0]
     if record is None:
@@ -152,26 +152,27 @@ async def clone(engine: Engine, job_id: JobId) -> JobId:
             return existing
         case Rejected(reason, existing):
             raise AdmissionError(
-                f"Job {job_id} cannot be cloned now ({reason}); job {existing} is in the way.",
+                f"Job {job_id} cannot be cloned now ({reason}), because of job {existing}. "
+                "Nothing was stored.",
                 existing=existing,
             )
 
 
 def is_in_effect(command: Command, head: Head) -> bool:
-    """Return whether the job already is what a refused command asks for."""
-    if not isinstance(command, Cancel):
+    """Return whether the job already is in the state that a refused command asks for."""
+    if not isinstance(command, commands.Cancel):
         return False
     return head.state is State.CANCELLED or (head.state in LIVE and head.asked_at is not None)
 
 
 def advice(command: Command, state: State, job_id: JobId) -> str:
-    """Return the sentence to put after a refusal, with the command that fits; "" if none does."""
+    """Return a sentence with the command to use instead of a refused one; "" if there is none."""
     match command:
-        case Retry() | Replay():
+        case commands.Retry() | commands.Replay():
             return _advice_to_run_again(state, job_id)
-        case Cancel():
+        case commands.Cancel():
             return _advice_to_stop(state, job_id)
-        case Dismiss() if state in LIVE:
+        case commands.Dismiss() if state in LIVE:
             return f"Stop it with: trellis jobs cancel {job_id}"
         case _:
             return ""
@@ -179,7 +180,7 @@ def advice(command: Command, state: State, job_id: JobId) -> str:
 
 def _advice_to_run_again(state: State, job_id: JobId) -> str:
     if state in WAITING:
-        return f"It waits to run anyway; see for what with: trellis jobs why {job_id}"
+        return f"It waits to run anyway; see why with: trellis jobs why {job_id}"
     match state:
         case State.ACTIVE:
             return (
@@ -217,11 +218,14 @@ async def apply(engine: Engine, job_id: JobId, command: Command) -> JobRecord:
             raise no_such_job(job_id)
         case KeyRefused(reason, existing):
             raise KeyBusy(
-                f"Job {job_id} cannot come back now ({reason}): job {existing} has its key.",
+                f"Job {job_id} cannot run again now ({reason}): job {existing} has its key.",
                 existing=existing,
             )
         case Contended():
-            raise ConflictPersists(f"Job {job_id} keeps changing; try again.", job_id=job_id)
+            raise ConflictPersists(
+                f"Job {job_id} was changed by others at the same time, {_TRIES} times. Try again.",
+                job_id=job_id,
+            )
         case Refused(head, reason):
             if is_in_effect(command, head):
                 return JobRecord(record.definition, head)
@@ -229,17 +233,17 @@ async def apply(engine: Engine, job_id: JobId, command: Command) -> JobRecord:
             raise CommandRejected(text.rstrip(), job_id=job_id)
         case Stale(head):
             raise CommandRejected(
-                f"The attempt is over: job {job_id} is {head.state}.", job_id=job_id
+                f"The attempt has ended: job {job_id} is {head.state}.", job_id=job_id
             )
 
 
 async def apply_all(
     engine: Engine, asked: Sequence[tuple[JobRecord, Command]], now: Instant
 ) -> list[Result]:
-    """Apply each command to its job, as last seen, at the engine's time `now`.
+    """Apply each command to its job, as it was loaded at the engine's time `now`.
 
-    A stale command of an attempt leaves a note in the journal, unless the journal shows that an
-    earlier try of the same command, whose reply was lost, had succeeded.
+    A stale command leaves a note in the journal, unless the journal shows that an earlier try of
+    the same command was committed and only its reply was lost.
     """
     decisions = [decide(record, command, now) for record, command in asked]
     transitions = [each for each in decisions if type(each) is Transition]
@@ -256,7 +260,7 @@ async def _decide_again(
     answers: Sequence[CommitResult],
     now: Instant,
 ) -> list[Result]:
-    """Return what each answer means, deciding again where a job has changed since it was loaded."""
+    """Return the result of each command; decide again where a job has changed since its load."""
     results: list[Result] = [Missing()] * len(asked)
     tried: dict[int, list[Transition]] = {}
     positions: Sequence[int] = range(len(asked))
@@ -285,7 +289,7 @@ async def _decide_again(
 
 
 def _result_of(transition: Transition, answer: CommitResult) -> Result:
-    """Return what an engine's answer means for the command."""
+    """Return the result of a command from the answer of the engine."""
     match answer:
         case Committed():
             return _applied(transition)
@@ -301,7 +305,7 @@ async def _explain(
     stale: Stale,
     tried: Sequence[Transition],
 ) -> Result:
-    """Separate a lost reply (an earlier try here succeeded) from a late result, which is noted."""
+    """Return `Applied` if an earlier try was committed; else note a late result, return `stale`."""
     record, command = asked
     fence: Fence = command.fence  # type: ignore[union-attr] # only fenced commands can be stale
     for transition in tried:
@@ -313,12 +317,12 @@ async def _explain(
 
 
 async def _is_stored(engine: Engine, tried: Transition) -> bool:
-    """Return whether the journal holds this decision, at any time stamp."""
+    """Return whether the journal contains this decision, at any instant."""
     wanted = tried.event
 
-    def essence(event: Event) -> object:
+    def without_time(event: Event) -> object:
         data = {name: value for name, value in (event.data or {}).items() if name != "run_at"}
         return event.kind, event.version, event.fence, data
 
     journal = await engine.journal(tried.definition.id)
-    return any(essence(event) == essence(wanted) for event in journal)
+    return any(without_time(event) == without_time(wanted) for event in journal)

@@ -1,8 +1,8 @@
-"""Every exception Trellis raises, in one tree.
+"""The exceptions of Trellis, as one tree.
 
-Expected results are values (`Rejected`, `Conflict`, `Stale`); an exception means that a promise to
-the caller could not be kept. Each class has a stable `code` (HTTP problems and CLI exit codes are
-tables keyed by it) and each message says what happened and what to do next.
+Expected results are values (`Rejected`, `Conflict`, `Stale`); an exception means that the call did
+not do what it promises. Each class has a stable `code`, from which exit codes and HTTP answers are
+derived. Each message says what happened and what to do.
 
     TrellisError
     ├── ConfigurationError        a name, URL, declaration or setting is wrong
@@ -11,7 +11,7 @@ tables keyed by it) and each message says what happened and what to do next.
     │   ├── UnknownService
     │   ├── UnknownJobType
     │   ├── UnsupportedDatabase
-    │   ├── AddressUnusable       an EngineError, too
+    │   ├── AddressUnusable       also an EngineError
     │   ├── CalledDirectly
     │   └── CalledFromLoop
     ├── AdmissionError            a job was not accepted; nothing was stored
@@ -36,13 +36,13 @@ tables keyed by it) and each message says what happened and what to do next.
     │       ├── JobExpired
     │       ├── JobDead
     │       └── JobReplaced
-    ├── LockBusy                  another job or worker has the lock
-    ├── NotFound                  an operator named something that is not there
+    ├── LockBusy                  another job or worker holds the lock
+    ├── NotFound                  an operator named something that does not exist
     │   ├── KeyNotFound
     │   └── WorkerNotFound
-    ├── MoveRefused               jobs cannot be moved to another store now
-    ├── Unstorable                the store refuses the values, and would refuse them again
-    ├── EngineError               the store could not do what was asked
+    ├── MoveRefused               jobs cannot be moved to another engine now
+    ├── Unstorable                the engine refuses the values, and would refuse them again
+    ├── EngineError               the engine could not do what was asked
     │   ├── EngineUnavailable     may work later; nothing was lost
     │   │   ├── EngineBusy
     │   │   ├── DiskFull
@@ -56,14 +56,14 @@ tables keyed by it) and each message says what happened and what to do next.
     │   ├── OutcomeUnknown
     │   ├── TransactionRefused
     │   └── CapabilityMissing
-    └── SandboxError              in `trellis.testing`: a test left something undone
+    └── SandboxError              in `trellis.testing`: raised by a sandbox
         ├── HandlerFailed
         ├── HandlerMissing
         ├── SandboxStuck
         └── JobsLeft
 
-What a handler raises to decide about its own job (`Fail`, `RetryIn`, `Snooze`, `Cancelled`) is no
-error and no part of the tree.
+The exceptions by which a handler decides about its job (`Fail`, `RetryIn`, `Snooze`, `Cancelled`,
+`Stopped`) are not errors and not part of the tree; see `declaration/handler_exceptions.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from typing import ClassVar
 
 
 class TrellisError(Exception):
-    """Base of everything Trellis raises on purpose."""
+    """Base of all exceptions that Trellis raises."""
 
     code: ClassVar[str] = "trellis"
 
@@ -108,19 +108,19 @@ class UnknownJobType(ConfigurationError):
 
 
 class UnsupportedDatabase(ConfigurationError):
-    """A framework's database is of a kind that jobs cannot be kept in."""
+    """The database of a framework is of a kind that Trellis cannot use."""
 
     code = "unsupported_database"
 
 
 class CalledFromLoop(ConfigurationError, RuntimeError):
-    """A `_sync` method was called where it would block an event loop; await its twin."""
+    """A `_sync` method was called where it would block an event loop; await the other method."""
 
     code = "called_from_loop"
 
 
 class CalledDirectly(ConfigurationError, TypeError):
-    """A job was called like a function, which would not have created anything."""
+    """A job was called like a function, which does not create a job."""
 
     code = "called_directly"
 
@@ -132,7 +132,7 @@ class AdmissionError(TrellisError):
 
     def __init__(self, message: str, *, existing: str | None = None) -> None:
         super().__init__(message)
-        #: Id of the job that stands in the way, when there is one.
+        #: Id of the job because of which it was not accepted, if there is one.
         self.existing = existing
 
 
@@ -161,13 +161,13 @@ class KeyBusy(AdmissionError):
 
 
 class QueueFull(AdmissionError):
-    """The waiting line of this key is full."""
+    """The key has as many waiting jobs as its policy allows."""
 
     code = "queue_full"
 
 
 class Draining(AdmissionError):
-    """The queue is draining: it finishes what it has and accepts nothing new."""
+    """The queue is draining: it finishes its jobs and accepts no new ones."""
 
     code = "draining"
 
@@ -185,13 +185,13 @@ class JobIdTaken(AdmissionError):
 
 
 class JobError(TrellisError):
-    """Something about one existing job."""
+    """Base of errors about one existing job."""
 
     code = "job"
 
     def __init__(self, message: str, *, job_id: str = "") -> None:
         super().__init__(message)
-        #: The job this is about.
+        #: The id of the job.
         self.job_id = job_id
 
 
@@ -202,46 +202,46 @@ class JobNotFound(JobError):
 
 
 def no_such_job(job_id: str, *, removed: bool | None = None) -> JobNotFound:
-    """Return the error for an id without a job; `removed` is what the engine knows about it."""
+    """Return the error for an id without a job; `removed`: whether it was here, if known."""
     why = {
         None: "It was never created, or retention removed it.",
-        True: "It was here and has been removed.",
+        True: "It existed and was removed.",
         False: "It was never created here.",
     }[removed]
     return JobNotFound(f"There is no job {job_id}. {why}", job_id=job_id)
 
 
 class AmbiguousId(JobError):
-    """Several jobs have an id that begins like this."""
+    """Several jobs have an id with this beginning or end."""
 
     code = "ambiguous_id"
 
     def __init__(self, message: str, *, candidates: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        #: Some of the ids that begin so.
+        #: Some of these ids.
         self.candidates = candidates
 
 
 class CommandRejected(JobError):
-    """The lifecycle has no rule for this command in the job's present state."""
+    """The lifecycle does not allow this command in the present state of the job."""
 
     code = "command_rejected"
 
 
 class ConflictPersists(JobError):
-    """The job kept changing under the command; try again."""
+    """The job was changed by others at the same time, several times in a row; try again."""
 
     code = "conflict"
 
 
 class WaitTimeout(JobError):
-    """The job had not ended when the given time was over; it runs on."""
+    """The job had not ended after the given time; it goes on."""
 
     code = "wait_timeout"
 
 
 class TransactionOpen(JobError):
-    """This would wait without end for a transaction that only the caller can commit."""
+    """This call would wait without end for a transaction that only the caller can commit."""
 
     code = "transaction_open"
 
@@ -253,7 +253,7 @@ class JobNotCompleted(JobError):
 
 
 class JobFailed(JobNotCompleted):
-    """The job failed for good."""
+    """The job failed."""
 
     code = "job_failed"
 
@@ -271,7 +271,7 @@ class JobExpired(JobNotCompleted):
 
 
 class JobDead(JobNotCompleted):
-    """The job used up its attempts and waits among the dead letters."""
+    """The job has no attempts left and is a dead letter."""
 
     code = "job_dead"
 
@@ -283,7 +283,7 @@ class JobReplaced(JobNotCompleted):
 
 
 class LockBusy(TrellisError):
-    """Another job or worker has the lock, and the given time to wait for it is over."""
+    """Another job or worker holds the lock, and the time to wait for it is over."""
 
     code = "lock_busy"
 
@@ -291,13 +291,13 @@ class LockBusy(TrellisError):
         super().__init__(message)
         #: The name of the lock.
         self.name = name
-        #: The worker process whose lock it is, and its job, if a job took it.
+        #: The worker process that holds the lock, and its job, if a job took it.
         self.worker = worker
         self.job_id = job_id
 
 
 class NotFound(TrellisError):
-    """An operator named something that is not there."""
+    """An operator named something that does not exist."""
 
     code = "not_found"
 
@@ -315,31 +315,31 @@ class WorkerNotFound(NotFound):
 
 
 class MoveRefused(TrellisError):
-    """Jobs cannot be moved to another store as things are; nothing was moved by this step."""
+    """Jobs cannot be moved to another engine now. This step moved nothing."""
 
     code = "move_refused"
 
 
 class EngineError(TrellisError):
-    """The store could not do what was asked."""
+    """The engine could not do what was asked."""
 
     code = "engine"
 
 
 class AddressUnusable(ConfigurationError, EngineError):
-    """The URL does not fit what it leads to: the server's TLS, or a pooler on the way."""
+    """The URL does not fit the TLS settings of the server, or a pooler in front of it."""
 
     code = "address_unusable"
 
 
 class Unstorable(TrellisError):
-    """The store refuses what it was given, and would do so again."""
+    """The database rejected the data (constraint, type or size). The same call fails again."""
 
     code = "unstorable"
 
 
 class EngineUnavailable(EngineError):
-    """The engine cannot be used right now. Nothing was lost; the same call may work later."""
+    """The engine cannot be used now. Nothing was lost; the same call may work later."""
 
     code = "engine_unavailable"
 
@@ -351,19 +351,19 @@ class EngineBusy(EngineUnavailable):
 
 
 class DiskFull(EngineUnavailable):
-    """The disk is full. The transaction was rolled back whole."""
+    """The disk is full. The whole transaction was rolled back."""
 
     code = "disk_full"
 
 
 class EngineClosed(EngineUnavailable):
-    """The engine was closed while (or before) this call was waiting."""
+    """The engine was closed before or during this call."""
 
     code = "engine_closed"
 
 
 class AccessDenied(EngineError):
-    """The server does not let this user in, or does not let it do this: check user and roles."""
+    """The server denies this user access or the operation; check the user and its roles."""
 
     code = "access_denied"
 
@@ -375,13 +375,13 @@ class ReadOnlyDatabase(EngineError):
 
 
 class DatabaseMissing(EngineError):
-    """There is no database at this place, and the caller asked not to create one."""
+    """There is no database at this URL, and the caller asked not to create one."""
 
     code = "database_missing"
 
 
 class NotATrellisDatabase(EngineError):
-    """What the URL names has no Trellis tables, or none that this Trellis made."""
+    """The database at this URL has no tables of Trellis, or tables of another program."""
 
     code = "not_a_database"
 
@@ -399,13 +399,13 @@ class SchemaTooOld(EngineError):
 
 
 class OutcomeUnknown(EngineError):
-    """The engine failed while committing; re-read before repeating the call."""
+    """The engine failed during the commit; read the job before you repeat the call."""
 
     code = "outcome_unknown"
 
 
 class TransactionRefused(EngineError):
-    """A job cannot be created inside this transaction of the caller's. Nothing was stored."""
+    """A job cannot be created in this transaction of the caller. Nothing was stored."""
 
     code = "transaction_refused"
 

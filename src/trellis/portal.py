@@ -1,15 +1,15 @@
-"""One thread with an event loop, through which plain functions call coroutines.
+"""A thread with an event loop, by which plain functions call coroutines.
 
-No logic is written twice: every `_sync` method sends its coroutine here and waits. The thread
-starts at the first call; a forked child starts its own. A call from a running event loop is
-refused, because the coroutine it would wait for may need that very loop.
+Every `_sync` method sends its coroutine to this loop and waits. The thread starts at the first
+call; a forked child starts another one. A call from a running event loop is refused, because the
+coroutine may need that loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures.thread  # noqa: F401 - registers its own goodbye, see `_close_at_exit`
+import concurrent.futures.thread  # noqa: F401 - registers an exit function, see `_close_at_exit`
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -23,25 +23,25 @@ from trellis.errors import CalledFromLoop
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
-_GOODBYE: Final = 5.0
-#: The thread that waits for what runs here on the portal's loop.
+_CLOSE_TIMEOUT: Final = 5.0
+#: The thread that waits for the coroutine which runs on the portal's loop.
 _waiting_thread: Final[ContextVar[int | None]] = ContextVar("trellis_waiting", default=None)
 
 
 class Portal:
-    """The way from plain functions to coroutines."""
+    """Runs coroutines for plain functions."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._parents_loop: asyncio.AbstractEventLoop | None = None
-        self._says_goodbye = False
+        self._closes_at_exit = False
 
     def call(
         self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a coroutine function on the portal's loop and return what it returns."""
+        """Run a coroutine function on the portal's loop and return its result."""
         self.refuse_loops(getattr(function, "__name__", "the coroutine"))
         context = copy_context()
         context.run(_waiting_thread.set, threading.get_ident())
@@ -51,7 +51,7 @@ class Portal:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C reaches the waiting thread only; what it waits for must end, too.
+            # Ctrl-C reaches only the waiting thread; the coroutine must end as well.
             future.cancel()
             raise
 
@@ -70,25 +70,25 @@ class Portal:
         except RuntimeError:
             return
         where = (
-            "by a coroutine on Trellis's own loop and would wait for itself for ever"
+            "by a coroutine on Trellis's own loop, where it would wait for itself without end"
             if running is self._loop
             else "in a running event loop and would block everything on it"
         )
         raise CalledFromLoop(f"{name}_sync was called {where}. Write: await {name}(...)")
 
     def close(self) -> None:
-        """End the loop in order: its engines are closed. The next call starts another."""
+        """Stop the loop gracefully: its engines are closed. The next call starts another loop."""
         with self._starting:
             thread, loop, self._thread, self._loop = self._thread, self._loop, None, None
         if thread is not None and loop is not None:
-            with suppress(RuntimeError):  # the loop has ended by itself
+            with suppress(RuntimeError):  # the loop has already ended
                 loop.call_soon_threadsafe(loop.stop)
-            thread.join(_GOODBYE)
+            thread.join(_CLOSE_TIMEOUT)
 
     def forget(self) -> None:
-        """Start anew in a forked child; the thread, and a lock it may hold, are the parent's."""
+        """Reset in a forked child: the thread, and a lock it may hold, belong to the parent."""
         self._starting = threading.Lock()
-        # Kept, because the collector would close it, and it shares its selector with the parent.
+        # Kept, because the garbage collector would close it, and the parent uses its selector.
         self._parents_loop = self._loop
         self._thread = self._loop = None
 
@@ -97,29 +97,29 @@ class Portal:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_live, args=(self._loop,), name="trellis-portal", daemon=True
+                    target=_run, args=(self._loop,), name="trellis-portal", daemon=True
                 )
                 self._thread.start()
                 self._close_at_exit()
             return self._loop
 
     def _close_at_exit(self) -> None:
-        if not self._says_goodbye:
-            self._says_goodbye = True
-            # Engines need threads to close, which are refused once `atexit` is reached; so this
-            # must come before, and before the goodbye of `concurrent.futures`, imported above.
+        if not self._closes_at_exit:
+            self._closes_at_exit = True
+            # Engines need threads to close, and `atexit` is too late for new threads. So this must
+            # run earlier, and before the exit function of `concurrent.futures`, imported above.
             getattr(threading, "_register_atexit", atexit.register)(self.close)
 
     def _dismiss(self, items: AsyncIterator[Any]) -> None:
-        """End an iterator without waiting: the collector may ask for it, in any thread."""
+        """Close an iterator without waiting: the garbage collector may call this in any thread."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # the loop has ended, and everything on it
+            with suppress(RuntimeError):  # the loop has ended, and the iterator with it
                 loop.call_soon_threadsafe(lambda: loop.create_task(_close(items)))
 
 
-def _live(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped, then end what is left on it as `asyncio.run` does."""
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped, then cancel its tasks as `asyncio.run` does."""
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.get_loop().run_forever()
 
@@ -137,8 +137,8 @@ async def _close(items: AsyncIterator[Any]) -> None:
         await close()
 
 
-def whose_turn() -> object:
-    """Return who cannot go on before this code does: a waiting thread, else the running task."""
+def waiting_caller() -> object:
+    """Return the caller that waits for this code: a thread at the portal, else the running task."""
     try:
         return _waiting_thread.get() or asyncio.current_task()
     except RuntimeError:  # no loop here
@@ -155,7 +155,7 @@ if hasattr(os, "register_at_fork"):
 def synced(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], T]:
-    """Return the twin of an asynchronous method for code without an event loop."""
+    """Return the `_sync` twin of an asynchronous method."""
 
     @wraps(method)
     def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -167,7 +167,7 @@ def synced(
 def iterated(
     method: Callable[Concatenate[S, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[S, P], Iterator[T]]:
-    """Return the twin of a method that iterates asynchronously."""
+    """Return the `_sync` twin of a method that returns an asynchronous iterator."""
 
     @wraps(method)
     def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

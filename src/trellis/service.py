@@ -1,8 +1,7 @@
 """A service: declares job types, creates their jobs and runs workers for them.
 
-The one object a program needs. Nothing is opened when it is made; see `client/engine_access.py`.
-
-Blocks that only `async with` can open, and say so to whoever writes `with`.
+Making a `Service` opens nothing: its engine is opened at first use (`client/engine_access.py`).
+`work` runs one worker for several services; the command line calls it.
 """
 
 from __future__ import annotations
@@ -43,11 +42,47 @@ from trellis.worker.shared_status import SharedStatus
 from trellis.worker.supervisor import Supervisor
 
 BlockParams = ParamSpec("BlockParams")
+P = TypeVar("P")
+R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
 
 
+class JobDecorator(Protocol):
+    """The decorator that `@service.job(...)` returns: makes a `Job` of a handler."""
+
+    @overload
+    def __call__(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[], Awaitable[R]], /) -> Job[None, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[], R], /) -> Job[None, R]: ...
+
+
+class Declaration(Job[P, R]):
+    """A job type whose handler may be in another module: callers import only this."""
+
+    @overload
+    def handler(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def handler(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def handler(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
+    @overload
+    def handler(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
+    def handler(self, handler: Callable[..., Any], /) -> Job[P, R]:
+        """Make this function the handler of the declared type."""
+        self.job_type.attach(handler)
+        return self
+
+
 class AsyncBlock(AbstractAsyncContextManager[T_co, bool | None], Generic[T_co]):
-    """What `async with` opens and closes."""
+    """A context manager for `async with` only; a plain `with` raises an error with advice."""
 
     def __init__(self, inner: AbstractAsyncContextManager[T_co], advice: str) -> None:
         self._inner = inner
@@ -64,13 +99,13 @@ class AsyncBlock(AbstractAsyncContextManager[T_co, bool | None], Generic[T_co]):
     ) -> bool | None:
         return await self._inner.__aexit__(kind, error, trace)
 
-    if not TYPE_CHECKING:  # type checkers refuse `with` by themselves
+    if not TYPE_CHECKING:  # type checkers already reject a plain `with`
 
         def __enter__(self) -> NoReturn:
             raise ConfigurationError(self._advice)
 
         def __exit__(self, *_: object) -> None:
-            """Be found: Python looks for both before it enters."""
+            """Do nothing; Python looks for this method before it calls `__enter__`."""
 
 
 def async_block(
@@ -78,7 +113,7 @@ def async_block(
 ) -> Callable[
     [Callable[BlockParams, AsyncIterator[T_co]]], Callable[BlockParams, AsyncBlock[T_co]]
 ]:
-    """Make a block of an async generator; `advice` is the answer to a plain `with`."""
+    """Make an `AsyncBlock` of an async generator; `advice` is the error for a plain `with`."""
 
     def decorate(
         function: Callable[BlockParams, AsyncIterator[T_co]],
@@ -96,48 +131,10 @@ def async_block(
     return decorate
 
 
-P = TypeVar("P")
-R = TypeVar("R")
-
-
-class JobDecorator(Protocol):
-    """What `@service.job(...)` returns: turns a handler into a `Job`."""
-
-    @overload
-    def __call__(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[], Awaitable[R]], /) -> Job[None, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[], R], /) -> Job[None, R]: ...
-
-
-class Declaration(Job[P, R]):
-    """A job type whose handler may live elsewhere; callers import this, workers the handler."""
-
-    @overload
-    def handler(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def handler(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def handler(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
-    @overload
-    def handler(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
-    def handler(self, handler: Callable[..., Any], /) -> Job[P, R]:
-        """Make this function do the work of the declared type."""
-        self.job_type.attach(handler)
-        return self
-
-
 class Service:
     """A named program that owns job types.
 
-    `async with service:` (or `with service:`) connects and lets go; without it the first use
+    `async with service:` (or `with service:`) connects and disconnects; without it the first use
     connects. `defaults` are options for all its types, `include` names modules with handlers.
 
     >>> app = Service("hello")
@@ -155,10 +152,10 @@ class Service:
         include: Sequence[str] = (),
     ) -> None:
         self.name = check_service(name)
-        #: Options of every type declared on this service, unless given there.
+        #: Options of every type of this service that does not set them.
         self.defaults: DeclareOptions = {} if defaults is None else defaults
         check_options(self.defaults, DeclareOptions, "The defaults of a service")
-        #: Modules with further handlers; see `load_included`.
+        #: Modules with more handlers; see `load_included`.
         self.include = check_included(include)
         self._connection = EngineAccess(worker_url(name) or url, self)
         self._types: dict[str, JobType] = {}
@@ -179,7 +176,7 @@ class Service:
 
     @property
     def make_lifespan(self) -> Lifespan | None:
-        """What sets up the state that handlers share, if anything."""
+        """The function that sets up the state shared by handlers, if any."""
         return self._lifespan
 
     @property
@@ -187,7 +184,7 @@ class Service:
         """Every declared type."""
         return tuple(self._types.values())
 
-    # -- declaring -----------------------------------------------------------------------------
+    # -- job types -----------------------------------------------------------------------------
 
     @overload
     def job(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
@@ -247,7 +244,7 @@ class Service:
         return Job(job_type, self._connection, run_inline)
 
     def lifespan(self, make: Lifespan) -> Lifespan:
-        """Set up what handlers share, once per worker process; they find it in `job.state`.
+        """Set up state that handlers share, once per worker process, as `job.state`.
 
         Decorate a function that returns an asynchronous context manager.
         """
@@ -257,12 +254,12 @@ class Service:
     def load_included(self) -> None:
         """Import the modules this service includes, so that their handlers are known.
 
-        A worker and the command line do this; a program that only creates jobs need not.
+        Workers and the command line call this; a program that only creates jobs need not.
         """
         for module in self.include:
             import_included(self.name, module)
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- connecting and working ----------------------------------------------------------------
 
     async def open(self) -> Self:
         """Connect now, and stay connected until `close`; without it the first use connects."""
@@ -272,7 +269,7 @@ class Service:
     open_sync = synced(open)  # noqa: A003 - the method above is meant
 
     async def close(self) -> None:
-        """Let go of what `open` has connected."""
+        """Close the connection that `open` has opened."""
         await self._connection.release()
 
     close_sync = synced(close)
@@ -300,8 +297,8 @@ class Service:
         self.close_sync()
 
     @async_block(
-        "A worker is a block of asynchronous code: write async with app.worker(): ... To run it as "
-        "a process of its own, start it with: trellis worker your_module:app"
+        "A worker needs asynchronous code: write async with app.worker(): ... To run it as a "
+        "separate process, use: trellis worker your_module:app"
     )
     async def worker(
         self,
@@ -311,10 +308,10 @@ class Service:
         grace: Duration | None = None,
         poll: Duration | None = None,
     ) -> AsyncIterator[Supervisor]:
-        """Run this service's jobs in this process for as long as the block lasts.
+        """Run the jobs of this service in this process until the block ends.
 
-        Leaving the block stops in order: running handlers have `grace` (25 s) to finish, then they
-        are interrupted and their jobs handed back.
+        Leaving the block stops gracefully: running handlers have `grace` (25 s) to finish, then
+        they are interrupted and their jobs are given back.
         """
         settings = worker_settings(environment()).with_options(
             concurrency=concurrency, lease=lease, grace=grace, poll=poll
@@ -336,16 +333,16 @@ class Service:
 async def work(
     services: Sequence[Service], settings: WorkerSettings, *, status: SharedStatus | None = None
 ) -> AsyncIterator[Supervisor]:
-    """Run the jobs of these services in one worker; all must keep them in the same place.
+    """Run the jobs of these services in one worker; all must have the same URL.
 
-    With a status, the process is watched by a guardian, which settles what it leaves behind.
+    With a status, a guardian watches this process and settles its jobs if it dies.
     """
     connection = services[0].connection
     for service in services:
         if service.url != connection.url:
             raise ConfigurationError(
-                f"One worker has one engine, but {services[0].name} uses {shown(connection.url)} "
-                f"and {service.name} uses {shown(service.url)}. Start two workers, or give --url."
+                f"A worker has one engine, but {services[0].name} uses {shown(connection.url)} "
+                f"and {service.name} uses {shown(service.url)}. Start two workers, or pass --url."
             )
     for service in services:
         service.load_included()

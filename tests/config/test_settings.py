@@ -20,7 +20,7 @@ from trellis.config import WorkerSettings, worker_settings
         ("TRELLIS_LEASE", "99999w", "is longer than 100 years"),
         ("TRELLIS_HEARTBEAT", "20s", "is too rare for a lease of 30s"),
         ("TRELLIS_GRACE", "a while", "'a while' is not a duration"),
-        ("TRELLIS_POLL", "0s", "must be longer than nothing"),
+        ("TRELLIS_POLL", "0s", "must be above zero"),
         ("TRELLIS_SWEEP", "-1s", "'-1s' is not a duration"),
     ],
 )
@@ -34,7 +34,7 @@ def test_a_variable_with_a_bad_value_is_named(variable: str, value: str, words: 
 def test_variables_that_do_not_go_together_are_all_named() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         worker_settings({"TRELLIS_LEASE": "6s", "TRELLIS_HEARTBEAT": "3s"})
-    assert "TRELLIS_LEASE=6s, TRELLIS_HEARTBEAT=3s cannot work" in str(refusal.value)
+    assert "TRELLIS_LEASE=6s, TRELLIS_HEARTBEAT=3s cannot be used" in str(refusal.value)
 
 
 def test_an_empty_variable_says_nothing() -> None:

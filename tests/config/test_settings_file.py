@@ -85,13 +85,13 @@ def test_other_places_stay_as_written(tmp_path: Path, url: str) -> None:
         ('leese = "9s"', "there is no setting 'leese'. Did you mean lease?"),
         ('max-jobs = 3"', "is not TOML"),
         ("max-jobs = 3", "there is no setting 'max-jobs'. Did you mean max_jobs?"),
-        ("xyzzy = 3", "there is no setting 'xyzzy'. Known are: url, app,"),
+        ("xyzzy = 3", "there is no setting 'xyzzy'. The settings are url, app,"),
         ('lease = "long"', "lease: 'long' is not a duration"),
-        ("lease = 3.5", "lease = 3.5 cannot be. Write a text in quotes, or a whole number."),
-        ("concurrency = true", "concurrency = True cannot be"),
-        ("concurrency = 0", "concurrency=0 cannot work: concurrency must be at least 1"),
+        ("lease = 3.5", "lease = 3.5 is not allowed. Write a text in quotes or a whole number."),
+        ("concurrency = true", "concurrency = True is not allowed"),
+        ("concurrency = 0", "concurrency=0 cannot be used: concurrency must be at least 1"),
         ('max_memory = "lots"', "max_memory='lots' is not an amount of memory"),
-        ("url = [1]", "url = [1] cannot be"),
+        ("url = [1]", "url = [1] is not allowed"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
@@ -149,7 +149,7 @@ def test_a_flag_overrules_all_and_leaves_alone_what_was_set_by_hand() -> None:
         ({"TRELLIS_STALL_LIMIT": "1s"}, "is shorter than the lease of 30s"),
         ({"TRELLIS_MAX_MEMORY": "0"}, "max_memory=0B is less than a process needs to start"),
         ({"TRELLIS_MAX_MEMORY": "512"}, "max_memory=512B is .* Write at least 16MB, with the unit"),
-        ({"TRELLIS_LEASE": "99ms"}, "A lease of 99ms would lapse .* Write at least 100ms"),
+        ({"TRELLIS_LEASE": "99ms"}, "A lease of 99ms would expire .* Write at least 100ms"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, str], words: str) -> None:

@@ -54,7 +54,7 @@ async def test_a_removed_job_is_distinguished_from_one_that_never_was(
     record = await accept_one(engine, a_job())
     await jobs.cancel(record.definition.id)
     await jobs.delete(record.definition.id)
-    with pytest.raises(JobNotFound, match="was here and has been removed"):
+    with pytest.raises(JobNotFound, match="existed and was removed"):
         await jobs.get(record.definition.id)
 
 

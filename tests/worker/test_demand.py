@@ -192,7 +192,7 @@ def test_settings_come_from_the_environment_and_then_from_the_program() -> None:
         ({"TRELLIS_HEARTBEAT": "20s"}, "Renew at least three times per lease"),
         ({"TRELLIS_CONCURRENCY": "many"}, "TRELLIS_CONCURRENCY must be a whole number"),
         ({"TRELLIS_CONCURRENCY": "0"}, "concurrency must be at least 1"),
-        ({"TRELLIS_POLL": "0s"}, "poll and sweep must be longer than nothing"),
+        ({"TRELLIS_POLL": "0s"}, "poll and sweep must be above zero"),
         ({"TRELLIS_LEASE": "long"}, "'long' is not a duration"),
     ],
 )

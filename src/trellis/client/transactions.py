@@ -15,7 +15,7 @@ from trellis.core.job import JobId, NewJob
 from trellis.engines.port import Engine
 from trellis.engines.values import CreateResult
 from trellis.errors import JobNotFound, TransactionOpen
-from trellis.portal import whose_turn
+from trellis.portal import waiting_caller
 
 
 class _Created(NamedTuple):
@@ -70,7 +70,7 @@ def create_within(
     """Create in the caller's transaction, in the caller's thread."""
     results = engine.create_within(connection, jobs)
     if jobs:
-        _last_created.set(_Created(connection, whose_turn(), jobs[-1].id))
+        _last_created.set(_Created(connection, waiting_caller(), jobs[-1].id))
     return results
 
 
@@ -80,7 +80,7 @@ async def refuse_while_open(engine: Engine, awaited: JobId | None = None) -> Non
     Waiting for the very job of the transaction is refused by `not_committed`, which knows more.
     """
     created = _last_created.get()
-    if created is None or created.creator != whose_turn() or created.job_id == awaited:
+    if created is None or created.creator != waiting_caller() or created.job_id == awaited:
         return
     if not engine.capabilities.one_writer:
         return

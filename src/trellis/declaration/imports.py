@@ -76,9 +76,9 @@ def importable_lifespan(service: str, make: Lifespan) -> HandlerName:
     name = getattr(make, "__qualname__", "")
     if module == "__main__" or _at(module, name) is not make:
         raise ConfigurationError(
-            f"A handler of {service} may run in a separate process, which cannot find the service's "
-            f"lifespan: {module}.{name} is another object there. Define it at the top level of a "
-            "module other than the program's main file."
+            f"A handler of {service} may run in a separate process, which cannot find the "
+            f"service's lifespan: {module}.{name} is another object there. Define it at the top "
+            "level of a module other than the program's main file."
         )
     return HandlerName(module, name)
 

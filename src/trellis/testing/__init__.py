@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trellis.testing.sandboxes.jobs import CreatedJob
     from trellis.testing.sandboxes.sandbox import Sandbox, sandbox
 
-_HOMES = {
+_MODULES = {
     "trellis.testing.builders": ("a_context", "a_job", "a_worker", "complete"),
     "trellis.testing.clock": ("ManualClock",),
     "trellis.testing.sandboxes.errors": (
@@ -38,7 +38,7 @@ _HOMES = {
     "trellis.testing.sandboxes.jobs": ("CreatedJob",),
     "trellis.testing.sandboxes.sandbox": ("Sandbox", "sandbox"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CreatedJob",
@@ -58,10 +58,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - type checkers read the imports above
-    home = _HOME_OF.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'trellis.testing' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    value = globals()[name] = getattr(import_module(module), name)
     return value
 
 

@@ -32,7 +32,7 @@ from trellis.errors import (
     EngineUnavailable,
     LockBusy,
 )
-from trellis.portal import whose_turn
+from trellis.portal import waiting_caller
 from trellis.worker.attempt import Attempt
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class JobLock:
         )
 
     def _begin(self) -> None:
-        self._taker = whose_turn()
+        self._taker = waiting_caller()
         if self._held.get(self.name) == self._taker:
             raise ConfigurationError(
                 f"This handler already holds lock {self.name!r} and would wait for itself forever. "

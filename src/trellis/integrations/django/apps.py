@@ -9,7 +9,7 @@ from django.conf import settings  # type: ignore[import-untyped]
 from django.db import close_old_connections, connections  # type: ignore[import-untyped]
 from django.utils.module_loading import autodiscover_modules  # type: ignore[import-untyped]
 
-from trellis.config import tell
+from trellis.config import set_framework_default
 from trellis.integrations.django.configuration import jobs_url, service_name
 from trellis.worker.local_type import add_handler_context
 
@@ -23,8 +23,8 @@ class TrellisConfig(AppConfig):  # type: ignore[misc] # Django has no types
 
     def ready(self) -> None:
         """Import `jobs.py` of every installed app, so that its job types are declared."""
-        tell("TRELLIS_URL", jobs_url)
-        tell("TRELLIS_APP", service_name)
+        set_framework_default("TRELLIS_URL", jobs_url)
+        set_framework_default("TRELLIS_APP", service_name)
         add_handler_context(FreshConnections)
         autodiscover_modules("jobs")
         if hasattr(settings, "TASKS"):
