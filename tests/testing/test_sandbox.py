@@ -375,7 +375,7 @@ async def test_a_handler_may_wait_for_another_job_where_there_is_room_for_two() 
         assert [job.result for job in box.created(parent)] == [9]
     async with sandbox() as box:
         await parent.create(4)
-        with pytest.raises(SandboxStuck, match=r"still in app/parent.*sandbox\(concurrency=2\)"):
+        with pytest.raises(SandboxStuck, match=r"app/parent still runs.*sandbox\(concurrency=2\)"):
             await box.run_all(timeout="200ms")
 
 
@@ -460,7 +460,7 @@ async def test_a_handler_that_runs_everything_is_told_that_it_need_not() -> None
             await box.run_all()
 
         await greedy.create()
-        with pytest.raises(HandlerFailed, match="what it creates runs too"):
+        with pytest.raises(HandlerFailed, match="the jobs it creates run as well"):
             await box.run_all()
 
 

@@ -1,10 +1,10 @@
-"""What tests need: a sandbox for programs that use Trellis, and a kit for authors of engines.
+"""Support for tests: a sandbox for programs that use Trellis, and a kit for authors of engines.
 
-For people who test their jobs: `sandbox()`, and the pytest fixture `trellis_sandbox`. For authors
-of engines: a clock to turn by hand, builders of values, a suite every engine must pass. Nothing
-here is imported by the product, and names are loaded when first used, because pytest imports this
-package in every test run. `conformance` needs pytest and `model` needs Hypothesis.
-Start reading at `sandboxing.py`; for engines at `clock.py`, `builders.py` and `conformance/`.
+For tests of jobs: `sandbox()`, and the pytest fixture `trellis_sandbox`. For authors of engines: a
+manual clock, builders of values, and a suite that every engine must pass. May import every package;
+no other package imports this one. Names are loaded at first use, because pytest imports this
+package in every test run. `conformance` needs pytest and `model` needs Hypothesis. Start reading at
+`sandboxes/sandbox.py`; for engines at `clock.py`, `builders.py` and `conformance/`.
 """
 
 from __future__ import annotations

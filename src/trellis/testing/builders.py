@@ -1,6 +1,6 @@
-"""Ready-made values for tests: everything has a sensible default, every part can be said.
+"""Builders of values for tests: every part has a default and can be given.
 
-Ids are fresh ULIDs, so two builders never make the same job by accident.
+Ids are new ULIDs, so two calls never make the same job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKEN_BITS: Final = 63
 
 
 class JobParts(TypedDict, total=False):
-    """The parts of a `NewJob` that a test may say."""
+    """The parts of a `NewJob` that a test may give."""
 
     id: JobId
     service: str
@@ -53,19 +53,19 @@ class JobParts(TypedDict, total=False):
 
 
 def a_job_id() -> JobId:
-    """Return a job id nobody has used."""
+    """Return a new job id."""
     return new_job_id()
 
 
 def a_context() -> Context:
-    """Return the context of a request of its own."""
+    """Return the context of a new request."""
     return fresh_context(
         f"request-{secrets.token_hex(4)}", secrets.randbits(128), secrets.randbits(64)
     )
 
 
 def a_job(**parts: Unpack[JobParts]) -> NewJob:
-    """Return a request for work: an invoice of the shop unless told otherwise.
+    """Return a request to create a job: by default an invoice of the shop.
 
     >>> a_job(type="refund", priority=2).priority
     2
@@ -98,7 +98,7 @@ def a_definition(row: int = 1, now: Instant = START, **parts: Unpack[JobParts]) 
 
 
 def a_record(row: int = 1, now: Instant = START, **parts: Unpack[JobParts]) -> JobRecord:
-    """Return a job as it stands right after it was accepted."""
+    """Return a job in its state right after it was accepted."""
     new = a_job(**parts)
     definition = define(new, row, now)
     _, head = creation(now, first_run_at(new, now))
@@ -106,18 +106,18 @@ def a_record(row: int = 1, now: Instant = START, **parts: Unpack[JobParts]) -> J
 
 
 def a_fence(session: SessionId | None = None) -> Fence:
-    """Return a fence nobody has used."""
+    """Return a new fence."""
     owner = SessionId(secrets.randbits(_TOKEN_BITS)) if session is None else session
     return Fence(owner, secrets.randbits(_TOKEN_BITS))
 
 
 def a_worker(name: str = "worker-1") -> WorkerInfo:
-    """Return who a worker process is."""
+    """Return the description of a worker process."""
     return WorkerInfo(name, "host-1", 4242, "0.1.0")
 
 
 def a_demand(*types: str, limit: int = 100, queue: str = QUEUE, service: str = SERVICE) -> Demand:
-    """Return a demand for these types of one queue; for the builders' own type if none is named."""
+    """Return a demand for these types of one queue; by default for the type of `a_job`."""
     return Demand(service, queue, types or (TYPE,), limit)
 
 
@@ -130,5 +130,5 @@ def fence_of(record: JobRecord) -> Fence:
 
 
 def complete(record: JobRecord, result: str | None = "null", *, item_errors: int = 0) -> Complete:
-    """Return the command by which the attempt that holds this job completes it."""
+    """Return the command by which the running attempt of this job completes it."""
     return Complete(fence_of(record), result, item_errors, record.head.claimed_at)

@@ -1,7 +1,8 @@
-"""A clock that moves only when told to: wall clock, lease clock and boot id, each on its own.
+"""A clock that a test moves: wall clock, lease clock and boot id, independent of each other.
 
-`advance` is time passing; `step_wall` is somebody setting the clock; `reboot` is the machine
-starting again. What each must and must not lapse is what the tests of leases are about.
+`advance` moves both clocks, as time does; `step_wall` changes only the wall clock, as setting it
+does; `reboot` gives another boot id and resets the lease clock. Leases must react to each in its
+way.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from trellis.core.durations import SECOND, Duration, Instant, Micros, micros
 
 #: 2030-01-01T00:00:00Z.
 START: Final[Instant] = 1_893_456_000 * SECOND
-_FIRST_LEASE_MOMENT: Final = 1000 * SECOND
+_FIRST_LEASE_TIME: Final = 1000 * SECOND
 _AFTER_A_BOOT: Final = 10 * SECOND
 
 
 class ManualClock:
-    """A `trellis.engines.clock.Clock` in the hands of a test.
+    """A `trellis.engines.clock.Clock` that moves only when a test moves it.
 
     >>> clock = ManualClock()
     >>> before = clock.now()
@@ -28,7 +29,7 @@ class ManualClock:
 
     def __init__(self, start: Instant = START) -> None:
         self._wall = start
-        self._lease = _FIRST_LEASE_MOMENT
+        self._lease = _FIRST_LEASE_TIME
         self._boots = 1
 
     def now(self) -> Instant:
@@ -36,33 +37,35 @@ class ManualClock:
         return self._wall
 
     def lease_now(self) -> int:
-        """Return the clock that leases are judged by."""
+        """Return the clock by which leases expire."""
         return self._lease
 
     def boot_id(self) -> str:
-        """Return what names this boot."""
+        """Return the id of this boot."""
         return f"boot-{self._boots}"
 
-    def advance(self, span: Duration) -> None:
-        """Let time pass, on both clocks; a bare number counts seconds."""
-        self.advance_micros(micros(span))
+    def advance(self, duration: Duration) -> None:
+        """Let time pass, on both clocks; a bare number is in seconds."""
+        self.advance_micros(micros(duration))
 
     def advance_micros(self, length: Micros) -> None:
         """Let this many microseconds pass, on both clocks."""
         if length < 0:
-            raise ValueError("Time does not run backwards; somebody may set a clock: step_wall.")
+            raise ValueError(
+                "Time cannot pass backwards. To set the wall clock back, use step_wall."
+            )
         self._wall += length
         self._lease += length
 
-    def advance_to(self, moment: Instant) -> None:
+    def advance_to(self, instant: Instant) -> None:
         """Let time pass until the wall clock shows this instant."""
-        self.advance_micros(moment - self._wall)
+        self.advance_micros(instant - self._wall)
 
-    def step_wall(self, span: Duration, *, back: bool = False) -> None:
+    def step_wall(self, duration: Duration, *, back: bool = False) -> None:
         """Set the wall clock forward (or back) while no time passes."""
-        self._wall += -micros(span) if back else micros(span)
+        self._wall += -micros(duration) if back else micros(duration)
 
     def reboot(self) -> None:
-        """Start the machine again: another boot id, the lease clock from its beginning."""
+        """Restart the machine: another boot id, and the lease clock starts again."""
         self._boots += 1
         self._lease = _AFTER_A_BOOT

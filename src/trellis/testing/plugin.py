@@ -1,6 +1,6 @@
 """The pytest plugin: the fixture `trellis_sandbox`.
 
-pytest imports this module in every test run, so it imports nothing of Trellis until a test asks.
+pytest imports this module in every test run, so it imports Trellis only when a test needs it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def trellis_sandbox() -> Iterator[Sandbox]:
-    """Every service on a memory engine with a manual clock, for this test alone.
+    """Every service on a memory engine with a manual clock, for one test.
 
-    Run what was created with `run_all` (or `run_all_sync` in a plain test), look at it with
-    `created`, make attempts fail with `fail_next`, let time pass with `advance`.
+    Run the created jobs with `run_all` (`run_all_sync` in a plain test), read them with `created`,
+    make attempts fail with `fail_next`, let time pass with `advance`.
     """
-    from trellis.testing.sandboxes.sandbox import sandbox  # noqa: PLC0415 - loaded when asked for
+    from trellis.testing.sandboxes.sandbox import sandbox  # noqa: PLC0415 - loaded when it is used
 
     with sandbox() as box:
         yield box

@@ -37,9 +37,9 @@ class ServerClock(ManualClock):
         super().advance_micros(length)
         self._set(self.now())
 
-    def step_wall(self, span: Duration, *, back: bool = False) -> None:
+    def step_wall(self, duration: Duration, *, back: bool = False) -> None:
         """Set the clock forward or back."""
-        super().step_wall(span, back=back)
+        super().step_wall(duration, back=back)
         self._set(self.now())
 
     def _set(self, now: Instant) -> None:

@@ -1,1 +1,4 @@
-"""The sandbox: a service bound to the memory engine and a manual clock, for tests of users."""
+"""The sandbox for tests of jobs: the memory engine, a manual clock and the real worker runtime.
+
+Start reading at `sandbox.py`; `run.py` runs the jobs, `handlers.py` calls their handlers.
+"""

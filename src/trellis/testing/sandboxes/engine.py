@@ -1,8 +1,8 @@
-"""The memory engine of a sandbox: goes by the manual clock alone and notes how attempts failed.
+"""The memory engine of a sandbox: uses only the manual clock and records failed attempts.
 
-A worker estimates the engine's time and runs ahead of a clock that stands still. So every decision
-is made again here, at exactly the moment the clock shows: a retry "in 5s" is due when a test has
-advanced the clock by five seconds, not a millisecond later.
+A worker estimates the engine's time, and its estimate is ahead of a clock that does not move. So
+every decision is made again here, at exactly the time of the clock: a retry "in 5s" is due when a
+test has advanced the clock by five seconds, not a millisecond later.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from trellis.core.commands import Command, Complete, Crash, Fail, LoseLease, Release, Snooze
+from trellis.core import commands
+from trellis.core.commands import Command
 from trellis.core.durations import Instant
 from trellis.core.job import Definition, Failure, JobRecord, SessionId
 from trellis.core.lifecycle import Transition, decide
@@ -23,31 +24,33 @@ from trellis.engines.memory.store import Entry, Lane
 from trellis.engines.values import Claimed, CommitResult, Committed, Demand, Outcome
 from trellis.testing.clock import ManualClock
 
+_FAILURES: Final = (commands.Fail, commands.LoseLease, commands.Crash)
+
 
 class FailedAttempt(NamedTuple):
-    """One attempt that did not end well."""
+    """One failed attempt."""
 
     definition: Definition
     attempt: int
     error: Failure
-    #: Where the job stands after it.
+    #: The state of the job after it.
     state: State
 
 
 class SandboxEngine(MemoryEngine):
-    """Jobs in dictionaries, in the hands of a test."""
+    """A memory engine that a test can inspect."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        #: How many jobs were handed out to workers.
+        #: How many jobs workers have claimed.
         self.claimed = 0
         self.failed: list[FailedAttempt] = []
         self._listeners: list[Callable[[], object]] = []
 
-    # -- what passes through -------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
-        """Take due jobs; tell whoever listens when there were none."""
+        """Claim due jobs; call the listeners if there were none."""
         claimed = await super().claim(session, demands, limit)
         self.claimed += len(claimed.jobs)
         if not claimed.jobs:
@@ -56,7 +59,7 @@ class SandboxEngine(MemoryEngine):
         return claimed
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
-        """Store decisions as they are at this very moment of the clock."""
+        """Store each decision as it is at the present time of the clock."""
         now = self._clock.now()
         exact = [_decided_at(transition, now) for transition in transitions]
         results = await super().commit(exact)
@@ -67,15 +70,15 @@ class SandboxEngine(MemoryEngine):
 
     def _note_failure(self, transition: Transition) -> None:
         after, before = transition.head, transition.before
-        if not isinstance(transition.command, Fail | LoseLease | Crash) or after.error is None:
+        if not isinstance(transition.command, _FAILURES) or after.error is None:
             return
         if after.state is not State.CANCELLED:
             failed = FailedAttempt(transition.definition, before.attempt, after.error, after.state)
             self.failed.append(failed)
 
     @contextmanager
-    def telling(self, listener: Callable[[], object]) -> Iterator[None]:
-        """Call this, from whatever thread, whenever a worker has asked for work in vain."""
+    def on_empty_claim(self, listener: Callable[[], object]) -> Iterator[None]:
+        """Call this, from any thread, whenever a worker has claimed no job."""
         self._listeners.append(listener)
         try:
             yield
@@ -86,10 +89,10 @@ class SandboxEngine(MemoryEngine):
         """End every watch."""
         self._hints.close()
 
-    # -- what a test asks ----------------------------------------------------------------------
+    # -- reads of a test -----------------------------------------------------------------------
 
     def jobs(self) -> list[tuple[JobRecord, Outcome | None]]:
-        """Return every job in creation order, and how it ended if it has."""
+        """Return every job in creation order, with its outcome if it has ended."""
         with self._lock:
             entries = [entry for _, entry in sorted(self._store.entries.items())]
             return [(entry.record, _outcome(entry)) for entry in entries]
@@ -99,26 +102,26 @@ class SandboxEngine(MemoryEngine):
         return [record for record, _ in self.jobs() if record.head.finished_at is None]
 
     def due_jobs(self) -> list[JobRecord]:
-        """Return the jobs that wait although their time has come."""
+        """Return the waiting jobs whose `run_at` has come."""
         now = self._clock.now()
         return [record for record in self.live_jobs() if _is_due(record, now)]
 
-    def next_moment(self) -> Instant | None:
-        """Return when the clock alone will next make a waiting job due, or end it."""
+    def next_instant(self) -> Instant | None:
+        """Return the next `run_at` or deadline of a waiting job, if there is one."""
         now = self._clock.now()
         waiting = [record for record in self.live_jobs() if record.head.state in WAITING]
-        moments = [record.head.run_at for record in waiting]
-        moments += [record.definition.deadline_at or 0 for record in waiting]
-        return min((moment for moment in moments if moment > now), default=None)
+        instants = [record.head.run_at for record in waiting]
+        instants += [record.definition.deadline_at or 0 for record in waiting]
+        return min((each for each in instants if each > now), default=None)
 
     def is_quiet(self, lanes: AbstractSet[Lane]) -> bool:
-        """Tell whether nothing runs and nothing of these lanes can be claimed."""
+        """Return whether no job runs and no job of these lanes can be claimed."""
         with self._lock:
             now = self._clock.now()
             entries = self._store.entries.values()
-            return not any(self._is_in_motion(entry, lanes, now) for entry in entries)
+            return not any(self._is_busy(entry, lanes, now) for entry in entries)
 
-    def _is_in_motion(self, entry: Entry, lanes: AbstractSet[Lane], now: Instant) -> bool:
+    def _is_busy(self, entry: Entry, lanes: AbstractSet[Lane], now: Instant) -> bool:
         definition, head = entry.record
         if head.state is State.ACTIVE:
             return (
@@ -145,18 +148,18 @@ def _decided_at(transition: Transition, now: Instant) -> Transition:
 
 
 def _not_later(command: Command, now: Instant) -> Command:
-    """Return the command of an attempt that began when the clock says it did."""
+    """Return the command with a `started_at` that is not after the time of the clock."""
     match command:
-        case Complete():
+        case commands.Complete():
             return command._replace(started_at=_earlier(command.started_at, now))
-        case Fail() | Snooze() | Release():
+        case commands.Fail() | commands.Snooze() | commands.Release():
             return replace(command, started_at=_earlier(command.started_at, now))
         case _:
             return command
 
 
-def _earlier(moment: Instant | None, now: Instant) -> Instant | None:
-    return None if moment is None else min(moment, now)
+def _earlier(instant: Instant | None, now: Instant) -> Instant | None:
+    return None if instant is None else min(instant, now)
 
 
 def _is_due(record: JobRecord, now: Instant) -> bool:

@@ -1,4 +1,4 @@
-"""What a sandbox raises: each tells what a test left undone, and what to write instead."""
+"""The exceptions of a sandbox: each says what the test should do."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class SandboxError(TrellisError):
 
 
 class HandlerFailed(SandboxError):
-    """An attempt failed, and the test had not planned it. Its cause is what the handler raised."""
+    """An attempt failed that the test did not plan. Its cause is the exception of the handler."""
 
     code = "handler_failed"
 
     def __init__(self, message: str, failures: Sequence[str] = ()) -> None:
         super().__init__(message)
-        #: Every unplanned failure of the run, in words, in the order they happened.
+        #: A sentence about each unplanned failure of the run, in order.
         self.failures = tuple(failures)
 
 
@@ -31,12 +31,12 @@ class HandlerMissing(SandboxError):
 
 
 class SandboxStuck(SandboxError):
-    """The jobs of a sandbox did not come to an end."""
+    """The jobs of a sandbox did not end in time."""
 
     code = "sandbox_stuck"
 
 
 class JobsLeft(SandboxError, AssertionError):
-    """Jobs wait or run although the test says that none should."""
+    """Jobs wait or run where the test expects none."""
 
     code = "jobs_left"

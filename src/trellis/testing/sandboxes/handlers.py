@@ -1,16 +1,12 @@
-"""The thread that waits for a run, lent to the plain handlers of that run.
+"""How a sandbox calls handlers: exceptions are recorded, and a test may plan failures.
 
-They see what belongs to that thread alone: a test's open database transaction, for one, which
-Django keeps per thread. And a debugger that stops in a handler has the terminal.
+The worker gets a copy of each job type with a wrapped handler; the job types of the program do not
+change. `run_all` raises for every failure that was not planned. A handler that raised `RetryIn` has
+not failed until its attempts are used up.
 
-Handlers as a sandbox calls them: as they are, but every exception is kept, and some are planned.
-
-The worker runtime gets a copy of each job type whose handler is wrapped; the program's own job
-types are never touched.
-
-Which failures of a run a test must hear of: all that it has not planned.
-
-A handler that asked to be called again (`RetryIn`) has not failed until its attempts are used up.
+`run_all_sync` runs plain handlers in the thread of the test (`CallersThread`). They see the data of
+that thread, such as an open transaction of Django, and a debugger that stops in one can use the
+terminal.
 """
 
 from __future__ import annotations
@@ -40,27 +36,27 @@ T = TypeVar("T")
 
 
 class CallersThread:
-    """A thread that makes other people's calls while it waits."""
+    """The thread that waits for a run; it makes the calls of the run while it waits."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def wait_for(self, work: Callable[[], T]) -> T:
-        """Do the work in another thread, make the calls that come from it, return its result."""
-        answer = _Answer[T]()
+        """Do the work in another thread; make its calls in this thread; return its result."""
+        result = _Result[T]()
         context = copy_context()
         threading.Thread(
-            target=lambda: context.run(self._do, work, answer), name="trellis-sandbox", daemon=True
+            target=lambda: context.run(self._do, work, result), name="trellis-sandbox", daemon=True
         ).start()
         while (call := self._calls.get()) is not None:
             call()
-        return answer.given()
+        return result.get()
 
-    def _do(self, work: Callable[[], T], answer: _Answer[T]) -> None:
+    def _do(self, work: Callable[[], T], result: _Result[T]) -> None:
         try:
-            answer.value.append(work())
+            result.value.append(work())
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-            answer.error = error
+            result.error = error
         finally:
             self._calls.put(None)
 
@@ -76,12 +72,12 @@ class CallersThread:
         return await future
 
 
-class _Answer(Generic[T]):
+class _Result(Generic[T]):
     def __init__(self) -> None:
         self.value: list[T] = []
         self.error: BaseException | None = None
 
-    def given(self) -> T:
+    def get(self) -> T:
         if self.error is not None:
             raise self.error
         return self.value[0]
@@ -97,7 +93,7 @@ def _perform(
     except BaseException as error:
         deliver(None, error)
         if isinstance(error, KeyboardInterrupt):
-            raise  # whoever runs the tests wants them to stop
+            raise  # the test run is to stop
     else:
         deliver(result, None)
 
@@ -117,42 +113,42 @@ Error: TypeAlias = BaseException | type[BaseException]
 
 
 class Raised(NamedTuple):
-    """What an attempt's handler raised."""
+    """The exception of an attempt, and whether the test planned it."""
 
     error: BaseException
     planned: bool
 
 
 class Handlers:
-    """What a sandbox knows about its handlers: failures to come, and failures seen."""
+    """The planned failures of handlers, and the exceptions they have raised."""
 
     def __init__(self) -> None:
         self._planned: dict[tuple[str, str], deque[Error]] = {}
         self._raised: dict[tuple[str, int], Raised] = {}
 
     def plan(self, job_type: JobType, error: Error, times: int) -> None:
-        """Make the next attempts of this type raise instead of calling their handler."""
-        place = (job_type.service, job_type.name)
-        self._planned.setdefault(place, deque()).extend([error] * times)
+        """Make the next attempts of this type raise the error instead of calling the handler."""
+        name = (job_type.service, job_type.name)
+        self._planned.setdefault(name, deque()).extend([error] * times)
 
-    def seen(self, job_id: str, attempt: int) -> Raised | None:
-        """Return what this attempt raised, once."""
+    def take_raised(self, job_id: str, attempt: int) -> Raised | None:
+        """Return the exception of this attempt and forget it."""
         return self._raised.pop((job_id, attempt), None)
 
     def watched(self, job_type: JobType, thread: CallersThread | None) -> JobType:
-        """Return a copy of the type whose handler we call; a plain one in this thread, if given."""
+        """Return a copy of the type with a wrapped handler; a plain one is called in `thread`."""
         handler = job_type.handler
         if handler is None:
-            raise ConfigurationError(f"{job_type!r} has no handler here.")
+            raise ConfigurationError(f"{job_type!r} has no handler in this program.")
         watched = copy(job_type)
-        # A process of its own would see neither this engine nor what the test has replaced.
+        # A separate process would see neither this engine nor objects that the test has replaced.
         watched.isolation = "auto"
         is_async = handler.is_async or thread is not None
         function: Callable[..., Any] = partial(self._call, job_type)
         if handler.is_async:
             function = partial(self._call_async, job_type)
         elif thread is not None:
-            function = partial(_lend, thread, function)
+            function = partial(_call_in_thread, thread, function)
         watched.handler = replace(handler, function=function, takes="job", is_async=is_async)
         return watched
 
@@ -165,7 +161,7 @@ class Handlers:
             return function(*arguments)
 
     def next_planned(self, job_type: JobType) -> BaseException | None:
-        """Take the next planned failure of this type, if there is one."""
+        """Return and remove the next planned failure of this type, if there is one."""
         planned = self._planned.get((job_type.service, job_type.name))
         if not planned:
             return None
@@ -173,12 +169,12 @@ class Handlers:
         return error() if isinstance(error, type) else error.with_traceback(None)
 
     def note(self, job: ActiveJob[Any], error: BaseException, *, planned: bool) -> None:
-        """Keep what an attempt raised until it is settled."""
+        """Record the exception of an attempt."""
         self._raised[job.id, job.attempt] = Raised(error, planned)
 
 
 class _Watch:
-    """Around one call of a handler; a class, because it must not add frames to the traceback."""
+    """Surrounds one call of a handler; a class, because it must add no frames to the traceback."""
 
     def __init__(self, handlers: Handlers, job_type: JobType, job: ActiveJob[Any]) -> None:
         self._handlers = handlers
@@ -188,7 +184,7 @@ class _Watch:
     def __enter__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
         handler = self._job_type.handler
         if handler is None:
-            raise ConfigurationError(f"{self._job_type!r} has no handler here.")
+            raise ConfigurationError(f"{self._job_type!r} has no handler in this program.")
         error = self._handlers.next_planned(self._job_type)
         if error is not None:
             self._handlers.note(self._job, error, planned=True)
@@ -215,16 +211,18 @@ def _arguments(takes: Takes, job: ActiveJob[Any]) -> tuple[object, ...]:
             return (job,)
 
 
-async def _lend(thread: CallersThread, call: Callable[..., Any], job: ActiveJob[Any]) -> Any:  # noqa: ANN401
+async def _call_in_thread(
+    thread: CallersThread, call: Callable[..., Any], job: ActiveJob[Any]
+) -> Any:  # noqa: ANN401 - its result
     return await thread.call(partial(call, job))
 
 
 def unplanned(failed: Sequence[FailedAttempt], handlers: Handlers) -> HandlerFailed | None:
-    """Return what to raise for the failures of a run, caused by the first; None if all is well."""
-    seen = [(each, handlers.seen(each.definition.id, each.attempt)) for each in failed]
+    """Return the error about the unplanned failures of a run; None if there are none."""
+    attempts = [(each, handlers.take_raised(each.definition.id, each.attempt)) for each in failed]
     first: Raised | None = None
     texts: list[str] = []
-    for attempt, raised in seen:
+    for attempt, raised in attempts:
         if _is_expected(attempt, raised):
             continue
         first = raised if not texts else first
@@ -233,7 +231,7 @@ def unplanned(failed: Sequence[FailedAttempt], handlers: Handlers) -> HandlerFai
         return None
     more = f" And {len(texts) - 1} more, see failures." if len(texts) > 1 else ""
     error = HandlerFailed(
-        f"{texts[0]}{more} Plan a failure with fail_next, or let them be with "
+        f"{texts[0]}{more} Plan a failure with fail_next, or ignore failures with "
         "run_all(raise_errors=False).",
         texts,
     )

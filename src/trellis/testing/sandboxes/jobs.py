@@ -1,4 +1,4 @@
-"""What was created in a sandbox, as a test wants to see it: with payload and result decoded."""
+"""The jobs of a sandbox as tests read them: with decoded payload and result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class CreatedJob(Generic[P_co, R_co]):
-    """One job that was created, and where it stands now."""
+    """A job that was created, in its present state."""
 
     id: str
     #: `service/type`.
@@ -31,12 +31,12 @@ class CreatedJob(Generic[P_co, R_co]):
     state: State
     #: Attempts used.
     attempt: int
-    #: What it returned; None before it has.
+    #: The result; None before it has completed.
     result: R_co | None
-    #: What the last attempt died of, in words.
+    #: The message of the last failure.
     error: str | None
     created_at: datetime
-    #: Not before this moment will it start (again).
+    #: It does not start (again) before this time.
     run_at: datetime
     deadline: datetime | None
     priority: int
@@ -47,18 +47,18 @@ class CreatedJob(Generic[P_co, R_co]):
 def created_job(
     record: JobRecord, outcome: Outcome | None, job_type: JobType | None
 ) -> CreatedJob[Any, Any]:
-    """Return the job as its type reads it; as plain data where the type is not known here."""
+    """Return the job, decoded by its type; as plain data if its type is not known."""
     definition, head = record
-    ended_well = outcome is not None and outcome.state in SUCCEEDED
-    result = outcome.result if outcome is not None and ended_well else None
-    reads = (None, None) if job_type is None else (job_type.payload, job_type.result)
+    has_result = outcome is not None and outcome.state in SUCCEEDED
+    result = outcome.result if outcome is not None and has_result else None
+    codecs = (None, None) if job_type is None else (job_type.payload, job_type.result)
     return CreatedJob(
         id=definition.id,
         type=f"{definition.service}/{definition.type}",
-        payload=_read(definition.payload, reads[0], "payload"),
+        payload=_read(definition.payload, codecs[0], "payload"),
         state=head.state,
         attempt=head.attempt,
-        result=None if result is None else _read(result, reads[1], "result"),
+        result=None if result is None else _read(result, codecs[1], "result"),
         error=None if head.error is None else head.error.message,
         created_at=to_datetime(definition.created_at),
         run_at=to_datetime(head.run_at),
@@ -74,5 +74,5 @@ def _read(text: str, codec: Codec | None, what: str) -> Any:  # noqa: ANN401 - P
         try:
             return codec.decode(text, what)
         except PayloadInvalid:
-            pass  # another service of that name has stored it
+            pass  # stored by another service with the same name
     return json.loads(text)

@@ -1,7 +1,7 @@
-"""One run of a sandbox's jobs: real workers, until nothing is left that could be done now.
+"""One run of the jobs of a sandbox: real workers run until no due job is left.
 
-Each round starts a worker for the services that have due jobs. Only when a round finds nothing to
-do is the run over; what cannot be claimed (a paused queue, a key that is held) stays where it is.
+Each round starts a worker for the services that have due jobs. The run ends with a round that
+claims nothing; jobs that cannot be claimed (a paused queue, a busy key) keep waiting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trellis.core.states import State
 from trellis.core.timers import overdue
 from trellis.testing.sandboxes.engine import SandboxEngine
 from trellis.testing.sandboxes.handlers import CallersThread, Handlers
-from trellis.testing.sandboxes.services import Crew, Place, Services
+from trellis.testing.sandboxes.services import Selection, Services, TypeName
 from trellis.worker.supervisor import Supervisor
 
 #: More jobs than any test has.
@@ -42,59 +42,59 @@ class Run:
         self._handlers = handlers
         self._settings = settings
         self._thread = thread
-        #: The jobs that ran when the run was cut short.
+        #: The jobs that were running when the run was interrupted.
         self.interrupted: list[JobRecord] = []
 
     async def everything_due(self) -> None:
-        """Run what is due now, and what that creates, until nothing is left."""
+        """Run the due jobs, and the jobs these create, until none is left."""
         while True:
-            await self._keep_up()
-            crew = self._services.crew(sorted(self._due_places()))
+            await self._apply_timers()
+            selection = self._services.select(sorted(self._due_types()))
             claimed = self._engine.claimed
-            if crew.types:
-                await self._work(crew)
+            if selection.types:
+                await self._work(selection)
             if claimed == self._engine.claimed:
                 return
 
-    def unhandled(self) -> list[Place]:
+    def unhandled(self) -> list[TypeName]:
         """Return the types of due jobs that have no handler in this program."""
-        places = sorted(self._due_places())
-        return [place for place in places if self._services.find(place, handled=True) is None]
+        names = sorted(self._due_types())
+        return [name for name in names if self._services.find(name, handled=True) is None]
 
-    async def _keep_up(self) -> None:
-        """Do what the clock calls for, as maintenance does; other workers are left alone."""
+    async def _apply_timers(self) -> None:
+        """Apply expired timers, as maintenance does, and make jobs ready whose time has come."""
         engine = self._engine
         due = await engine.due("jobs", _ALL)
-        asked: list[tuple[JobRecord, Command]] = []
+        changes: list[tuple[JobRecord, Command]] = []
         for record, seen_at in due.jobs:
             command = overdue(*record, seen_at, due.now, 0.0)
             if command is not None:
-                asked.append((record, command))
-        await control.apply_all(engine, asked, due.now)
+                changes.append((record, command))
+        await control.apply_all(engine, changes, due.now)
         await engine.promote(_ALL)
 
-    def _due_places(self) -> set[Place]:
+    def _due_types(self) -> set[TypeName]:
         due = self._engine.due_jobs()
         return {(record.definition.service, record.definition.type) for record in due}
 
-    async def _work(self, crew: Crew) -> None:
-        lanes = frozenset((each.service, each.queue, each.name) for each in crew.types)
-        types = [self._handlers.watched(each, self._thread) for each in crew.types]
-        asked_in_vain = asyncio.Event()
-        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, asked_in_vain.set)
+    async def _work(self, selection: Selection) -> None:
+        lanes = frozenset((each.service, each.queue, each.name) for each in selection.types)
+        types = [self._handlers.watched(each, self._thread) for each in selection.types]
+        claimed_nothing = asyncio.Event()
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, claimed_nothing.set)
         engine = self._engine
         async with AsyncExitStack() as stack:
-            stack.enter_context(engine.telling(wake))
+            stack.enter_context(engine.on_empty_claim(wake))
             states: dict[str, Any] = {}
-            for service in crew.services:
+            for service in selection.services:
                 if service.make_lifespan is not None:
                     states[service.name] = await stack.enter_async_context(service.make_lifespan())
             worker = Supervisor(engine, lambda: engine, types, self._settings, states=states)
             await stack.enter_async_context(worker)
             try:
                 while not engine.is_quiet(lanes):
-                    await asked_in_vain.wait()
-                    asked_in_vain.clear()
+                    await claimed_nothing.wait()
+                    claimed_nothing.clear()
             except asyncio.CancelledError:
                 self.interrupted = [
                     record for record in engine.live_jobs() if record.head.state is State.ACTIVE

@@ -1,7 +1,7 @@
-"""A sandbox: every service of the program on a memory engine of its own, with a clock to turn.
+"""The sandbox: every service of the program on one memory engine, with a manual clock.
 
-The program is not changed. Whatever it creates is admitted as always; `run_all` runs it in the
-real worker runtime. Nothing runs by itself and no time passes by itself, so a test decides both.
+The program does not change: its jobs are created as always, and `run_all` runs them in the real
+worker runtime. Jobs run only in `run_all`, and time passes only by `advance`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _SHOWN: Final = 10
 
 
 class Sandbox:
-    """What `sandbox()` gives a test."""
+    """The object that `sandbox()` returns."""
 
     def __init__(self, *, concurrency: int = 1, start: datetime | None = None) -> None:
-        #: Where every service says its jobs are kept.
+        #: The URL of every service in the sandbox.
         self.url = "memory://"
         begin = datetime.now(UTC) if start is None else start
-        #: The clock by which everything in the sandbox goes.
+        #: The clock of everything in the sandbox.
         self.clock = ManualClock(to_instant(begin))
         self._settings = WorkerSettings().with_options(
             concurrency=concurrency, grace="0s", poll="20ms"
@@ -61,11 +61,13 @@ class Sandbox:
         self._is_open = False
         self._is_running = False
 
-    # -- its life ------------------------------------------------------------------------------
+    # -- opening and closing -------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         if self._is_open:
-            raise ConfigurationError("This sandbox is entered already. Make another: sandbox().")
+            raise ConfigurationError(
+                "This sandbox is already open. Make another one with sandbox()."
+            )
         self._is_open = True
         enter_override(self)
         return self
@@ -94,30 +96,30 @@ class Sandbox:
         self.__exit__(kind, error, trace)
 
     def engines_for(self, owner: object) -> LoopEngines:
-        """Return the engines of the sandbox for this service."""
+        """Return the engines of the sandbox for a service, and record that the service is used."""
         self._services.note(owner)
         return self._engines
 
     @property
     def engine(self) -> Engine:
-        """The engine that keeps the jobs."""
+        """The engine that stores the jobs."""
         return self._engine
 
     @property
     def operator(self) -> Operator:
-        """What `trellis.connect` gives operators, for the jobs of this sandbox."""
+        """The operator of this sandbox, as `trellis.connect` returns it."""
         return Operator(self._engine, actor="test")
 
     # -- time ----------------------------------------------------------------------------------
 
     @property
     def now(self) -> datetime:
-        """What the clock shows."""
+        """The time of the clock."""
         return to_datetime(self.clock.now())
 
-    def advance(self, span: Duration) -> None:
-        """Let time pass. Nothing runs by that alone: `run_all` runs what has come due."""
-        self.clock.advance_micros(checks.duration("span", span))
+    def advance(self, duration: Duration) -> None:
+        """Let time pass. Jobs that become due run at the next `run_all`."""
+        self.clock.advance_micros(checks.duration("duration", duration))
 
     # -- running -------------------------------------------------------------------------------
 
@@ -126,21 +128,21 @@ class Sandbox:
         *,
         advance: bool = False,
         raise_errors: bool = True,
-        timeout: Duration = "30s",  # noqa: ASYNC109 - it is a span
+        timeout: Duration = "30s",  # noqa: ASYNC109 - it is a duration
     ) -> int:
-        """Run every job that is due, and all that these create; return how many attempts it took.
+        """Run every due job, and the jobs these create; return how many attempts were made.
 
-        `advance` turns the clock on to whatever comes due next (retries, delays, deadlines) until
-        nothing waits for its time. A failure that was not planned with `fail_next` raises
-        `HandlerFailed` once everything has run, unless `raise_errors` is False. `timeout` is real
-        time: jobs that do not come to an end raise `SandboxStuck`.
+        `advance` moves the clock to the next retry, delay or deadline until no job waits for its
+        time. A failure that was not planned with `fail_next` raises `HandlerFailed` after all jobs
+        have run, unless `raise_errors` is False. `timeout` is real time: if jobs have not ended by
+        then, `SandboxStuck` is raised.
         """
         return await self._run(None, timeout, advance=advance, raise_errors=raise_errors)
 
     def run_all_sync(
         self, *, advance: bool = False, raise_errors: bool = True, timeout: Duration = "30s"
     ) -> int:
-        """Do what `run_all` does, for plain tests; handlers that are plain run in this thread."""
+        """Do what `run_all` does, for plain tests; plain handlers run in this thread."""
         _refuse_loop()
         thread = CallersThread()
         return thread.wait_for(
@@ -152,7 +154,7 @@ class Sandbox:
     async def _run(
         self, thread: CallersThread | None, limit: Duration, *, advance: bool, raise_errors: bool
     ) -> int:
-        self._refuse_if_unready()
+        self._check_ready()
         run = Run(self._engine, self._services, self._handlers, self._settings, thread)
         claimed = self._engine.claimed
         self._engine.failed.clear()
@@ -164,49 +166,49 @@ class Sandbox:
                     await self._run_until_done(run, advance=advance)
         except TimeoutError:
             if not real_time.expired():
-                raise  # a lifespan's own
+                raise  # raised by a lifespan
             raise _stuck(limit, run.interrupted) from None
         finally:
             self._is_running = False
         if raise_errors:
-            self._complain(run)
+            self._raise_errors(run)
         return self._engine.claimed - claimed
 
     async def _run_until_done(self, run: Run, *, advance: bool) -> None:
         await run.everything_due()
-        while advance and (moment := self._engine.next_moment()) is not None:
-            self.clock.advance_to(moment)
+        while advance and (instant := self._engine.next_instant()) is not None:
+            self.clock.advance_to(instant)
             await run.everything_due()
 
-    def _complain(self, run: Run) -> None:
+    def _raise_errors(self, run: Run) -> None:
         failure = unplanned(self._engine.failed, self._handlers)
         if failure is not None:
             raise failure
-        missing = ", ".join("/".join(place) for place in run.unhandled())
+        missing = ", ".join("/".join(name) for name in run.unhandled())
         if missing:
             raise HandlerMissing(
-                f"Jobs of {missing} are due, but no handler for them is known here. Import the "
-                "module that defines it, or let them be with run_all(raise_errors=False)."
+                f"Jobs of {missing} are due, but this program has no handler for them. Import the "
+                "module that defines it, or ignore them with run_all(raise_errors=False)."
             )
 
-    def _refuse_if_unready(self) -> None:
+    def _check_ready(self) -> None:
         if not self._is_open:
             raise ConfigurationError(
-                "This sandbox is over, so its jobs can no longer run. Call run_all inside the "
-                "with block."
+                "This sandbox is closed, so its jobs cannot run. Call run_all inside the with "
+                "block."
             )
         if self._is_running:
             raise ConfigurationError(
-                "This sandbox is running its jobs already. A handler needs no run_all: what it "
-                "creates runs too."
+                "This sandbox is already running its jobs. A handler needs no run_all: the jobs it "
+                "creates run as well."
             )
 
-    # -- what a test plans and sees ------------------------------------------------------------
+    # -- planned failures and created jobs -----------------------------------------------------
 
     def fail_next(self, job: Job[Any, Any], error: Error, *, times: int = 1) -> None:
         """Make the next attempts at jobs of this type raise `error` instead of calling the handler.
 
-        Any exception will do, also `Fail`, `RetryIn`, `Snooze` and `Cancelled`.
+        `error` may be any exception, including `Fail`, `RetryIn`, `Snooze` and `Cancelled`.
         """
         self._handlers.plan(job.job_type, error, checks.whole_number("times", times, least=1))
 
@@ -215,7 +217,7 @@ class Sandbox:
     @overload
     def created(self, /) -> list[CreatedJob[Any, Any]]: ...
     def created(self, job: Job[Any, Any] | None = None, /) -> list[CreatedJob[Any, Any]]:
-        """Return what was created, of this type or at all, in order, and where it stands now."""
+        """Return the created jobs, of this type or all, in order, in their present state."""
         wanted = None if job is None else job.job_type
         return [
             created_job(record, outcome, wanted or self._type_of(record))
@@ -224,7 +226,7 @@ class Sandbox:
         ]
 
     def assert_empty(self) -> None:
-        """Raise `JobsLeft` if a job waits or runs, now or later."""
+        """Raise `JobsLeft` if any job waits or runs."""
         left = self._engine.live_jobs()
         if left:
             raise JobsLeft(_describe_left(left, self.clock.now()))
@@ -236,11 +238,10 @@ class Sandbox:
 
 
 def sandbox(*, concurrency: int = 1, start: datetime | None = None) -> Sandbox:
-    """Keep the jobs of every service in memory, for the length of a `with` or `async with` block.
+    """Keep the jobs of every service in memory during a `with` or `async with` block.
 
-    The clock stands still, at `start` or at the present moment, until `advance` turns it on.
-    `concurrency` is how many jobs run at the same time; one, unless told otherwise, so that their
-    order is always the same.
+    The clock starts at `start` (by default now) and moves only by `advance`. `concurrency` is how
+    many jobs run at the same time; by default one, so that their order is always the same.
 
     >>> from trellis import Service
     >>> app = Service("hello")
@@ -275,24 +276,25 @@ def _refuse_loop() -> None:
 
 def _stuck(timeout: Duration, running: Sequence[JobRecord]) -> SandboxStuck:
     names = ", ".join(dict.fromkeys(_name(record) for record in running))
-    what = f"still in {names}" if names else "still creating work for each other"
+    what = f"{names} still runs" if names else "they still create new jobs"
     return SandboxStuck(
-        f"The jobs did not come to an end within {in_words(checks.duration('timeout', timeout))}: "
-        f"{what}. If a handler waits for another job, it needs sandbox(concurrency=2) or more; "
-        "if it only takes long, give run_all a longer timeout."
+        f"The jobs did not end within {in_words(checks.duration('timeout', timeout))}: "
+        f"{what}. If a handler waits for another job, use sandbox(concurrency=2) or more; if it "
+        "only takes long, pass a longer timeout to run_all."
     )
 
 
 def _describe_left(left: Sequence[JobRecord], now: Instant) -> str:
     lines = [
-        f"  {_name(record)} {record.definition.id}: {_standing(record, now)}" for record in left
+        f"  {_name(record)} {record.definition.id}: {_describe_state(record, now)}"
+        for record in left
     ]
     more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     count = "1 job is" if len(left) == 1 else f"{len(left)} jobs are"
     return "\n".join([f"{count} left over:", *lines[:_SHOWN], *more])
 
 
-def _standing(record: JobRecord, now: Instant) -> str:
+def _describe_state(record: JobRecord, now: Instant) -> str:
     head = record.head
     why = f" ({head.error.message})" if head.error is not None else ""
     when = f", due in {in_words(head.run_at - now)}" if head.run_at > now else ", due now"

@@ -1,7 +1,7 @@
-"""Which service's handler runs a job of a sandbox.
+"""The services of a sandbox: which handler runs a job.
 
-A name may belong to several `Service` objects of one test run. The one that was used in the
-sandbox last is meant; one that was not used serves only where no other has the handler.
+One test run may have several `Service` objects with the same name. The one used last in the sandbox
+is taken; one that was not used is taken only if no other has the handler.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from trellis.client.engine_access import living_accesses
 from trellis.declaration.job_type import JobType
 from trellis.service import Service
 
-#: A service's name and a type's name.
-Place: TypeAlias = tuple[str, str]
+#: The names of a service and of a job type.
+TypeName: TypeAlias = tuple[str, str]
 
 
-class Crew(NamedTuple):
-    """The services whose jobs one run works on, and all types of theirs it can run."""
+class Selection(NamedTuple):
+    """The services whose jobs a run executes, and all their types with a handler."""
 
     services: tuple[Service, ...]
     types: tuple[JobType, ...]
 
 
 class Services:
-    """The services that a sandbox has seen."""
+    """The services that were used in a sandbox."""
 
     def __init__(self) -> None:
         self._used: dict[Service, None] = {}
 
     def note(self, owner: object) -> None:
-        """Remember that this service was used just now."""
+        """Record that this service was used now."""
         if isinstance(owner, Service):
             self._used.pop(owner, None)
             self._used[owner] = None
 
-    def find(self, place: Place, *, handled: bool) -> tuple[Service, JobType] | None:
-        """Return the service that is meant and its job type; `handled`: one with a handler."""
-        name, type_name = place
+    def find(self, name: TypeName, *, handled: bool) -> tuple[Service, JobType] | None:
+        """Return the service and its job type; with `handled`, one that has a handler."""
+        service_name, type_name = name
         for service in self._candidates():
-            for job_type in service.job_types if service.name == name else ():
+            for job_type in service.job_types if service.name == service_name else ():
                 if job_type.name == type_name and (job_type.handler or not handled):
                     return service, job_type
         return None
 
-    def crew(self, places: Iterable[Place]) -> Crew:
-        """Return who can work on jobs of these types, and on what else they may create."""
+    def select(self, names: Iterable[TypeName]) -> Selection:
+        """Return the services of these types, with all types that their jobs may create."""
         for service in tuple(self._used):
             service.load_included()
-        found = [match for place in places if (match := self.find(place, handled=True))]
+        found = [match for name in names if (match := self.find(name, handled=True))]
         services = tuple(dict.fromkeys(service for service, _ in found))
         types = [
             job_type
@@ -57,7 +57,7 @@ class Services:
             for job_type in service.job_types
             if self.find((service.name, job_type.name), handled=True) == (service, job_type)
         ]
-        return Crew(services, tuple(types))
+        return Selection(services, tuple(types))
 
     def _candidates(self) -> Iterator[Service]:
         yield from reversed(tuple(self._used))
