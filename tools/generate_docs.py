@@ -21,8 +21,8 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def outdated() -> dict[str, str]:
     """Return the text of every page that is missing or differs from the code."""
-    fresh = {name: render().rstrip() + "\n" for name, render in PAGES.items()}
-    return {name: text for name, text in fresh.items() if stored(ROOT / name) != text}
+    texts = {name: render().rstrip() + "\n" for name, render in PAGES.items()}
+    return {name: text for name, text in texts.items() if stored(ROOT / name) != text}
 
 
 def stored(path: Path) -> str | None:

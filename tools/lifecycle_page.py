@@ -14,16 +14,16 @@ _HEADER: Final = """\
 
 Generated from `src/trellis/core/lifecycle.py` by `make docs`; do not edit.
 
-One function, `decide`, reads this table from top to bottom: the first line whose command, state and
-condition fit decides what happens. A command that no line allows is refused. Commands marked † are
-given by the attempt itself and need its fence; with an old fence they change nothing and leave a
+One function, `decide`, reads this table from top to bottom: the first row whose command, state and
+condition fit decides what happens. A command that no row allows is refused. Commands marked † are
+given by the running attempt and need its fence; with an old fence they change nothing and leave a
 `staleCompletionIgnored` note in the journal.
 
 """
 
 
 def render_markdown() -> str:
-    """Return the whole page."""
+    """Return the text of the page."""
     return _HEADER + "\n".join((*_states(), "", *_rules(), "", *_diagram(), ""))
 
 
@@ -57,7 +57,7 @@ def _rules() -> Iterable[str]:
     yield "| Create | – | admitted | `pending` | `created` |"
     for rule in RULES:
         sources = ", ".join(f"`{state}`" for state in State if state in rule.sources)
-        condition = rule.when.words if rule.when else ""
+        condition = rule.when.text if rule.when else ""
         yield f"| {_name(rule)} | {sources} | {condition} | `{rule.target}` | `{rule.event}` |"
 
 

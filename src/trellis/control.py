@@ -238,32 +238,32 @@ async def apply(engine: Engine, job_id: JobId, command: Command) -> JobRecord:
 
 
 async def apply_all(
-    engine: Engine, asked: Sequence[tuple[JobRecord, Command]], now: Instant
+    engine: Engine, changes: Sequence[tuple[JobRecord, Command]], now: Instant
 ) -> list[Result]:
     """Apply each command to its job, as it was loaded at the engine's time `now`.
 
     A stale command leaves a note in the journal, unless the journal shows that an earlier try of
     the same command was committed and only its reply was lost.
     """
-    decisions = [decide(record, command, now) for record, command in asked]
+    decisions = [decide(record, command, now) for record, command in changes]
     transitions = [each for each in decisions if type(each) is Transition]
     answers = await engine.commit(transitions) if transitions else []
-    if len(transitions) == len(asked) and all(type(each) is Committed for each in answers):
+    if len(transitions) == len(changes) and all(type(each) is Committed for each in answers):
         return [_applied(each) for each in transitions]  # the usual case
-    return await _decide_again(engine, asked, decisions, answers, now)
+    return await _decide_again(engine, changes, decisions, answers, now)
 
 
 async def _decide_again(
     engine: Engine,
-    asked: Sequence[tuple[JobRecord, Command]],
+    changes: Sequence[tuple[JobRecord, Command]],
     decisions: Sequence[Decision],
     answers: Sequence[CommitResult],
     now: Instant,
 ) -> list[Result]:
     """Return the result of each command; decide again where a job has changed since its load."""
-    results: list[Result] = [Missing()] * len(asked)
+    results: list[Result] = [Missing()] * len(changes)
     tried: dict[int, list[Transition]] = {}
-    positions: Sequence[int] = range(len(asked))
+    positions: Sequence[int] = range(len(changes))
     for tries_left in reversed(range(_TRIES)):
         remaining = iter(answers)
         contended: dict[int, Contended] = {}
@@ -275,14 +275,14 @@ async def _decide_again(
                     contended[position] = result
             elif isinstance(decision, Stale):
                 results[position] = await _explain(
-                    engine, asked[position], decision, tried.get(position, [])
+                    engine, changes[position], decision, tried.get(position, [])
                 )
             else:
                 results[position] = decision
         if not contended or not tries_left:
             break
         positions = list(contended)
-        decisions = [decide(contended[each].record, asked[each][1], now) for each in positions]
+        decisions = [decide(contended[each].record, changes[each][1], now) for each in positions]
         transitions = [each for each in decisions if isinstance(each, Transition)]
         answers = await engine.commit(transitions) if transitions else []
     return results
@@ -301,12 +301,12 @@ def _result_of(transition: Transition, answer: CommitResult) -> Result:
 
 async def _explain(
     engine: Engine,
-    asked: tuple[JobRecord, Command],
+    change: tuple[JobRecord, Command],
     stale: Stale,
     tried: Sequence[Transition],
 ) -> Result:
     """Return `Applied` if an earlier try was committed; else note a late result, return `stale`."""
-    record, command = asked
+    record, command = change
     fence: Fence = command.fence  # type: ignore[union-attr] # only fenced commands can be stale
     for transition in tried:
         if await _is_stored(engine, transition):

@@ -22,19 +22,19 @@ from trellis.core.durations import SECOND
 
 
 def test_without_a_file_only_the_variables_speak(tmp_path: Path) -> None:
-    told = environment({"TRELLIS_LEASE": "6s", "HOME": "/root"}, tmp_path)
-    assert told == {"TRELLIS_LEASE": "6s"}
+    found = environment({"TRELLIS_LEASE": "6s", "HOME": "/root"}, tmp_path)
+    assert found == {"TRELLIS_LEASE": "6s"}
 
 
 def test_a_variable_overrules_the_file_and_an_empty_one_does_not(tmp_path: Path) -> None:
     (tmp_path / "trellis.toml").write_text('lease = "9s"\ngrace = "2s"\nconcurrency = 4\n')
-    told = environment({"TRELLIS_LEASE": "6s", "TRELLIS_GRACE": ""}, tmp_path)
-    assert told == {
+    found = environment({"TRELLIS_LEASE": "6s", "TRELLIS_GRACE": ""}, tmp_path)
+    assert found == {
         "TRELLIS_LEASE": "6s",
         "TRELLIS_GRACE": "2s",
         "TRELLIS_CONCURRENCY": "4",
     }
-    assert worker_settings(told).concurrency == 4
+    assert worker_settings(found).concurrency == 4
 
 
 def test_each_setting_tells_where_it_comes_from(tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 def test_a_database_named_in_the_file_lies_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "trellis.toml").write_text('url = "sqlite:///jobs.db"\n')
-    told = environment({}, tmp_path / "below")
-    assert told["TRELLIS_URL"] == f"sqlite:///{tmp_path / 'jobs.db'}"
+    found = environment({}, tmp_path / "below")
+    assert found["TRELLIS_URL"] == f"sqlite:///{tmp_path / 'jobs.db'}"
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:////var/jobs.db", "postgresql://h/d"])

@@ -227,9 +227,9 @@ def orders() -> tuple[Order, ...]:
 
 def situations(state: State, kind: type[Command]) -> Iterator[Situation]:
     """Return every situation in which this kind of command meets a job in this state."""
-    for command, said in orders():
+    for command, facts in orders():
         if type(command) is not kind:
             continue
         for record, true in jobs(state):
-            held = {"fence"} if state is State.ACTIVE and "shown" in said else set()
-            yield Situation(record, command, true | (said - {"shown"}) | held)
+            held = {"fence"} if state is State.ACTIVE and "shown" in facts else set()
+            yield Situation(record, command, true | (facts - {"shown"}) | held)

@@ -1,4 +1,4 @@
-"""What holds for every life of every job, whatever is asked of it and in whatever order."""
+"""Properties that hold for every job after any commands in any order."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_handler_that_stands_under_another_name_is_refused() -> None:
     assert "is not this handler" in refused(own.job(isolation="process")(plain))
     nameless: Any = own.job(name="nameless", isolation="process")(partial(plain))
     assert "is not this handler" in refused(nameless)
-    assert "is not this handler" in refused(own.declare("nobody", result=str))
+    assert "is not this handler" in refused(own.declare("unhandled", result=str))
 
 
 def test_a_handler_in_the_main_file_is_refused_with_what_to_do() -> None:

@@ -60,7 +60,7 @@ LOGIN = Login.model_validate(
 
 
 def shown(payload: Any, annotation: Any, part: Any = "payload") -> Any:  # noqa: ANN401 - any
-    """Return what is shown of a stored value by somebody who has only the stored policy."""
+    """Return a stored value as a tool shows it that has only the stored policy."""
     job = Service("shop", "memory://").declare("x", payload=annotation, result=annotation)
     policy = decode_policy(encode_policy(job.job_type.policy))
     return json.loads(masked(job.job_type.payload.encode(payload), policy, part))

@@ -1,4 +1,4 @@
-"""Every mistake of a newcomer is answered by its cause and the next step, word for word."""
+"""Mistakes of newcomers: the error names the cause and the next step, word for word."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def test_a_mistake_is_answered_in_words_that_help(transcript: Path, tmp_path: Pa
 
 
 def test_no_command_shows_a_traceback() -> None:
-    said = "\n".join(path.read_text() for path in TRANSCRIPTS).split("$ ")
-    by_command = [text for text in said if "trellis " in text.partition("\n")[0]]
+    output = "\n".join(path.read_text() for path in TRANSCRIPTS).split("$ ")
+    by_command = [text for text in output if "trellis " in text.partition("\n")[0]]
     assert len(by_command) >= 10
     assert [text for text in by_command if "Traceback" in text] == []
 
 
 def test_every_program_is_part_of_a_transcript() -> None:
-    said = "\n".join(path.read_text() for path in TRANSCRIPTS)
-    assert [path.stem for path in MISTAKES.glob("*.py") if path.stem not in said] == []
+    output = "\n".join(path.read_text() for path in TRANSCRIPTS)
+    assert [path.stem for path in MISTAKES.glob("*.py") if path.stem not in output] == []

@@ -1,8 +1,8 @@
-"""Running the commands of a transcript and writing down what a newcomer sees.
+"""Transcripts: the commands of a newcomer, and their output.
 
 A transcript is a text of commands (`$ ...`), each followed by what it wrote and how it ended. Of an
-uncaught exception only the message is kept: what stands above it is Python's. `<folder>` is the
-folder it ran in, `<id>` any job id, `<number>` the newest schema. To write a transcript anew and
+uncaught exception only the message is kept, without the frames. `<folder>` is the
+folder it ran in, `<id>` any job id, `<number>` the newest schema. To write a transcript again and
 read the difference in git:
 
     python -m tests.first_steps.transcripts tests/first_steps/mistakes/unannotated.expected
@@ -32,11 +32,11 @@ def commands(transcript: str) -> list[str]:
     return [line[2:] for line in transcript.splitlines() if line.startswith("$ ")]
 
 
-def perform(asked: Iterable[str], folder: Path) -> str:
+def perform(lines: Iterable[str], folder: Path) -> str:
     """Run the commands one after the other beside the programs of the mistakes."""
     for program in MISTAKES.glob("*.py"):
         shutil.copy(program, folder)
-    return "\n".join(_perform(command, folder) for command in asked)
+    return "\n".join(_perform(command, folder) for command in lines)
 
 
 def _perform(command: str, folder: Path) -> str:
@@ -50,10 +50,10 @@ def _perform(command: str, folder: Path) -> str:
         check=False,
         timeout=60,
     )
-    said = _message(ran.stdout + ran.stderr) if program == "python" else ran.stdout + ran.stderr
-    said = _ULID.sub("<id>", said.replace(str(folder.resolve()), "<folder>"))
-    said = _SCHEMA.sub("<number>", said)
-    return f"$ {command}\n{said}[exit {ran.returncode}]\n"
+    output = _message(ran.stdout + ran.stderr) if program == "python" else ran.stdout + ran.stderr
+    output = _ULID.sub("<id>", output.replace(str(folder.resolve()), "<folder>"))
+    output = _SCHEMA.sub("<number>", output)
+    return f"$ {command}\n{output}[exit {ran.returncode}]\n"
 
 
 def _parse(command: str) -> tuple[dict[str, str], str, list[str]]:
@@ -71,19 +71,19 @@ def _environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
 
 
-def _message(said: str) -> str:
+def _message(output: str) -> str:
     """Leave out the frames of an uncaught exception, and those of what caused it."""
-    before, traceback, _ = said.partition("Traceback (most recent call last):\n")
+    before, traceback, _ = output.partition("Traceback (most recent call last):\n")
     if not traceback:
-        return said
-    frames = said.rpartition(traceback)[2].splitlines(keepends=True)
+        return output
+    frames = output.rpartition(traceback)[2].splitlines(keepends=True)
     while frames and frames[0].startswith(" "):
         frames.pop(0)
     return f"{before}Traceback ...\n{''.join(frames)}"
 
 
 def main() -> None:
-    """Write transcripts anew."""
+    """Write transcripts again."""
     for path in map(Path, sys.argv[1:]):
         with tempfile.TemporaryDirectory() as folder:
             path.write_text(perform(commands(path.read_text()), Path(folder)))

@@ -5,7 +5,7 @@ another fence. Commands of operators and of timers carry no fence: the version g
 `stopped` tells whether the handler is known to have stopped: only then are its key slot and its
 locks free.
 
-The names of the classes stand in the journal and in `docs/lifecycle.md`. `Fail` and `Snooze` are
+The names of the classes are used in the journal and in `docs/lifecycle.md`. `Fail` and `Snooze` are
 also exceptions of handlers, and `Retry` is also a policy: a module that needs both meanings
 imports this module (`from trellis.core import commands`).
 """

@@ -69,14 +69,14 @@ def in_words(value: Micros) -> str:
     return words or "0s"
 
 
-def to_instant(moment: datetime) -> Instant:
+def to_instant(time: datetime) -> Instant:
     """Convert an aware datetime; a naive one raises `ConfigurationError`."""
-    if moment.tzinfo is None:
+    if time.tzinfo is None:
         raise ConfigurationError(
-            f"{moment!r} has no time zone, so the instant is not known. "
+            f"{time!r} has no time zone, so the instant is not known. "
             "Use datetime.now(UTC) or add a tzinfo."
         )
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_datetime(instant: Instant) -> datetime:

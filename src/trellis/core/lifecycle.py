@@ -48,13 +48,13 @@ AnyCase: TypeAlias = Case[Any]
 class When(NamedTuple):
     """A condition: its text for the documentation and its function."""
 
-    words: str
+    text: str
     holds: Callable[[AnyCase], bool]
 
     def __and__(self, other: When) -> When:
         """Return a condition that holds when both do."""
         one, two = self.holds, other.holds
-        return When(f"{self.words}, {other.words}", lambda case: one(case) and two(case))
+        return When(f"{self.text}, {other.text}", lambda case: one(case) and two(case))
 
 
 class Rule(NamedTuple, Generic[C]):
@@ -94,9 +94,9 @@ DUE: Final = When(
 )
 CLEAN: Final = When("no item errors", lambda case: case.command.item_errors == 0)
 PARTIAL: Final = When("some item errors", lambda case: case.command.item_errors > 0)
-ASKED: Final = When("cancel was asked", lambda case: case.head.asked_at is not None)
+ASKED: Final = When("cancel requested", lambda case: case.head.asked_at is not None)
 STOPPED: Final = When(
-    "cancel was asked, or the handler raised Cancelled",
+    "cancel requested, or the handler raised Cancelled",
     lambda case: case.command.cancelled or case.head.asked_at is not None,
 )
 RETRYABLE: Final = When("retryable", lambda case: case.command.retryable)
@@ -122,7 +122,7 @@ FORCED: Final = When(
     "forced (an operator, or the grace has passed)", lambda case: case.command.force
 )
 ASKS: Final = When(
-    "cooperative, not asked before",
+    "not forced, not requested before",
     lambda case: not case.command.force and case.head.asked_at is None,
 )
 PASSED: Final = When("deadline ≤ now", _expired)
@@ -190,7 +190,7 @@ RULES: Final[tuple[Rule[Any], ...]] = (
     *_lost(ReleaseKey, BLOCKED)[:4],
     Rule(Cancel, WAITING, None, _S.CANCELLED, _E.CANCELLED, to.cancelled),
     Rule(Cancel, _ACTIVE, FORCED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
-    Rule(Cancel, _ACTIVE, ASKS, _S.ACTIVE, _E.CANCEL_REQUESTED, to.asked),
+    Rule(Cancel, _ACTIVE, ASKS, _S.ACTIVE, _E.CANCEL_REQUESTED, to.cancel_requested),
     Rule(Expire, LIVE, PASSED, _S.EXPIRED, _E.EXPIRED, to.expired),
     Rule(Skip, _PENDING, UNCLAIMED, _S.SKIPPED, _E.SKIPPED, to.skipped),
     Rule(Retry, _FAILED, None, _S.PENDING, _E.RETRIED, to.revived),

@@ -25,10 +25,11 @@ DEFAULT_KEEP: Final = micros("7d")
 
 def check_word(name: str, word: object, allowed: object) -> None:
     """Raise `ConfigurationError` for a word that is not one of those allowed."""
-    words = get_args(allowed)
-    if word not in words:
-        choices = ", ".join(repr(each) for each in words)
-        raise ConfigurationError(f"{name}={word!r} is not known. Write one of {choices}.")
+    choices = get_args(allowed)
+    if word not in choices:
+        raise ConfigurationError(
+            f"{name}={word!r} is not known. Write one of {', '.join(map(repr, choices))}."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ Change: TypeAlias = tuple[Head, Data | None]
 
 
 class Case(NamedTuple, Generic[C]):
-    """One job, one command, one moment."""
+    """One job, one command, one instant."""
 
     definition: Definition
     head: Head
@@ -265,7 +265,7 @@ def cancelled(case: AnyCase) -> Change:
     return _end(case, State.CANCELLED, case.head.error), data
 
 
-def asked(case: Case[Cancel]) -> Change:
+def cancel_requested(case: Case[Cancel]) -> Change:
     """Record that the running attempt is asked to stop."""
     head = case.head
     data: Data = {"actor": case.command.actor, "reason": case.command.reason}

@@ -89,7 +89,7 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
-def one_of(words: object, name: str, value: W) -> W:
+def one_of(choices: object, name: str, value: W) -> W:
     """Return the value if it is one of those in this `Literal`."""
-    check_word(name, value, words)
+    check_word(name, value, choices)
     return value

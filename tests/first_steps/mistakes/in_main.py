@@ -1,4 +1,4 @@
-"""A job that must run in a process of its own, defined in the file that is run."""
+"""A job that must run in a separate process, defined in the file that is run."""
 
 import asyncio
 

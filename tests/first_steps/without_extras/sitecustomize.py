@@ -1,4 +1,4 @@
-"""A Python without the drivers that extras install, whatever this machine has."""
+"""A Python without the drivers that extras install, on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in which sandbox: nested, side by side, in other loops and threads, and afterwards."""
+"""Which sandbox a service uses: nested, side by side, in other loops and threads, afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_no_sandbox_sees_the_jobs_of_another() -> None:
     assert SENT == ["two"]
 
 
-def test_the_innermost_sandbox_is_meant_and_each_runs_its_own_jobs() -> None:
+def test_the_innermost_sandbox_is_used_and_each_runs_its_own_jobs() -> None:
     with sandbox() as outer:
         checkout_sync(1, "outer")
         with sandbox() as inner:
@@ -163,7 +163,7 @@ async def test_the_plain_call_is_refused_in_a_loop() -> None:
         box.run_all_sync()
 
 
-async def test_who_still_waits_when_the_sandbox_ends_is_sent_away() -> None:
+async def test_a_wait_ends_with_the_sandbox() -> None:
     for leave_plainly in (True, False):
         box = sandbox()
         await box.__aenter__()
