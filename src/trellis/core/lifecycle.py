@@ -5,8 +5,7 @@ command that no rule allows is refused. The function of a rule (in `transitions.
 head and the data of the event. `docs/lifecycle.md` is generated from this table.
 
 `decide` takes a job, a command and an instant. It returns a `Transition` (the event, the new head
-and the head before), or `Stale` or `Refused`. Only `decide` and `creation` build the events and
-heads that engines commit.
+and the head before), or `Stale` or `Refused`. Engines commit transitions; they do not decide.
 """
 
 from __future__ import annotations

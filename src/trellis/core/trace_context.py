@@ -53,7 +53,7 @@ def fresh_context(request_id: str, trace_bits: int, span_bits: int) -> Context:
 def random_traceparent(randomness: bytes) -> str:
     """Write a traceparent from 24 random bytes.
 
-    W3C forbids zeros only; random bytes do not give them in practice.
+    W3C forbids an id of zeros; 24 random bytes do not contain one in practice.
     """
     digits = randomness.hex()
     return f"00-{digits[:32]}-{digits[32:]}-00"
