@@ -20,7 +20,7 @@ from trellis.engines.sql.transaction import Storage, Transaction
 from trellis.engines.values import Committed, CreateResult, answer_to
 from trellis.errors import EngineBusy
 
-_ID, _IDEMPOTENCY, _DEDUPE = 0, 1, 2
+_ID, _IDEMPOTENCY, _DEDUPE = 0, 1, 2  # and 3 for a queue; see `create_known`
 _TRIES: Final = 5
 
 
@@ -100,9 +100,10 @@ async def _known(tx: Transaction, jobs: Sequence[NewJob]) -> _Known:
             known.ids[name] = (service, job_type, payload)
         elif kind == _IDEMPOTENCY:
             known.idempotency[name] = (job_id, payload)
-        else:
+        elif kind == _DEDUPE:
             known.dedupe[name] = job_id
-    known.draining = {(service, queue) for service, queue in await tx.rows("create_draining")}
+        else:
+            known.draining.add((name, job_id))
     return known
 
 

@@ -68,12 +68,9 @@ journalled as (
   from born)
 select count(*), case when $6::text is not null then pg_notify($6, '')::text end from born
 
--- name: create_draining
-select service, queue from trellis.queue_setting where draining
-
 -- name: create_known
 -- What is already there of these ids and marks: kind (0 id, 1 idempotency, 2 dedupe), the name,
--- the job's id, and what it is.
+-- the job's id, and what it is. And the queues that accept nothing new: kind 3, service, queue.
 select 0, j.id, j.id, l.service, l.type, j.payload
 from unnest($1::text[]) n(id) join trellis.job j on j.id = n.id join trellis.lane l on l.id = j.lane
 union all
@@ -84,6 +81,8 @@ union all
 select 2, q.dedupe, j.id, null, null, null
 from unnest($3::text[]) n(mark)
 join trellis.queue q on q.dedupe = n.mark join trellis.job j on j.seq = q.job
+union all
+select 3, s.service, s.queue, null, null, null from trellis.queue_setting s where s.draining
 
 -- name: gate
 -- Keep others from creating jobs with the same keys or marks until this transaction ends; in the

@@ -6,9 +6,6 @@ select value from trellis_meta where name = 'last_job'
 -- name: create_counter_set
 update trellis_meta set value = ? where name = 'last_job'
 
--- name: create_draining
-select service, queue from trellis_queue_setting where draining
-
 -- name: create_event_alike
 insert into trellis_event (job, version, kind, state, at, attempt)
 select seq, ?, ?, ?, ?, ? from trellis_job where seq > ?
@@ -30,7 +27,7 @@ insert into trellis_job (
 
 -- name: create_known
 -- What is already there of these ids and marks: kind (0 id, 1 idempotency, 2 dedupe), the name,
--- the job's id, and what it is.
+-- the job's id, and what it is. And the queues that accept nothing new: kind 3, service, queue.
 select 0, j.id, j.id, l.service, l.type, j.payload
 from json_each(?) n
 cross join trellis_job j on j.id = n.value
@@ -45,6 +42,8 @@ select 2, q.dedupe, j.id, null, null, null
 from json_each(?) n
 cross join trellis_queue q on q.dedupe = n.value
 join trellis_job j on j.seq = q.job
+union all
+select 3, s.service, s.queue, null, null, null from trellis_queue_setting s where s.draining
 
 -- name: create_queue
 insert into trellis_queue (
