@@ -10,10 +10,9 @@ from pathlib import Path
 from bench.floor_sqlite import PAYLOAD
 from trellis.core.commands import Claim, Complete
 from trellis.core.durations import SECOND, Instant
-from trellis.core.job import Fence, JobRecord, NewJob, SessionId, define
+from trellis.core.job import Fence, JobRecord, NewJob, SessionId, define, fresh_context
 from trellis.core.lifecycle import Transition, creation, decide
 from trellis.core.policy import DEFAULT_POLICY
-from trellis.core.trace_context import fresh_context
 from trellis.declaration.ids import new_job_id
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Committed, Demand, WorkerInfo

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Occurrences per 1,000 lines. The aim is 1 for both; these are what is there today.
-LIMITS = {"source": 10.2, "docs": 35.6}
+LIMITS = {"source": 1.0, "docs": 1.0}
 WORDS = (
     *("whoever", "nobody", "somebody", "everybody", "anybody", "whatever", "meanwhile", "lately"),
     *("anew", "so many", "so long", "for ever", "by itself", "of its own", "of ours"),

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from trellis.client.job import Job
     from trellis.client.ref import JobRef
     from trellis.client.results import Accepted, Answer, Coalesced, Rejected, Replaced
+    from trellis.core.job import Context
     from trellis.core.retry import Retry
     from trellis.core.states import State
-    from trellis.core.trace_context import Context
     from trellis.declaration.handler_exceptions import Cancelled, Fail, RetryIn, Snooze, Stopped
     from trellis.declaration.per_key import PerKey
     from trellis.errors import (
@@ -71,7 +71,7 @@ _MODULES = {
     "trellis.client.ref": ("JobRef",),
     "trellis.declaration.per_key": ("PerKey",),
     "trellis.declaration.handler_exceptions": ("Cancelled", "Fail", "RetryIn", "Snooze", "Stopped"),
-    "trellis.core.trace_context": ("Context",),
+    "trellis.core.job": ("Context",),
     "trellis.core.retry": ("Retry",),
     "trellis.core.states": ("State",),
     "trellis.insight.views": ("JobEvent", "JobLogLine", "JobView"),

@@ -15,11 +15,14 @@ from trellis.core.commands import Complete, build_complete
 from trellis.core.events import Event, build_event
 from trellis.core.job import (
     NOTHING_SPECIAL,
+    Context,
     Definition,
     Fence,
     Head,
     JobRecord,
     NewJob,
+    build_context,
+    build_contexts,
     build_definition,
     build_record,
     claimed_record,
@@ -32,7 +35,6 @@ from trellis.core.job import (
     vary,
 )
 from trellis.core.states import State
-from trellis.core.trace_context import Context, build_context, build_contexts
 from trellis.core.transitions import Case, build_case
 from trellis.testing.builders import a_context, a_job, a_job_id
 
@@ -42,7 +44,6 @@ BUILDERS = {
     "control.py",
     "core/transitions.py",
     "core/commands.py",
-    "core/trace_context.py",
     "core/events.py",
     "core/job.py",
     "core/lifecycle.py",

@@ -19,7 +19,7 @@ from trellis.core.job import JobId, JobRecord
 from trellis.declaration.options import TypeOptions
 from trellis.engines.port import Engine
 from trellis.engines.values import Demand, JobFilter, WorkerInfo
-from trellis.worker.clock import uptime
+from trellis.worker.session import uptime
 from trellis.worker.supervisor import Supervisor
 
 QUICKLY = WorkerSettings().with_options(lease="300ms", poll="20ms", grace="5s")

@@ -25,7 +25,7 @@ from trellis.core.durations import SECOND
 from trellis.core.events import EventKind
 from trellis.core.job import JobId, SessionId
 from trellis.engines.port import Engine
-from trellis.worker.demand import BATCH, Planner
+from trellis.worker.fetcher import BATCH, Planner
 from trellis.worker.local_type import LocalType
 
 SLOTS: Final = 2

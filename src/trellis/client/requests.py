@@ -21,11 +21,18 @@ from opentelemetry import trace
 
 from trellis.core.admission import check_new_job
 from trellis.core.durations import Duration, Instant, Micros
-from trellis.core.job import JobId, NewJob, vary
+from trellis.core.job import (
+    Context,
+    JobId,
+    NewJob,
+    build_contexts,
+    random_traceparent,
+    traceparent,
+    vary,
+)
 from trellis.core.json_text import dump_json
 from trellis.core.keys import derive_key, hash_key
 from trellis.core.policy import KeyPolicy
-from trellis.core.trace_context import Context, build_contexts, random_traceparent, traceparent
 from trellis.declaration import checks
 from trellis.declaration.current_job import current_job
 from trellis.declaration.ids import new_job_id, new_job_ids

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Final, Protocol
 
-from trellis.core.trace_context import Context
+from trellis.core.job import Context
 
 
 class RunningJob(Protocol):

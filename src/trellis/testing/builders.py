@@ -11,11 +11,20 @@ from typing import Final, TypedDict, Unpack
 
 from trellis.core.commands import Complete
 from trellis.core.durations import Instant, Micros
-from trellis.core.job import Definition, Fence, JobId, JobRecord, NewJob, SessionId, define
+from trellis.core.job import (
+    Context,
+    Definition,
+    Fence,
+    JobId,
+    JobRecord,
+    NewJob,
+    SessionId,
+    define,
+    fresh_context,
+)
 from trellis.core.keys import hash_key
 from trellis.core.lifecycle import creation, first_run_at
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, Policy
-from trellis.core.trace_context import Context, fresh_context
 from trellis.declaration.ids import new_job_id
 from trellis.engines.values import Demand, WorkerInfo
 from trellis.testing.clock import START

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from trellis.core.durations import SECOND, Duration, to_datetime
-from trellis.core.trace_context import Context
+from trellis.core.job import Context
 from trellis.declaration import checks
 from trellis.declaration.handler_exceptions import Cancelled, Stopped
 from trellis.declaration.signature import JobArgument

@@ -23,10 +23,10 @@ from trellis.errors import PayloadInvalid
 from trellis.worker import copies, outcomes
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import Attempt, HeldAttempts, Stop
-from trellis.worker.clock import EngineTime
 from trellis.worker.handler_call import HandlerThreads, arguments, bind, enter, first_step, go_on
 from trellis.worker.isolation.runner import ExclusiveRun, IsolatedRunner
 from trellis.worker.log import JobLog
+from trellis.worker.session import EngineTime
 from trellis.worker.shared_status import SharedStatus
 
 #: Slots whose handlers never wait let the loop run other tasks after this long, in seconds.

@@ -3,6 +3,11 @@
 A hint from the engine or a claim that returned its limit means that there may be more jobs. Without
 either, the engine is polled once per poll interval. One round trip serves all types. A claim under
 way is never abandoned: no worker would run the jobs that it returns.
+
+`Planner` decides how many jobs of which types to claim next. Jobs are claimed into free slots. Only types whose recent jobs ended within a tenth of a second are
+claimed ahead, at most two batches and at most a tenth of a second's work, so that no job waits here
+while another worker is free. Where other types are served too, claiming ahead pauses every tenth of
+a second until a slot is free, so that the other types get a slot.
 """
 
 from __future__ import annotations
@@ -11,20 +16,135 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from trellis.core.durations import SECOND, Micros
 from trellis.core.job import JobRecord
+from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
+from trellis.engines.values import Demand
 from trellis.errors import EngineUnavailable
 from trellis.worker.attempt import Attempt, HeldAttempts
-from trellis.worker.clock import EngineTime, uptime
-from trellis.worker.demand import ClaimPlan, Planner
 from trellis.worker.executor import Executor
+from trellis.worker.local_type import QUICK, LocalType
 from trellis.worker.loop import TaskLoop
-from trellis.worker.session import SessionHolder
+from trellis.worker.session import EngineTime, SessionHolder, uptime
+
+BATCH: Final = 500
+_LIMIT_AHEAD: Final = 2 * BATCH
+_SHORTEST_MEAN: Final = 1e-6
+
+#: Demands, and the most jobs that one claim may return for all of them together.
+_Demands: TypeAlias = tuple[list[Demand], int]
+
+
+class ClaimPlan(NamedTuple):
+    """What to claim now, and how the executor queues what is claimed."""
+
+    #: Empty if there is no room.
+    demands: list[Demand]
+    limit: int
+    #: More work is wanted as soon as this many attempts wait for a slot.
+    refill_at: int
+    #: Whether some types are not claimed ahead; their attempts go before the others.
+    others_first: bool
+
+
+class Planner:
+    """Knows the types of this worker, and how many more attempts of each it can take."""
+
+    def __init__(
+        self, job_types: Iterable[JobType], executor: Executor, max_jobs: int | None = None
+    ) -> None:
+        self.types = {(each.service, each.name): LocalType(each) for each in job_types}
+        self._executor = executor
+        self._slots = executor.slots
+        self._max_jobs = max_jobs
+        #: When a slot was last free, by the monotonic clock.
+        self._slot_was_free = 0.0
+        self._groups: dict[tuple[str, str], list[LocalType]] = {}
+        for kind in self.types.values():
+            queue = (kind.job_type.service, kind.job_type.queue)
+            self._groups.setdefault(queue, []).append(kind)
+
+    @property
+    def has_reached_max_jobs(self) -> bool:
+        """Whether as many jobs as this process may run have run or are running."""
+        return self._max_jobs is not None and self._executor.begun >= self._max_jobs
+
+    def plan_claim(self) -> ClaimPlan:
+        """Plan the next claim."""
+        quick = [kind for kind in self.types.values() if kind.is_quick]
+        ahead = self._jobs_ahead(quick)
+        is_mixed = len(quick) < len(self.types)
+        demands, limit = self._next_demands(quick, ahead, is_mixed=is_mixed)
+        if self._max_jobs is not None:
+            limit = min(limit, self._max_jobs - self._executor.begun - len(self._executor.waiting))
+        return ClaimPlan(demands if limit > 0 else [], limit, ahead // 2, is_mixed)
+
+    @staticmethod
+    def is_full(plan: ClaimPlan, jobs: Sequence[JobRecord]) -> bool:
+        """Return whether a claim brought as much as it could, so that there may be more."""
+        if len(jobs) >= plan.limit:
+            return True
+        got = Counter((record.definition.service, record.definition.type) for record in jobs)
+        return any(
+            sum(got[demand.service, name] for name in demand.types) >= demand.limit
+            for demand in plan.demands
+        )
+
+    def _jobs_ahead(self, quick: list[LocalType]) -> int:
+        """Return how many jobs of the quick types may be claimed before a slot is free."""
+        if not quick:
+            return 0
+        slowest = max(_SHORTEST_MEAN, *(kind.mean for kind in quick))
+        return min(_LIMIT_AHEAD, int(self._slots * QUICK / slowest))
+
+    def _next_demands(self, quick: list[LocalType], ahead: int, *, is_mixed: bool) -> _Demands:
+        free = self._slots - self._executor.load
+        now = time.monotonic()
+        if free > 0:
+            self._slot_was_free = now
+            if is_mixed:
+                return self._demands_for_slots(quick, free, ahead)
+        elif is_mixed and now - self._slot_was_free > QUICK:
+            return [], 0
+        missing = free + ahead
+        if free <= 0 and missing < min(BATCH, ahead // 2):
+            return [], 0
+        limit = max(min(missing, BATCH), free)
+        return self._demands(quick, limit), limit
+
+    def _demands_for_slots(self, quick: list[LocalType], free: int, ahead: int) -> _Demands:
+        """Return demands for all types: the quick ones go ahead, the others share free slots."""
+        others = [kind for kind in self.types.values() if not kind.is_quick]
+        queues = len({(kind.job_type.service, kind.job_type.queue) for kind in others})
+        if not ahead or free < queues:
+            return self._demands(self.types.values(), free), free
+        limit = min(free + ahead, BATCH)
+        return [*self._demands(others, free // queues), *self._demands(quick, limit)], limit
+
+    def _demands(self, kinds: Iterable[LocalType], limit: int) -> list[Demand]:
+        """Return demands for these types, each for at most `limit` jobs."""
+        wanted = {id(kind) for kind in kinds}
+        demands: list[Demand] = []
+        for (service, queue), members in self._groups.items():
+            together = []
+            for kind in members:
+                if id(kind) not in wanted:
+                    continue
+                if kind.job_type.concurrency is None:
+                    together.append(kind.job_type.name)
+                elif room := kind.room(self._slots):
+                    names = (kind.job_type.name,)
+                    demands.append(Demand(service, queue, names, min(room, limit)))
+            if together:
+                demands.append(Demand(service, queue, tuple(together), limit))
+        return demands
+
 
 _RETRY_PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography

@@ -18,8 +18,16 @@ from queue import SimpleQueue
 from types import coroutine
 from typing import Any
 
-from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId, claimed_record, define
-from trellis.core.trace_context import fresh_context
+from trellis.core.job import (
+    Fence,
+    JobId,
+    JobRecord,
+    NewJob,
+    SessionId,
+    claimed_record,
+    define,
+    fresh_context,
+)
 from trellis.declaration.current_job import current_job
 from trellis.declaration.job_type import JobType
 from trellis.declaration.signature import Handler

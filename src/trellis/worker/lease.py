@@ -22,10 +22,9 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
 from trellis.worker.attempt import HeldAttempts
-from trellis.worker.clock import uptime
 from trellis.worker.loop import run_until_done
 from trellis.worker.maintenance import LEADER
-from trellis.worker.session import RenewalHealth, SessionHolder
+from trellis.worker.session import RenewalHealth, SessionHolder, uptime
 from trellis.worker.shared_status import SharedStatus
 
 _RETRY_PAUSE: Final = 1.0

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from trellis.control import Applied, Result
 from trellis.core.durations import SECOND, in_words
-from trellis.core.job import JobRecord
+from trellis.core.job import Context, JobRecord
 from trellis.core.lifecycle import Stale
 from trellis.core.states import State
-from trellis.core.trace_context import Context
 from trellis.declaration.current_job import current_job
 from trellis.engines.values import LogLine
 from trellis.worker.attempt import Attempt

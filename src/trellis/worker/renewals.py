@@ -22,12 +22,10 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError, EngineUnavailable
 from trellis.worker.attempt import Attempt, HeldAttempts, Stop
-from trellis.worker.clock import EngineTime, uptime
-from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
-from trellis.worker.fetcher import Fetcher
+from trellis.worker.fetcher import Fetcher, Planner
 from trellis.worker.loop import TaskLoop
-from trellis.worker.session import SessionHolder
+from trellis.worker.session import EngineTime, SessionHolder, uptime
 from trellis.worker.settler import Settler
 
 _REOPEN_PAUSE: Final = 1.0

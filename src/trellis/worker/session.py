@@ -1,7 +1,8 @@
-"""The session of a worker process: the id under which it claims, and how reliably it is renewed.
+"""The session of a worker process: its id, its clocks, and how reliably it is renewed.
 
 A session lasts as long as its process, across reconnects. The process opens another one only after
-another worker has ended its session.
+another worker has ended its session. Its clocks are the uptime of the machine and an estimate of
+the engine's time; the worker never reads its own wall clock, so a wrong one changes nothing.
 """
 
 from __future__ import annotations
@@ -9,19 +10,53 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from time import clock_gettime_ns
+from typing import Final
 
 from trellis.config import WorkerSettings
-from trellis.core.durations import Micros
+from trellis.core.durations import Instant, Micros
 from trellis.core.job import SessionId
 from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import Session, WorkerInfo
 from trellis.errors import EngineError
-from trellis.worker.clock import uptime
 from trellis.worker.shared_status import SharedStatus
+
+#: Counts through suspend, and cannot be set.
+SOURCE: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def uptime() -> Micros:
+    """Return microseconds since the machine started; engines measure leases by the same clock."""
+    return time.clock_gettime_ns(SOURCE) // 1000
+
+
+class EngineTime:
+    """The engine's time, estimated from its answers; set on the worker's loop, read anywhere."""
+
+    __slots__ = ("_ahead",)
+
+    def __init__(self, now: Instant) -> None:
+        self._ahead = now - uptime()
+
+    def learn(self, now: Instant, sent: Micros) -> None:
+        """Use the time in an answer to a request that was sent at this `uptime`.
+
+        The engine read its clock after the request was sent and before now. The loop may process
+        the answer late, so the estimate stays as it is unless these bounds exclude it.
+        """
+        at_least, at_most = now - uptime(), now - sent
+        self._ahead = min(max(self._ahead, at_least), at_most)
+
+    def now(self) -> Instant:
+        """Return the estimated time of the engine."""
+        return (
+            self._ahead + clock_gettime_ns(SOURCE) // 1000
+        )  # `uptime()`, inlined: called for every job
 
 
 class SessionHolder:

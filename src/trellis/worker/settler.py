@@ -25,10 +25,10 @@ from trellis.engines.port import Engine
 from trellis.errors import EngineError, PayloadInvalid, Unstorable
 from trellis.worker import outcomes
 from trellis.worker.attempt import Attempt, HeldAttempts
-from trellis.worker.clock import EngineTime
 from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
 from trellis.worker.notes import NoteWriter
+from trellis.worker.session import EngineTime
 
 _BATCH: Final = 500
 _RETRY_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)

@@ -24,10 +24,8 @@ from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import HeldAttempts
-from trellis.worker.clock import EngineTime, uptime
-from trellis.worker.demand import Planner
 from trellis.worker.executor import Executor
-from trellis.worker.fetcher import Fetcher, HintListener
+from trellis.worker.fetcher import Fetcher, HintListener, Planner
 from trellis.worker.isolation.runner import check_isolation
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.local_type import choose
@@ -37,7 +35,7 @@ from trellis.worker.loop import Loop, TaskLoop, stop_all, within
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.notes import NoteWriter
 from trellis.worker.renewals import CancelWatch, Renewals
-from trellis.worker.session import RenewalHealth, SessionHolder, describe_worker
+from trellis.worker.session import EngineTime, RenewalHealth, SessionHolder, describe_worker, uptime
 from trellis.worker.settler import Settler
 from trellis.worker.shared_status import SharedStatus
 from trellis.worker.sweeper import Sweeper

@@ -7,10 +7,9 @@ import pytest
 from trellis.core.commands import Cancel, Command, Complete, Fail
 from trellis.core.durations import SECOND
 from trellis.core.fold import fold
-from trellis.core.job import Failure, JobRecord, NewJob
+from trellis.core.job import Context, Failure, JobRecord, NewJob
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.states import State
-from trellis.core.trace_context import Context
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Committed, Conflict
 from trellis.testing.builders import a_demand, a_job, fence_of

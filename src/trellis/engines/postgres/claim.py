@@ -12,8 +12,7 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
-from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
-from trellis.core.trace_context import build_context
+from trellis.core.job import JobRecord, SessionId, build_context, build_definition, claimed_record
 from trellis.engines.postgres.claim_planner import ClaimPlanner, Plan
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry

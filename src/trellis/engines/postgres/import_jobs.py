@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from trellis import failpoints
-from trellis.core.job import JobId, NewJob
+from trellis.core.job import Context, JobId, NewJob
 from trellis.core.policy import decode_policy
-from trellis.core.trace_context import Context
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction

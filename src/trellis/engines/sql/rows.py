@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from trellis.core.events import Data, Event, EventKind
 from trellis.core.job import (
+    Context,
     Definition,
     Failure,
     Fence,
@@ -25,7 +26,6 @@ from trellis.core.job import (
 )
 from trellis.core.policy import decode_policy
 from trellis.core.states import State
-from trellis.core.trace_context import Context
 
 Row: TypeAlias = Sequence[Any]
 

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant
-from trellis.core.job import JobRecord, SessionId, build_definition, claimed_record
+from trellis.core.job import JobRecord, SessionId, build_context, build_definition, claimed_record
 from trellis.core.policy import Policy
 from trellis.core.timers import look_at
-from trellis.core.trace_context import build_context
 from trellis.engines.sql import maintenance
 from trellis.engines.sql.rows import Lane, Row, decode_failure, decode_tags, encode_ids
 from trellis.engines.sql.transaction import run_through

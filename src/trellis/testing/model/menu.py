@@ -21,10 +21,9 @@ from trellis.core.commands import (
     Snooze,
 )
 from trellis.core.durations import SECOND, Micros
-from trellis.core.job import Failure, Fence, JobId, NewJob
+from trellis.core.job import Failure, Fence, JobId, NewJob, fresh_context
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry as RetryPolicy
-from trellis.core.trace_context import fresh_context
 from trellis.engines.values import (
     Begun,
     Heartbeat,

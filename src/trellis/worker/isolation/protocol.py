@@ -36,10 +36,10 @@ from typing import Any, Final, TypeAlias
 
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
+from trellis.core.job import Context as TraceContext
 from trellis.core.job import Definition, Failure, Fence, Head, JobRecord
 from trellis.core.policy import decode_policy, encode_policy
 from trellis.core.states import State
-from trellis.core.trace_context import Context as TraceContext
 from trellis.engines.values import Heartbeat, Item, LogLine, NoteBody, Phase, Progress
 from trellis.worker.attempt import Attempt
 

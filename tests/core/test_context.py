@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trellis.core.trace_context import (
-    Context,
-    fresh_context,
-    is_traceparent,
-    random_traceparent,
-    traceparent,
-)
+from trellis.core.job import Context, fresh_context, is_traceparent, random_traceparent, traceparent
 
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -12,10 +12,10 @@ from trellis.config import WorkerSettings, worker_settings
 from trellis.core.durations import SECOND
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import HeldAttempts
-from trellis.worker.clock import EngineTime
-from trellis.worker.demand import BATCH, Planner
 from trellis.worker.executor import Executor
+from trellis.worker.fetcher import BATCH, Planner
 from trellis.worker.notes import NoteWriter
+from trellis.worker.session import EngineTime
 
 
 async def quick(number: int) -> None: ...

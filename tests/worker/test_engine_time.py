@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trellis.core.durations import SECOND
-from trellis.worker.clock import EngineTime, uptime
+from trellis.worker.session import EngineTime, uptime
 
 NOW: Final = 1_893_456_000 * SECOND
 
