@@ -4,10 +4,11 @@ A hint from the engine or a claim that returned its limit means that there may b
 either, the engine is polled once per poll interval. One round trip serves all types. A claim under
 way is never abandoned: no worker would run the jobs that it returns.
 
-`Planner` decides how many jobs of which types to claim next. Jobs are claimed into free slots. Only types whose recent jobs ended within a tenth of a second are
-claimed ahead, at most two batches and at most a tenth of a second's work, so that no job waits here
-while another worker is free. Where other types are served too, claiming ahead pauses every tenth of
-a second until a slot is free, so that the other types get a slot.
+`Planner` decides how many jobs of which types to claim next. Jobs are claimed into free slots. Only
+types whose recent jobs ended within a tenth of a second are claimed ahead, at most two batches and
+at most a tenth of a second's work, so that no job waits here while another worker is free. Where
+other types are served too, claiming ahead pauses every tenth of a second until a slot is free, so
+that the other types get a slot.
 """
 
 from __future__ import annotations
