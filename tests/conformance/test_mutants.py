@@ -29,7 +29,7 @@ NOTICED_BY: Final = {
     "free a slot whose handler may still run": "TestKeyStatus",
     "free a lock whose handler may still run": "TestLockLingering",
     "believe any note": "TestFences",
-    "renew a session that was reaped": "TestReaping",
+    "renew a session that was reaped": "TestReap",
     "reap by the wall clock": "TestBatches",
     "count a slot once too often": "TestBatches",
     "forget when the job may run": "TestClaim",

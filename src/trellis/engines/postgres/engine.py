@@ -325,9 +325,7 @@ class PostgresEngine:
         # Each in its own transaction, because a transaction locks keys only once, in one order.
         moved = await self._within(lambda tx: maintenance.promote(tx, lanes, limit), "maintenance")
         await self._admit(lanes, limit)
-        return moved + await self._within(
-            lambda tx: maintenance.end_lingering(tx, limit), "maintenance"
-        )
+        return moved + await self._within(maintenance.end_lingering, "maintenance")
 
     async def next_due(self) -> Instant | None:
         """Return when the next waiting job becomes due."""

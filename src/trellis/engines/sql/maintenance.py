@@ -34,10 +34,13 @@ async def promote(tx: Transaction, lanes: Collection[int], limit: int) -> int:
     return _announced(tx, await promote_due(tx, lanes, limit, limit))
 
 
-async def end_lingering(tx: Transaction, limit: int) -> int:
-    """End the lingering of slots and locks whose time is over; return how many."""
+async def end_lingering(tx: Transaction) -> int:
+    """End the lingering of slots and locks whose time is over; return how many.
+
+    There are never more of them than handlers that run, so all of them end at once.
+    """
     await tx.read_clock()
-    ended = await slots.end_lingering(tx, "slot_overdue", *tx.lease_clock, limit)
+    ended = await slots.end_lingering(tx, "slot_overdue", *tx.lease_clock)
     return _announced(tx, ended + await locks.end_overdue(tx))
 
 

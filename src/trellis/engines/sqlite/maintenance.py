@@ -16,7 +16,7 @@ def promote(tx: Transaction, limit: int) -> int:
     """Make due jobs claimable; end slots and locks that have lingered long enough."""
     tx.registry.refresh_lanes(tx)
     moved = run_through(maintenance.promote(tx.shared, tx.registry.lanes, limit))
-    return moved + run_through(maintenance.end_lingering(tx.shared, limit))
+    return moved + run_through(maintenance.end_lingering(tx.shared))
 
 
 def peek_promotion(tx: Transaction) -> int | None:
@@ -24,7 +24,7 @@ def peek_promotion(tx: Transaction) -> int | None:
     tx.registry.refresh_lanes(tx)
     if any(tx.one("due_peek", lane, tx.now) for lane in tx.registry.lanes):
         return None
-    if tx.one("slot_overdue", tx.boot_id, tx.lease_now, 1):
+    if tx.one("slot_overdue", tx.boot_id, tx.lease_now):
         return None
     return None if tx.one("lock_is_overdue", tx.boot_id, tx.lease_now) else 0
 

@@ -81,6 +81,18 @@ class TestSlotLingering(EngineSuite):
         both = [await accept_one(engine, a_keyed_job(KEY, rule)) for _ in range(2)]
         assert ids(await claim(engine, session)) == ids(both)
 
+    async def test_all_slots_that_have_lingered_are_freed_by_a_promote_of_one_job(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine)
+        keys = ["user/1", "user/2", "user/3"]
+        for key in keys:
+            taken = await start(engine, session, a_keyed_job(key, IN_TURN))
+            await settle(engine, taken, Cancel(force=True))
+        clock.advance("31s")
+        assert await engine.promote(1) == len(keys)
+        assert [await holders(engine, key) for key in keys] == [[], [], []]
+
     async def test_a_renewal_that_does_not_name_the_handler_frees_nothing(
         self, engine: Engine
     ) -> None:

@@ -87,7 +87,7 @@ select id, key_hash, job from trellis.key_slot where linger_until is not null an
 
 -- name: slot_overdue
 select id, key_hash, job from trellis.key_slot
-where linger_until is not null and linger_until <= $1 limit $2
+where linger_until is not null and linger_until <= $1
 
 -- name: slot_stopped
 select id, key_hash, job from trellis.key_slot

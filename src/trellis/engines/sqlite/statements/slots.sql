@@ -48,9 +48,9 @@ select id, key_hash, job from trellis_key_slot indexed by trellis_key_slot_linge
 where linger_until is not null and session = ?
 
 -- name: slot_overdue
--- ?1 boot, ?2 time since then, ?3 most.
+-- ?1 boot, ?2 time since then.
 select id, key_hash, job from trellis_key_slot
-where linger_until is not null and (linger_until <= ?2 or linger_boot <> ?1) limit ?3
+where linger_until is not null and (linger_until <= ?2 or linger_boot <> ?1)
 
 -- name: slot_stopped
 select id, key_hash, job from trellis_key_slot indexed by trellis_key_slot_linger
