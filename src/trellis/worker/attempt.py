@@ -26,8 +26,6 @@ class Stop(Enum):
     TIMEOUT = "timeout"
     #: The engine reported that the attempt no longer belongs to this worker.
     LOST = "lost"
-    #: The engine refused a lock because the attempt is over; no renewal has reported it yet.
-    OVER = "over"
     #: The worker stops and the grace is over.
     SHUTDOWN = "shutdown"
     #: It holds a key, and the lease that protects the key can no longer be renewed.
@@ -128,15 +126,6 @@ class Attempt:
             return
         self.stop_reason = reason
         self.task.cancel()
-
-    def mark_over(self) -> None:
-        """Record, from any thread, that the attempt is over in the engine: it settles nothing.
-
-        The handler is not interrupted, because its own request brought the answer. If it continues,
-        it can still be stopped for every other reason.
-        """
-        if self.stop_reason is None:
-            self.stop_reason = Stop.OVER
 
 
 class HeldAttempts:

@@ -311,8 +311,7 @@ class Executor:
         if attempt.stop_reason is None:
             return
         self._attempts.report_stopped(attempt)
-        if attempt.stop_reason is Stop.LOST or attempt.stop_reason is Stop.OVER:
-            # If the engine still has it under this session, a renewal reports it as unknown here.
+        if attempt.stop_reason is Stop.LOST:
             self._attempts.held.pop(attempt.fence, None)
 
     def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:

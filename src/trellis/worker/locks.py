@@ -31,6 +31,7 @@ from trellis.errors import (
     EngineClosed,
     EngineUnavailable,
     LockBusy,
+    OutcomeUnknown,
 )
 from trellis.portal import waiting_caller
 from trellis.worker.attempt import Attempt
@@ -212,19 +213,20 @@ class JobLock:
                 holder = self._holder(request)
                 if holder is None and request.exception() is None:
                     return
-            self._raise_if_over(holder)
+            if holder is not None and (holder.session, holder.token) == self._attempt.fence:
+                # The lease has lapsed and may still be renewed, or the attempt is over. The next
+                # renewal decides, and stops the attempt if it is over.
+                holder = None
+            self._raise_if_stopped()
             left = _LONGEST_PAUSE if until is None else until - time.monotonic()
             if left <= 0:
                 raise self._busy(holder)
             yield min(pause * _random.uniform(0.5, 1.0), left)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def _raise_if_over(self, holder: LockHolder | None) -> None:
+    def _raise_if_stopped(self) -> None:
         """End the wait if the job was cancelled or the attempt must end."""
         self._owner.raise_if_cancelled()
-        if holder is not None and (holder.session, holder.token) == self._attempt.fence:
-            self._attempt.mark_over()  # the engine answers so if the attempt is over
-            raise Stopped
         if self._owner.stopping:
             raise Stopped
 
@@ -233,17 +235,16 @@ class JobLock:
         try:
             return request.result()
         except CancelledError:  # the worker's loop has ended
-            self._attempt.mark_over()
             raise Stopped from None
         except EngineClosed:
             raise
-        except EngineUnavailable:
+        except (EngineUnavailable, OutcomeUnknown):  # asking again is safe
             return None
 
     def _busy(self, holder: LockHolder | None) -> LockBusy:
         if holder is None:
             job_id: str | None = self._attempt.record.definition.id
-            reason, worker = "the engine is unreachable, or this job already holds it", ""
+            reason, worker = "this worker cannot reach the engine, or this job already holds it", ""
         else:
             job_id, worker = holder.job_id, holder.worker
             who = f"job {job_id} on worker {worker}" if job_id else f"worker {worker}"

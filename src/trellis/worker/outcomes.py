@@ -104,7 +104,7 @@ def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | N
     """
     fence, started_at, roll = attempt.fence, attempt.started_at, _random.random()
     match reason:
-        case Stop.LOST | Stop.OVER:
+        case Stop.LOST:
             return None
         case Stop.SHUTDOWN:
             begun = started_at is not None

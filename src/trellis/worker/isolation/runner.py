@@ -284,8 +284,6 @@ class IsolatedRun:
                 self.process.handle_idle(message)
             case "outcome":
                 self.command = protocol.decode_outcome(message, self.attempt)
-                if self.command is None:
-                    self.attempt.mark_over()
                 self.discard_process = bool(message.get("discard_process"))
                 self.over.set_result(None)
             case other:
