@@ -38,7 +38,7 @@ matrix: ## Run all tests on every Python from 3.11 to 3.14 that is installed
 	if test -n "$$failed"; then echo "Failed on Python$$failed" >&2; exit 1; fi
 
 test-all: $(DEV)
-	@$(BIN)/python -m pytest -n 2 -q --durations=15 tests $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -q --durations=15 --hypothesis-profile=ci tests $(ARGS)
 
 faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--seed x")
 	@$(BIN)/python -m tests.harness.faults $(ARGS)

@@ -83,6 +83,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "free a lock whose handler may still run": _free_locks_instead_of_linger,
     "believe any note": _believe_any_note,
     "renew a session that was reaped": _sql(("session_renew", "and ended_at is null", "")),
+    "claim under a session that was reaped": _sql(("session_lease", "and ended_at is null", "")),
     "reap by the wall clock": _sql(
         ("due_sessions", "lease_until <= ?", "opened_at + lease <= 1000 * ?")
     ),
@@ -95,6 +96,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
 }
 #: Faults in verbs that both SQL engines run.
 SHARED: Final = (
+    "believe any note",
     "journal a conflict",
     "free a slot whose handler may still run",
     "free a lock whose handler may still run",

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.conformance.mutants import MUTANTS, SHARED
+from trellis.testing import conformance
 
 #: Where the suite runs on an engine, and which of the tests there are its.
 SUITES: Final = {
@@ -30,6 +31,7 @@ NOTICED_BY: Final = {
     "free a lock whose handler may still run": "TestLockLingering",
     "believe any note": "TestFences",
     "renew a session that was reaped": "TestReap",
+    "claim under a session that was reaped": "TestClaimLimits",
     "reap by the wall clock": "TestBatches",
     "count a slot once too often": "TestBatches",
     "forget when the job may run": "TestClaim",
@@ -79,6 +81,7 @@ def run_suite(part: str, engine: str, folder: Path) -> Outcome:
 
 def test_every_mutant_has_a_part_of_the_suite_that_notices() -> None:
     assert NOTICED_BY.keys() == MUTANTS.keys()
+    assert set(NOTICED_BY.values()) <= {part.__name__ for part in conformance.SUITE}
 
 
 @pytest.mark.long

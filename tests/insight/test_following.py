@@ -11,7 +11,13 @@ from trellis import Operator
 from trellis.core.job import JobId, JobRecord
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import Loaded, LogLine, Note, Topic
-from trellis.errors import EngineClosed, EngineUnavailable, JobNotFound
+from trellis.errors import (
+    EngineClosed,
+    EngineError,
+    EngineUnavailable,
+    JobNotFound,
+    OutcomeUnknown,
+)
 from trellis.insight.following import Follower
 from trellis.testing.builders import a_job, a_job_id, complete, fence_of
 from trellis.testing.conformance.helpers import a_session, accept, accept_one, settle, start
@@ -22,7 +28,7 @@ class Interrupted(MemoryEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outage: EngineUnavailable | None = None
+        self.outage: EngineError | None = None
         self.refused = asyncio.Event()
         self.watches = 0
         self.watched = asyncio.Event()
@@ -82,14 +88,18 @@ async def running(engine: Interrupted) -> JobRecord:
     return record
 
 
+@pytest.mark.parametrize("outage", [EngineUnavailable, OutcomeUnknown])
 @pytest.mark.parametrize("follow", WAYS)
 async def test_an_outage_is_logged_once_and_following_resumes(
-    engine: Interrupted, follow: Follow, caplog: pytest.LogCaptureFixture
+    engine: Interrupted,
+    follow: Follow,
+    outage: type[EngineError],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     record = await running(engine)
     following = asyncio.ensure_future(follow(engine, record.definition.id))
     await asyncio.wait_for(engine.watched.wait(), 10)
-    engine.outage = EngineUnavailable("The server does not answer.")
+    engine.outage = outage("The server does not answer.")
     for _ in range(3):
         await asyncio.wait_for(engine.refused.wait(), 10)
         engine.refused.clear()

@@ -25,7 +25,7 @@ from trellis.core.states import LIVE
 from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import LogEntry
-from trellis.errors import EngineClosed, EngineError, EngineUnavailable, no_such_job
+from trellis.errors import EngineClosed, EngineError, EngineUnavailable, OutcomeUnknown, no_such_job
 from trellis.insight.views import JobEvent, JobLogLine, job_event, job_log_line
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ _JOBS: Final = 500
 _LINES: Final = 1000
 #: With a look at least once a second, a missing worker is reported within five seconds.
 _PATIENCE: Final = 3.0
+#: What reads raise while the engine is away, or loses the connection during a call.
+_OUTAGE: Final = (EngineUnavailable, OutcomeUnknown)
 _logger = logging.getLogger(__name__)
 
 #: Returns the sentence that says how to start a worker for a type.
@@ -148,7 +150,7 @@ class Follower:
                     has_ended = await self._has_ended(job_id)
                     page = await read(seen)
                     is_over = page.is_last and (has_ended or not follow)
-                except EngineUnavailable as error:
+                except _OUTAGE as error:
                     if not follow:
                         raise
                     self._endure(error)
@@ -200,7 +202,7 @@ class Follower:
             page = ids[start : start + _JOBS]
             try:
                 records = (await self._engine.load(page)).records
-            except EngineUnavailable as error:
+            except _OUTAGE as error:
                 self._endure(error)
                 return has_news
             self._is_engine_away = False
@@ -240,13 +242,13 @@ class Follower:
             if awaited is None or awaited[0] > patience_began:
                 continue
             self._awaited[job_type] = None
-            with suppress(EngineUnavailable):
+            with suppress(*_OUTAGE):
                 if not await has_worker(self._engine, job_type):
                     _logger.warning(awaited[1](self._engine, job_type))
 
     # -- an engine that is away ----------------------------------------------------------------
 
-    def _endure(self, error: EngineUnavailable) -> None:
+    def _endure(self, error: EngineError) -> None:
         """Log the beginning of an outage; raise if the engine was closed."""
         if isinstance(error, EngineClosed):
             raise error
