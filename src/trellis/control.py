@@ -223,7 +223,8 @@ async def apply(engine: Engine, job_id: JobId, command: Command) -> JobRecord:
             )
         case Contended():
             raise ConflictPersists(
-                f"Job {job_id} was changed by others at the same time, {_TRIES} times. Try again.",
+                f"Other processes changed job {job_id} at the same time, {_TRIES} times. Nothing "
+                "was done. Try again.",
                 job_id=job_id,
             )
         case Refused(head, reason):

@@ -351,7 +351,7 @@ async def work(
         engine, make = await stack.enter_async_context(connection.borrowed())
         states: dict[str, Any] = {}
         is_shared = engine.capabilities.processes
-        homes = {
+        locations = {
             one.name: WorkerLocation(one.url, is_shared, one.make_lifespan) for one in services
         }
         for service in services:
@@ -359,6 +359,6 @@ async def work(
                 states[service.name] = await stack.enter_async_context(service.make_lifespan())
         supervisor = Supervisor(
             engine, make, handled, settings,
-            states=states, homes=homes, status=status, guarded=status is not None,
+            states=states, locations=locations, status=status, guarded=status is not None,
         )  # fmt: skip
         yield await stack.enter_async_context(supervisor)

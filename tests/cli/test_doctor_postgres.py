@@ -149,14 +149,14 @@ def test_a_healthy_server_causes_no_warning(command: Run, url: str) -> None:
     assert (facts["wake_up"], facts["pooler"], facts["autovacuum"]) == ("listen", "none", "on")
 
 
-# -- the way to it ---------------------------------------------------------------------------------
+# -- the connection --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("pooler=session", "There is a transaction pooler on the way"),
-        ("pooler=transaction", "Behind a transaction pooler workers cannot be woken"),
+        ("pooler=session", "A transaction pooler is in front of"),
+        ("pooler=transaction", "Behind a transaction pooler, workers cannot be woken"),
     ],
 )
 def test_a_pooler_that_the_url_does_not_name_is_found(
@@ -171,7 +171,7 @@ def test_a_pooler_that_refuses_our_settings_is_named(command: Run, url: str) -> 
     with Pooler(url) as pooler:
         ran = command("doctor", "--url", pooler.url)
     assert ran.code == 2
-    assert "There is a pooler on the way" in ran.err
+    assert "A pooler is in front of" in ran.err
     assert "Add pooler=transaction to the URL" in ran.err
 
 
@@ -193,7 +193,7 @@ def test_a_listener_on_another_database_receives_nothing(
 
 def test_a_pooler_that_is_named_but_missing_is_reported(command: Run, url: str) -> None:
     text = warnings(command, with_options(url, pooler="transaction"))
-    assert "The URL says pooler=transaction, but leads straight to the server" in text
+    assert "The URL has pooler=transaction, but leads directly to the server" in text
     assert "workers cannot be woken" not in text
 
 
@@ -231,6 +231,6 @@ def test_a_wrong_password_is_named_with_what_to_check(
         pytest.skip("the server takes every user without a password")
     ran = command(*words, "--url", url.replace(password, "guessed"))
     assert ran.code == 5
-    assert "does not let this user in" in ran.err
+    assert "refused the login" in ran.err
     assert "Check the user and password of the URL" in ran.err
     assert "guessed" not in ran.out + ran.err

@@ -89,7 +89,7 @@ def test_the_payload_comes_from_a_file_or_stdin_too(
         (("sweep", "[1]"), 2, "The payload must be None"),
         (("bil", "1"), 2, "There is no job type 'bil'. Known types: shop/bill"),
         (("bill", "@none.json"), 2, "none.json cannot be read"),
-        (("greet", '"x"', "--at", "soon"), 2, "'soon' names no moment"),
+        (("greet", '"x"', "--at", "soon"), 2, "'soon' is not a time"),
         (("greet", '"x"', "--delay", "soon"), 2, "is not a duration"),
         (("greet", '"x"', "--tag", "x"), 2, "Write --tag name=value"),
         (("greet", '"x"', "--app", "nowhere:app"), 2, "There is no module 'nowhere'"),

@@ -75,7 +75,7 @@ def test_the_result_of_each_job_is_reported(steer: Run, ids: dict[str, str]) -> 
         (("jobs", "cancel", "01JC", "type:sync"), "not both"),
         (("jobs", "cancel", "01JC", "--type", "sync"), "not both"),
         (("jobs", "cancel", "sate:failed"), "Did you mean state:...?"),
-        (("jobs", "list", "failed"), "'failed' is no filter"),
+        (("jobs", "list", "failed"), "'failed' is not a filter"),
         (("jobs", "list", "--json", "--quiet"), "Use only one of"),
         (("jobs", "lst"), "Did you mean 'list'?"),
         (("wrokers",), "Did you mean 'workers'?"),

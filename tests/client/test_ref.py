@@ -152,7 +152,7 @@ async def test_a_replaced_job_raises(service: Service) -> None:
     oldest = await job.create()
     await job.create()
     await job.create()
-    with pytest.raises(JobReplaced, match="a newer job of its key took its place"):
+    with pytest.raises(JobReplaced, match="a newer job of its key replaced it"):
         await oldest.wait("10s")
 
 

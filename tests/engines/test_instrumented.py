@@ -17,7 +17,7 @@ from trellis.engines.instrumented import Call, Instrumented, instrumented, verbs
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.port import Engine, Jobs, Locks, Maintenance, Reads, Sessions
 from trellis.engines.sqlite import SqliteEngine
-from trellis.engines.transfer import CanSend
+from trellis.engines.transfer import CanExport
 from trellis.engines.values import Begun, Health, JobFilter, Note, QueueSettings, Topic
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
@@ -163,5 +163,5 @@ async def test_an_observer_that_fails_does_not_fail_the_call(
 
 def test_what_an_engine_offers_beside_the_port_is_still_offered(tmp_path: Path) -> None:
     sqlite = instrumented(SqliteEngine(tmp_path / "jobs.db"), lambda _: None)
-    assert isinstance(sqlite, CanSend)
-    assert not isinstance(instrumented(MemoryEngine(), lambda _: None), CanSend)
+    assert isinstance(sqlite, CanExport)
+    assert not isinstance(instrumented(MemoryEngine(), lambda _: None), CanExport)

@@ -55,15 +55,15 @@ def test_moments_may_be_spans_or_datetimes(since: Moment, moment: int) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["failed"], "'failed' is no filter. Write it like state:failed"),
+        (["failed"], "'failed' is not a filter. Write it like state:failed"),
         (["sate:failed"], "Did you mean state:...?"),
-        (["colour:red"], "Known are state, type,"),
-        (["state:"], "is no filter"),
-        (["state:faild"], "'faild' is no state of a job. Did you mean failed?"),
-        (["state:x"], "States are pending, active"),
+        (["colour:red"], "Known filters: state, type,"),
+        (["state:"], "is not a filter"),
+        (["state:faild"], "'faild' is not a state of a job. Did you mean failed?"),
+        (["state:x"], "Known states: pending, active"),
         (["key:a", "key:b"], "key: is given twice"),
         (["tag:tenant"], "Write tag:name=value"),
-        (["since:soon"], "'soon' names no moment"),
+        (["since:soon"], "'soon' is not a time"),
         (["type:a/x,b/y"], "are of several services"),
         (["type:a/x,y"], "are of several services"),
         (["type:a/x", "service:b"], "a/x is not of service b"),
@@ -78,9 +78,9 @@ def test_a_wrong_word_is_refused_and_never_ignored(words: list[str], text: str) 
 @pytest.mark.parametrize(
     ("filters", "text"),
     [
-        ({"colour": "red"}, "Known are"),
+        ({"colour": "red"}, "Known filters:"),
         ({"since": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001 - that is the point
-        ({"since": [1]}, "names no moment"),
+        ({"since": [1]}, "is not a time"),
         ({"key": 3}, "is not a text"),
     ],
 )

@@ -108,9 +108,9 @@ async def test_an_outage_is_logged_once_and_following_resumes(
     await settle(engine, record, complete(record))
     assert await asyncio.wait_for(following, 10) == "completed"
     (message,) = (record.getMessage() for record in caplog.records)
-    assert (
-        message
-        == "The engine is away; following jobs resumes when it is back: The server does not answer."
+    assert message == (
+        "The engine cannot be reached; following jobs continues when it answers: "
+        "The server does not answer."
     )
 
 

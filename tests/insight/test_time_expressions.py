@@ -45,7 +45,7 @@ def test_a_span_counts_backwards_when_the_past_is_meant() -> None:
     ["", "soon", "tomorrow morning", "2030-13-01", "10 parsecs", "99999999w", "next week"],
 )
 def test_what_names_no_moment_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="Write a span like 10m, a day like"):
+    with pytest.raises(ConfigurationError, match="Write a duration like 10m, a day like"):
         parse_moment(text, NOW, "future")
 
 

@@ -75,7 +75,7 @@ async def test_a_paused_queue_comes_before_everything_else(engine: MemoryEngine)
     found = await why(engine, record)
     assert [cause.code for cause in found.causes] == ["queue_paused", "later", "no_worker"]
     assert found.causes[0].command == "trellis queues resume shop/invoices"
-    assert "It is to start in 1 min 30 s, not before." in found.text
+    assert "It starts in 1 min 30 s at the earliest." in found.text
 
 
 async def test_a_backoff_names_what_failed(engine: MemoryEngine) -> None:
@@ -144,7 +144,7 @@ async def test_a_running_job_says_where_and_for_how_long(
     clock.advance("40s")
     (cause,) = (await why(engine, record)).causes
     assert cause.code == "worker_silent"
-    assert "has not been heard of for 1 min" in cause.text
+    assert "last renewed its lease 1 min" in cause.text
 
 
 async def test_a_cancel_that_is_not_heeded_names_force(

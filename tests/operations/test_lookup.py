@@ -63,5 +63,5 @@ async def test_two_workers_of_one_name_are_distinguished_by_their_ids(
 ) -> None:
     await a_session(engine)
     await a_session(engine)
-    with pytest.raises(WorkerNotFound, match="stands for several workers"):
+    with pytest.raises(WorkerNotFound, match="matches several workers"):
         await jobs.drain("worker-1")

@@ -49,7 +49,7 @@ def test_jobs_in_the_memory_of_a_process_cannot_be_reached_from_outside() -> Non
 
 
 def test_a_wrong_filter_is_reported_at_once(jobs: Operator) -> None:
-    with pytest.raises(ConfigurationError, match="is no state of a job"):
+    with pytest.raises(ConfigurationError, match="is not a state of a job"):
         jobs.find(state="broken")
 
 

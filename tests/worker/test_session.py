@@ -83,7 +83,7 @@ def test_a_worker_whose_loop_stands_still_for_ten_leases_loses_its_session_until
             await supervisor.stop()
 
         runner.run(move_again())
-    assert "has stood still for too long" in caplog.text
+    assert "has been blocked for too long" in caplog.text
 
 
 async def test_a_stop_that_is_cut_short_leaves_nothing_running() -> None:

@@ -64,7 +64,7 @@ def _document(source: str, target: str, moved: Moved) -> dict[str, Any]:
         "to": shown(target),
         "finished": moved.is_finished,
         "states": moved.states,
-        "moved": moved.carried,
+        "moved": moved.copied,
         "already_moved": moved.known,
         "not_moved": moved.left,
         "queue_settings": moved.queues,
@@ -82,6 +82,6 @@ def _sentence(source: str, target: str, moved: Moved) -> str:
         return f"{what}{rest} Nothing was done."
     before = f"; {moved.known:,} were moved before" if moved.known else ""
     return (
-        f"{counted(moved.carried)} moved to {shown(target)} ({states}{before}).{rest} "
+        f"{counted(moved.copied)} moved to {shown(target)} ({states}{before}).{rest} "
         f"{shown(source)} can only be read from now on; set TRELLIS_URL to the new URL."
     )

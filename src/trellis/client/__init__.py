@@ -1,5 +1,5 @@
-"""Creating jobs and awaiting them.
+"""Creating jobs and waiting for them.
 
-Independent of workers. May import `control`, `insight`, `contract`, `engines` (the port and
-`make_engine`) and `core`. Start reading at `job.py`, then `submission.py` and `ref.py`.
+Independent of workers. May import `control`, `insight`, `config`, `declaration`, `engines` (the
+port and `make_engine`) and `core`. Start reading at `job.py`, then `submission.py` and `ref.py`.
 """

@@ -42,12 +42,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 _ENDINGS: Final[dict[State, tuple[type[JobNotCompleted], str]]] = {
     State.FAILED: (JobFailed, "failed"),
-    State.STALE: (JobFailed, "was given up because its worker was lost"),
+    State.STALE: (JobFailed, "was ended because its worker was lost"),
     State.CANCELLED: (JobCancelled, "was cancelled"),
     State.EXPIRED: (JobExpired, "expired: its deadline passed"),
     State.DEAD: (JobDead, "used up its attempts and waits among the dead letters"),
     State.DISMISSED: (JobReplaced, "was dismissed from the dead letters"),
-    State.SKIPPED: (JobReplaced, "was skipped: a newer job of its key took its place"),
+    State.SKIPPED: (JobReplaced, "was skipped: a newer job of its key replaced it"),
 }
 #: The actor that journals name for what is done through a reference.
 _ACTOR: Final = "client"
@@ -202,14 +202,14 @@ class JobRef(Generic[R_co]):
         engine = await self._access.engine()
         text = f"Job {self.id} is still {record.head.state} after {in_words(micros(waited))}."
         if await has_worker(engine, self._job_type):
-            text += " The job goes on; wait again, or cancel it."
+            text += " The job continues; wait again, or cancel it."
         else:
             text += f" {start_worker_hint(engine, self._job_type)}"
         return WaitTimeout(text, job_id=self.id)
 
 
 def start_worker_hint(engine: Engine, job_type: JobType) -> str:
-    """Return the sentence that says how to get a job of this type run."""
+    """Return a sentence about how to start a worker for this type."""
     name = f"{job_type.service}/{job_type.name}"
     if current_override() is not None:
         return (
@@ -217,7 +217,7 @@ def start_worker_hint(engine: Engine, job_type: JobType) -> str:
         )
     if not engine.capabilities.processes:
         return (
-            f"No worker for {name} is running, and its jobs live in this process only. "
+            f"No worker for {name} is running, and its jobs exist only in this process. "
             "Start one here: async with service.worker(): ..."
         )
     return f"No worker for {name} is running. Start one: trellis worker {_address(job_type)}"

@@ -107,8 +107,8 @@ _ERRORS: Final[dict[Reason, tuple[type[AdmissionError], str]]] = {
     Reason.DRAINING: (
         Draining,
         (
-            "Queue {queue!r} of {what} is draining: it finishes what it has and accepts nothing "
-            "new. Try again once it is open."
+            "Queue {queue!r} of {what} is draining: it finishes its jobs and accepts no "
+            "new ones. Try again when it is open."
         ),
     ),
     Reason.IDEMPOTENCY_MISMATCH: (

@@ -58,7 +58,7 @@ def instrumented(engine: Engine, observer: Observer) -> Engine:
 class Instrumented:
     """Passes every verb through to an engine; see `instrumented`.
 
-    Methods that an engine has beside the port, such as `sender`, are available and not observed.
+    Methods that an engine has beside the port, such as `exporter`, are available and not observed.
     """
 
     def __init__(self, engine: Engine, observer: Observer) -> None:

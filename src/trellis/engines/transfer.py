@@ -1,8 +1,9 @@
 """The transfer of jobs from one store to another: what an engine may offer beside the port.
 
-A `Sender` seals its store before it returns any job: from then on no process can change anything in
-it. A `Receiver` stores a parcel whole or not at all, in one transaction with the progress of the
-transfer. So after a crash at any moment, a job can run in one store only and is stored there once.
+An `Exporter` seals its store before it returns any job: from then on no process can change
+anything in it. An `Importer` stores a batch whole or not at all, in one transaction with the
+progress of the transfer. So after a crash at any moment, a job can run in one store only and is
+stored there once.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkabl
 
 from trellis.core.job import JobId
 
-#: The columns of one stored row, in the order that `Parcel` names.
+#: The columns of one stored row, in the order that `JobBatch` names.
 Row: TypeAlias = Sequence[Any]
 
 _SHOWN: Final = 5
 
 
 class Seal(NamedTuple):
-    """The mark of a store whose jobs go to another."""
+    """The mark of a store whose jobs are moved to another."""
 
     #: Names the transfer in both stores.
     id: str
-    #: The identity of the database that receives the jobs, and its address for display.
+    #: The identity of the target database, and its address for display.
     instance: str
     address: str
     is_finished: bool
@@ -37,8 +38,8 @@ class Busy(NamedTuple):
     lingering: int
 
 
-class SentJob(NamedTuple):
-    """A job as accepted; `row` is its number at the sender."""
+class ExportedJob(NamedTuple):
+    """A job as accepted; `row` is its number in the source."""
 
     row: int
     id: JobId
@@ -63,7 +64,7 @@ class SentJob(NamedTuple):
     clone_of: str | None
 
 
-class SentHead(NamedTuple):
+class ExportedHead(NamedTuple):
     """The head of a waiting job."""
 
     row: int
@@ -86,17 +87,17 @@ class SentHead(NamedTuple):
     holds: bool
 
 
-class Parcel(NamedTuple):
+class JobBatch(NamedTuple):
     """Some jobs in creation order with all their rows; each row begins with the job's number.
 
-    An outline has only jobs, heads and marks: enough to find out what the receiver must refuse.
+    An outline has only jobs, heads and marks: enough to find out what the target must refuse.
     """
 
-    #: The number of the last job of the previous parcel, and of the last one of this parcel.
+    #: The number of the last job of the previous batch, and of the last one of this batch.
     after: int
     last: int
-    jobs: Sequence[SentJob]
-    heads: Sequence[SentHead]
+    jobs: Sequence[ExportedJob]
+    heads: Sequence[ExportedHead]
     #: Idempotency marks: job, mark.
     marks: Sequence[Row]
     #: generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at,
@@ -113,7 +114,7 @@ class Parcel(NamedTuple):
 
 
 class Clash(NamedTuple):
-    """A job that the receiver cannot store, and the reason."""
+    """A job that the target cannot store, and the reason."""
 
     job_id: JobId
     why: str
@@ -131,13 +132,13 @@ def refusal(clashes: Sequence[Clash]) -> str:
 
 
 class Compared(NamedTuple):
-    """Which jobs of a parcel a receiver already has, and which it cannot store."""
+    """Which jobs of a batch the target already has, and which it cannot store."""
 
     known: frozenset[JobId]
     clashes: tuple[Clash, ...]
 
 
-class Sender(Protocol):
+class Exporter(Protocol):
     """Returns the jobs of its store."""
 
     async def seal_of(self) -> Seal | None:
@@ -146,8 +147,10 @@ class Sender(Protocol):
     async def seal(self, instance: str, address: str) -> Seal | Busy:
         """Forbid every change from now on; refuse while workers use the store."""
 
-    async def parcel(self, after: int, limit: int, states: Sequence[str], *, whole: bool) -> Parcel:
-        """Return the next jobs in these states, or their outline; an empty parcel at the end."""
+    async def batch(
+        self, after: int, limit: int, states: Sequence[str], *, whole: bool
+    ) -> JobBatch:
+        """Return the next jobs in these states, or their outline; an empty batch at the end."""
 
     async def count_up_to(self, last: int, states: Sequence[str]) -> int:
         """Return how many jobs in these states have a number up to this one."""
@@ -156,7 +159,7 @@ class Sender(Protocol):
         """Record that every job was transferred."""
 
 
-class Receiver(Protocol):
+class Importer(Protocol):
     """Stores the jobs of another store."""
 
     async def instance(self) -> str:
@@ -165,27 +168,27 @@ class Receiver(Protocol):
     async def cursor(self, move: str) -> int:
         """Return the number of the last job that was stored; 0 before the first."""
 
-    async def compare(self, parcel: Parcel) -> Compared:
+    async def compare(self, batch: JobBatch) -> Compared:
         """Return which jobs are already stored, and which cannot be."""
 
-    async def receive(self, move: str, parcel: Parcel) -> int:
-        """Store a parcel together with the progress; return the number of new jobs."""
+    async def import_batch(self, move: str, batch: JobBatch) -> int:
+        """Store a batch together with the progress; return the number of new jobs."""
 
-    async def hand_out(self) -> None:
+    async def assign_slots(self) -> None:
         """Give the free slots of all keys to their waiting jobs."""
 
 
 @runtime_checkable
-class CanSend(Protocol):
+class CanExport(Protocol):
     """An engine whose jobs can be transferred to another."""
 
-    def sender(self) -> Sender:
-        """Return the sending side of a transfer."""
+    def exporter(self) -> Exporter:
+        """Return the export side of a transfer."""
 
 
 @runtime_checkable
-class CanReceive(Protocol):
-    """An engine that can receive the jobs of another."""
+class CanImport(Protocol):
+    """An engine that can store the jobs of another."""
 
-    def receiver(self) -> Receiver:
-        """Return the receiving side of a transfer."""
+    def importer(self) -> Importer:
+        """Return the import side of a transfer."""

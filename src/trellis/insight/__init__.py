@@ -1,7 +1,8 @@
-"""Reading jobs, for people and tools: nothing here changes a job.
+"""Reading jobs, for people and tools; this package changes no job.
 
-Shared by references, the operator's API, the command line and, later, the server and the dashboard:
-the public values (`views.py`), following jobs (`following.py`), the words of filters (`filters.py`)
-and moments (`time_expressions.py`), why a job does not run (`why.py`) and the check-up
-(`doctor.py`). May import `contract`, `engines` (the port) and `core`. Start reading at `views.py`.
+Used by references, the operator's API and the command line: the public values (`views.py`),
+following jobs (`following.py`), filters (`filters.py`) and times as people write them
+(`time_expressions.py`), why a job does not run (`why.py`), counts (`overview.py`) and the check of
+journals (`doctor.py`). May import `declaration`, `config`, `engines` (the port) and `core`. Start
+reading at `views.py`.
 """

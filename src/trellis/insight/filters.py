@@ -82,9 +82,9 @@ def _parts(value: str) -> list[str]:
 
 def _unknown_word(word: str, name: str) -> ConfigurationError:
     near = get_close_matches(name, WORDS, 1, 0.5)
-    meant = f"Did you mean {near[0]}:...?" if near else f"Known are {', '.join(WORDS)}."
+    meant = f"Did you mean {near[0]}:...?" if near else f"Known filters: {', '.join(WORDS)}."
     return ConfigurationError(
-        f"{word!r} is no filter. Write it like state:failed or since:1h. {meant}"
+        f"{word!r} is not a filter. Write it like state:failed or since:1h. {meant}"
     )
 
 
@@ -120,8 +120,8 @@ def _state(word: str) -> State:
         return State(word.lower())
     except ValueError as error:
         near = get_close_matches(word.lower(), list(State), 1)
-        meant = f"Did you mean {near[0]}?" if near else f"States are {', '.join(State)}."
-        raise ConfigurationError(f"{word!r} is no state of a job. {meant}") from error
+        meant = f"Did you mean {near[0]}?" if near else f"Known states: {', '.join(State)}."
+        raise ConfigurationError(f"{word!r} is not a state of a job. {meant}") from error
 
 
 def _types(
@@ -139,7 +139,7 @@ def _types(
         )
     if services and services != named:
         raise ConfigurationError(
-            f"{', '.join(types)} is not of service {', '.join(services)}. Say the service once."
+            f"{', '.join(types)} is not of service {', '.join(services)}. Name the service once."
         )
     return named, tuple(name for _, _, name in pairs)
 
@@ -155,5 +155,5 @@ def _moment(word: Literal["since", "until"], asked: Moment | None, now: Instant)
         case int() | float() | timedelta():
             return now - micros(asked)
     raise ConfigurationError(
-        f"{word}={asked!r} names no moment. Write a span like '1h' or an aware datetime."
+        f"{word}={asked!r} is not a time. Write a duration like '1h' or an aware datetime."
     )

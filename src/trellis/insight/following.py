@@ -246,7 +246,7 @@ class Follower:
                 if not await has_worker(self._engine, job_type):
                     _logger.warning(awaited[1](self._engine, job_type))
 
-    # -- an engine that is away ----------------------------------------------------------------
+    # -- outages of the engine -----------------------------------------------------------------
 
     def _endure(self, error: EngineError) -> None:
         """Log the beginning of an outage; raise if the engine was closed."""
@@ -254,7 +254,9 @@ class Follower:
             raise error
         if not self._is_engine_away:
             self._is_engine_away = True
-            _logger.warning("The engine is away; following jobs resumes when it is back: %s", error)
+            _logger.warning(
+                "The engine cannot be reached; following jobs continues when it answers: %s", error
+            )
 
 
 class _Watch:

@@ -1,6 +1,6 @@
-"""Moments and spans the way people write them: `10m`, `tomorrow 09:00`, ISO 8601.
+"""Times and durations as people write them: `10m`, `tomorrow 09:00`, ISO 8601.
 
-A moment without a zone is in the local zone, unless the caller names another. Spans are written
+A time without a zone is in the local zone, unless the caller names another. Durations are written
 with their two largest units, which is precise enough to act on.
 """
 
@@ -14,18 +14,18 @@ from trellis.core.durations import SECOND, Micros, micros
 from trellis.errors import ConfigurationError
 
 _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
-_SPAN: Final = re.compile(r"[+-]?(?:\d+(?:\.\d+)? ?(?:ms|s|m|h|d|w) ?)+")
+_DURATION: Final = re.compile(r"[+-]?(?:\d+(?:\.\d+)? ?(?:ms|s|m|h|d|w) ?)+")
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def parse_moment(
     text: str, now: datetime, towards: Literal["past", "future"], zone: tzinfo | None = None
 ) -> datetime:
-    """Return the moment a text names; a span counts from now, into the past or the future."""
+    """Return the time that a text names; a duration counts from now, backwards or forwards."""
     words = " ".join(text.strip().lower().split())
     if words == "now":
         return now
-    if _SPAN.fullmatch(words):
+    if _DURATION.fullmatch(words):
         return _counted(words, now, towards)
     day, _, clock = words.partition(" ")
     try:
@@ -54,7 +54,7 @@ def _in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
 
 def _unreadable(text: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{text!r} names no moment. Write a span like 10m, a day like 'tomorrow 09:00', or "
+        f"{text!r} is not a time. Write a duration like 10m, a day like 'tomorrow 09:00', or "
         "ISO 8601 like 2030-01-31T09:00."
     )
 

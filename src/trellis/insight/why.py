@@ -150,9 +150,7 @@ def _waiting(facts: _Facts, start_worker: str) -> Iterator[Cause]:
     ]
     yield from causes
     if not causes:
-        yield Cause(
-            "due", "It is due and may start at any moment: a worker with a free slot is there."
-        )
+        yield Cause("due", "It is due and can start at any moment: a worker has a free slot.")
 
 
 def _out_of_time(facts: _Facts) -> Iterator[Cause]:
@@ -178,7 +176,7 @@ def _later(facts: _Facts) -> Iterator[Cause]:
         text = f"{attempts} failed ({_first_line(head.error.message)}); the next starts in {wait}."
         yield Cause("backoff", text)
     else:
-        yield Cause("later", f"It is to start in {wait}, not before.")
+        yield Cause("later", f"It starts in {wait} at the earliest.")
 
 
 def _key_held(facts: _Facts) -> Iterator[Cause]:
@@ -252,8 +250,8 @@ def _running(facts: _Facts) -> Cause:
     if worker is not None and worker.state == "silent":
         silence = roughly(facts.now - to_instant(worker.renewed_at))
         text = (
-            f"It runs{where}, which has not been heard of for {silence}; another worker will take "
-            "over."
+            f"It runs{where}, which last renewed its lease {silence} ago; another worker will "
+            "take over."
         )
         return Cause("worker_silent", text, f"trellis jobs logs {definition.id}")
     activity = facts.activity

@@ -1,1 +1,4 @@
-"""Frameworks that Trellis works inside of; each is imported only by programs that use it."""
+"""Integrations with frameworks; each is imported only by programs that use that framework.
+
+May import every package but `testing`. Start reading at `django/`.
+"""

@@ -72,5 +72,5 @@ async def resolve_worker(engine: Engine, written: str) -> SessionRecord:
         )
     if len(found) > 1:
         ids = ", ".join(f"{each.id:016x}" for each in found[:_SHOWN])
-        raise WorkerNotFound(f"{written!r} stands for several workers: {ids}. Write one id.")
+        raise WorkerNotFound(f"{written!r} matches several workers: {ids}. Write one id.")
     return found[0]

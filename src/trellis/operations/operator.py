@@ -63,8 +63,8 @@ def connect(url: str | None = None, *, actor: str = "operator") -> Operator:
     engine = make_engine(url, create=False)
     if not engine.capabilities.processes:
         raise ConfigurationError(
-            f"Jobs at {url} live in the process that made them and can only be read there. "
-            "There, use Operator(engine) with the engine itself."
+            f"Jobs at {url} exist only in the process that created them and can only be read "
+            "there. In that process, use Operator(engine) with its engine."
         )
     return Operator(engine, actor=actor, opens=True)
 

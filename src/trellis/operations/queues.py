@@ -43,7 +43,7 @@ async def _whole_name(engine: Engine, written: str) -> str:
         )
     if len(matching) > 1:
         raise AmbiguousId(
-            f"Several services have a queue {written!r}: {', '.join(matching)}. Say which.",
+            f"Several services have a queue {written!r}: {', '.join(matching)}. Write one of them.",
             candidates=tuple(matching),
         )
     return matching[0]

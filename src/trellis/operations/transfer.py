@@ -15,12 +15,12 @@ from trellis.core.states import WAITING, State
 from trellis.engines.port import Engine
 from trellis.engines.transfer import (
     Busy,
-    CanReceive,
-    CanSend,
+    CanExport,
+    CanImport,
     Clash,
-    Receiver,
+    Exporter,
+    Importer,
     Seal,
-    Sender,
     refusal,
 )
 from trellis.engines.values import JobFilter
@@ -29,7 +29,7 @@ from trellis.errors import CapabilityMissing, MoveRefused
 Progress = Callable[[int, int], None]
 
 #: Jobs in one transaction of the target.
-LOAD: Final = 500
+BATCH_SIZE: Final = 500
 _SHOWN: Final = 5
 _ALWAYS: Final = (*sorted(WAITING), State.DEAD)
 #: A job that runs is never moved.
@@ -48,9 +48,9 @@ class _Transfer(NamedTuple):
 
     source: Endpoint
     target: Endpoint
-    sender: Sender
-    receiver: Receiver
-    load: int
+    exporter: Exporter
+    importer: Importer
+    batch_size: int
 
 
 class Moved(NamedTuple):
@@ -59,7 +59,7 @@ class Moved(NamedTuple):
     #: Jobs to be moved by their state, copied by this run or an earlier one.
     states: dict[str, int]
     #: How many of them this run copied, and how many were there before.
-    carried: int
+    copied: int
     known: int
     #: Ended jobs that stay at the source.
     left: int
@@ -73,11 +73,11 @@ async def move(
     *,
     history: bool = False,
     dry_run: bool = False,
-    load: int = LOAD,
+    batch_size: int = BATCH_SIZE,
     progress: Progress = lambda _done, _total: None,
 ) -> Moved:
-    """Move the jobs, `load` at once; with `dry_run` only return what would be done."""
-    transfer = _Transfer(source, target, _sender(source), _receiver(target), load)
+    """Move the jobs, `batch_size` at once; with `dry_run` only return what would be done."""
+    transfer = _Transfer(source, target, _exporter(source), _importer(target), batch_size)
     states = _HISTORY if history else _ALWAYS
     seal = await _known_seal(transfer)
     known = await _look_for_clashes(transfer, seal, states)
@@ -86,29 +86,29 @@ async def move(
     if seal is None:
         seal = await _seal(transfer)
     await _copy_settings(source.engine, target.engine)
-    carried = await _copy(transfer, _move_of(seal, states), states, progress)
-    await transfer.receiver.hand_out()
+    copied = await _copy(transfer, _move_of(seal, states), states, progress)
+    await transfer.importer.assign_slots()
     failpoints.reach("move.before-finish")
-    await transfer.sender.finish()
+    await transfer.exporter.finish()
     summary = await _summary(source.engine, states)
-    known = sum(summary.states.values()) - carried
-    return summary._replace(carried=carried, known=known, is_finished=True)
+    known = sum(summary.states.values()) - copied
+    return summary._replace(copied=copied, known=known, is_finished=True)
 
 
-def _sender(source: Endpoint) -> Sender:
-    if not isinstance(source.engine, CanSend):
+def _exporter(source: Endpoint) -> Exporter:
+    if not isinstance(source.engine, CanExport):
         raise CapabilityMissing(
             f"Jobs cannot be moved out of {source.address}. Move from sqlite:///path/to/jobs.db."
         )
-    return source.engine.sender()
+    return source.engine.exporter()
 
 
-def _receiver(target: Endpoint) -> Receiver:
-    if not isinstance(target.engine, CanReceive):
+def _importer(target: Endpoint) -> Importer:
+    if not isinstance(target.engine, CanImport):
         raise CapabilityMissing(
             f"Jobs cannot be moved into {target.address}. Move to postgresql://host/database."
         )
-    return target.engine.receiver()
+    return target.engine.importer()
 
 
 def _move_of(seal: Seal, states: Sequence[State]) -> str:
@@ -121,13 +121,14 @@ def _move_of(seal: Seal, states: Sequence[State]) -> str:
 
 async def _known_seal(transfer: _Transfer) -> Seal | None:
     """Return the seal of an earlier run; refuse another target, or a source with live workers."""
-    seal = await transfer.sender.seal_of()
+    seal = await transfer.exporter.seal_of()
     if seal is None:
         await _refuse_if_busy(transfer.source)
-    elif seal.instance != await transfer.receiver.instance():
+    elif seal.instance != await transfer.importer.instance():
         raise MoveRefused(
-            f"The jobs of {transfer.source.address} go to {seal.address} since an earlier "
-            f"`trellis move`; {transfer.target.address} is another database. Give its URL as --to."
+            f"An earlier `trellis move` began to move the jobs of {transfer.source.address} to "
+            f"{seal.address}, and {transfer.target.address} is another database. Give the URL of "
+            "the former as --to. Nothing was changed."
         )
     return seal
 
@@ -151,9 +152,9 @@ async def _refuse_if_busy(source: Endpoint) -> None:
         found = (await source.engine.find(running, limit=_SHOWN)).jobs
         raise MoveRefused(
             f"{source.address} has {_many(sum(active.values()), 'active job')} whose worker is "
-            f"gone: {_some([each.definition.id for each in found])}. Start a worker there, which "
-            "takes them up when their lease is over, let it finish and stop it; then move again. "
-            "Nothing was changed."
+            f"gone: {_some([each.definition.id for each in found])}. Start a worker there: it "
+            "takes them over when their lease has expired. Let it finish and stop it; then move "
+            "again. Nothing was changed."
         )
 
 
@@ -168,14 +169,16 @@ def _some(names: Sequence[str]) -> str:
 
 async def _look_for_clashes(transfer: _Transfer, seal: Seal | None, states: Sequence[State]) -> int:
     """Return how many of the jobs the target has already; refuse if some clash with others."""
-    after = 0 if seal is None else await transfer.receiver.cursor(_move_of(seal, states))
-    known = await transfer.sender.count_up_to(after, states)
+    after = 0 if seal is None else await transfer.importer.cursor(_move_of(seal, states))
+    known = await transfer.exporter.count_up_to(after, states)
     clashes: list[Clash] = []
-    while (parcel := await transfer.sender.parcel(after, transfer.load, states, whole=False)).jobs:
-        compared = await transfer.receiver.compare(parcel)
+    while (
+        batch := await transfer.exporter.batch(after, transfer.batch_size, states, whole=False)
+    ).jobs:
+        compared = await transfer.importer.compare(batch)
         known += len(compared.known)
         clashes += compared.clashes
-        after = parcel.last
+        after = batch.last
     if clashes:
         raise MoveRefused(f"{refusal(clashes)} Nothing was changed.")
     return known
@@ -185,14 +188,14 @@ async def _look_for_clashes(transfer: _Transfer, seal: Seal | None, states: Sequ
 
 
 async def _seal(transfer: _Transfer) -> Seal:
-    instance = await transfer.receiver.instance()
-    sealed = await transfer.sender.seal(instance, transfer.target.address)
+    instance = await transfer.importer.instance()
+    sealed = await transfer.exporter.seal(instance, transfer.target.address)
     if isinstance(sealed, Busy):
         await _refuse_if_busy(transfer.source)
         raise MoveRefused(
             f"A handler at {transfer.source.address} that was stopped from outside may still be "
-            "running. It is given up one lease later (30 s by default); then move again. Nothing "
-            "was changed."
+            "running. It counts as stopped after one lease (30 s by default); then move again. "
+            "Nothing was changed."
         )
     if sealed.instance != instance:
         raise MoveRefused(
@@ -214,16 +217,18 @@ async def _copy_settings(source: Engine, target: Engine) -> None:
 async def _copy(transfer: _Transfer, name: str, states: Sequence[State], progress: Progress) -> int:
     """Copy the jobs that the target does not have yet; return how many."""
     total = sum((await _count(transfer.source.engine, states)).values())
-    after = await transfer.receiver.cursor(name)
-    done = await transfer.sender.count_up_to(after, states)
-    carried = 0
-    while (parcel := await transfer.sender.parcel(after, transfer.load, states, whole=True)).jobs:
-        carried += await transfer.receiver.receive(name, parcel)
-        failpoints.reach("move.parcel")
-        done += len(parcel.jobs)
-        after = parcel.last
+    after = await transfer.importer.cursor(name)
+    done = await transfer.exporter.count_up_to(after, states)
+    copied = 0
+    while (
+        batch := await transfer.exporter.batch(after, transfer.batch_size, states, whole=True)
+    ).jobs:
+        copied += await transfer.importer.import_batch(name, batch)
+        failpoints.reach("move.batch")
+        done += len(batch.jobs)
+        after = batch.last
         progress(done, total)
-    return carried
+    return copied
 
 
 async def _count(engine: Engine, states: Sequence[State]) -> dict[str, int]:

@@ -48,7 +48,7 @@ class Executor:
         engine_time: EngineTime,
         settle: Settle,
         status: SharedStatus | None = None,
-        homes: Mapping[str, WorkerLocation] | None = None,
+        locations: Mapping[str, WorkerLocation] | None = None,
         guarded: bool = False,
         lease_may_have_expired: Callable[[], bool] = lambda: False,
         request_work: Callable[[], None] = lambda: None,
@@ -72,7 +72,10 @@ class Executor:
         self._refill_at, self._others_first = 0, False
         self._threads = HandlerThreads(slots)
         self._isolation = IsolatedRunner(
-            slots, environment=environment, homes=homes or {}, is_ending=lambda: self._is_ending
+            slots,
+            environment=environment,
+            locations=locations or {},
+            is_ending=lambda: self._is_ending,
         )
         self._exclusive = ExclusiveRun(attempts.running, self._wake)
         self._context = copy_context()

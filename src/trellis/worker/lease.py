@@ -132,8 +132,8 @@ class LeaseKeeper:
         stalled = still > self._stall_limit
         if stalled and not self.is_worker_stalled:
             _logger.error(
-                "The worker's loop has stood still for too long (%.0f s; the limit is %.0f s). Its "
-                "lease is no longer renewed, so other workers will retry its jobs.",
+                "The worker's event loop has been blocked for too long (%.0f s; the limit is "
+                "%.0f s). Its lease is no longer renewed, so other workers will retry its jobs.",
                 still, self._stall_limit,
             )  # fmt: skip
         self.is_worker_stalled = stalled

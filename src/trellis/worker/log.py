@@ -171,7 +171,9 @@ def log_settlement(attempt: Attempt, result: Result) -> None:
         case Applied(record):
             _log(attempt, _level(record), _words(attempt, record))
         case Stale(head):
-            words = f"The attempt was over; its result is refused. The job is {head.state}."
+            words = (
+                f"The attempt had ended before; its result was refused. The job is {head.state}."
+            )
             _log(attempt, logging.WARNING, words)
         case _:
             pass

@@ -1,4 +1,4 @@
-"""The contract of a worker's loops: how a loop starts, fails, ends and stops.
+"""The protocol of a worker's loops: how a loop starts, fails, ends and stops.
 
 A loop is a part of the worker that works in the background. The supervisor starts the loops and
 decides in which order they stop. Most loops are one task and derive from `TaskLoop`. The executor

@@ -59,7 +59,7 @@ class Supervisor:
         settings: WorkerSettings,
         *,
         states: Mapping[str, Any] | None = None,
-        homes: Mapping[str, WorkerLocation] | None = None,
+        locations: Mapping[str, WorkerLocation] | None = None,
         status: SharedStatus | None = None,
         guarded: bool = False,
     ) -> None:
@@ -68,7 +68,7 @@ class Supervisor:
             raise ConfigurationError(
                 "There is nothing to work on: no handler is declared. Add one with @service.job."
             )
-        check_isolation(job_types, homes or {})
+        check_isolation(job_types, locations or {})
         self.settings = settings
         #: The names of the types that this worker runs, as `service/type`.
         self.type_names = tuple(f"{each.service}/{each.name}" for each in job_types)
@@ -86,7 +86,7 @@ class Supervisor:
         self._notes = NoteWriter(engine)
         self._settler = Settler(engine, self._attempts, self._notes, self._time)
         self._environment = JobEnvironment(self._notes, states, EngineLocks(engine))
-        self._compose_work(job_types, homes)
+        self._compose_work(job_types, locations)
         self._compose_watch(make_engine)
         self._loops: tuple[TaskLoop, ...] = (
             self._fetcher, self._listener, self._settler, self._notes, self._sweeper,
@@ -94,15 +94,15 @@ class Supervisor:
         )  # fmt: skip
 
     def _compose_work(
-        self, job_types: Sequence[JobType], homes: Mapping[str, WorkerLocation] | None
+        self, job_types: Sequence[JobType], locations: Mapping[str, WorkerLocation] | None
     ) -> None:
         """Compose the parts that claim jobs and run their handlers."""
         settings, work_wanted = self.settings, asyncio.Event()
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
-            engine_time=self._time, settle=self._settler.put, status=self._status, homes=homes,
-            guarded=self._guarded, lease_may_have_expired=self._health.lease_may_have_expired,
-            request_work=work_wanted.set,
+            engine_time=self._time, settle=self._settler.put, status=self._status,
+            locations=locations, guarded=self._guarded, request_work=work_wanted.set,
+            lease_may_have_expired=self._health.lease_may_have_expired,
         )  # fmt: skip
         self._planner = Planner(job_types, self._executor, settings.max_jobs)
         self._fetcher = Fetcher(

@@ -29,16 +29,16 @@ from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 LOADED = (_command, transfer)
 #: Parcels of a few, so that few jobs make many.
-LOAD = 20
+BATCH_SIZE = 20
 MANY = 44
 SOME = 5
-#: Before and after the seal; in the first parcel and behind it; in the third; before the end.
+#: Before and after the seal; in the first batch and behind it; in the third; before the end.
 DEATHS = (
     "sqlite.seal",
     "move.sealed",
-    "postgres.receive",
-    "move.parcel",
-    "postgres.receive:2",
+    "postgres.import",
+    "move.batch",
+    "postgres.import:2",
     "move.before-finish",
 )
 
@@ -63,7 +63,7 @@ def die(url: str, path: Path, death: str) -> None:
 
 
 async def prepare(path: Path) -> int:
-    """Fill the file, with more than one parcel."""
+    """Fill the file, with more than one batch."""
     await furnish(path)
     engine = SqliteEngine(path)
     await engine.open()
@@ -113,11 +113,11 @@ async def check(url: str, path: Path) -> int:
 def main(url: str, path: Path) -> int:
     """Tell the whole story."""
     assert transfer.move.__kwdefaults__ is not None
-    transfer.move.__kwdefaults__["load"] = LOAD
+    transfer.move.__kwdefaults__["batch_size"] = BATCH_SIZE
     assert apart(lambda: asyncio.run(prepare(path))) == 0
     for death in DEATHS:
         die(url, path, death)
-        if death == "move.parcel":
+        if death == "move.batch":
             assert apart(lambda: asyncio.run(work(url))) == 0
     assert apart(lambda: move(url, path)) == 0
     assert apart(lambda: move(url, path)) == 0  # once more: nothing is left to do

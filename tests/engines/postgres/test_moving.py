@@ -65,9 +65,9 @@ async def carry(
     history: bool = False,
     dry_run: bool = False,
 ) -> Moved:
-    """Move in parcels of a few."""
+    """Move in batches of a few."""
     here, there = Endpoint(source, "sqlite:///jobs.db"), Endpoint(target, "postgresql://there/db")
-    return await move(here, there, history=history, dry_run=dry_run, load=4)
+    return await move(here, there, history=history, dry_run=dry_run, batch_size=4)
 
 
 def storable(thing: Thing) -> Thing:
@@ -92,7 +92,7 @@ async def test_what_waits_and_the_dead_arrive_as_they_were_in_creation_order(
         if thing.record.head.state not in ENDED
     }
     assert moved.states == MOVED
-    assert (moved.carried, moved.known, moved.left, moved.is_finished) == (12, 0, 3, True)
+    assert (moved.copied, moved.known, moved.left, moved.is_finished) == (12, 0, 3, True)
     assert list(after) == list(expected)
     assert after == expected
     assert await inventory(source) == before
@@ -102,9 +102,9 @@ async def test_with_history_ended_jobs_arrive_too_also_when_asked_for_later(
     source: SqliteEngine, target: PostgresEngine, named: dict[str, NewJob]
 ) -> None:
     before = {job_id: storable(thing) for job_id, thing in (await inventory(source)).items()}
-    assert (await carry(source, target)).carried == len(before) - 3
+    assert (await carry(source, target)).copied == len(before) - 3
     moved = await carry(source, target, history=True)
-    assert (moved.carried, moved.known, moved.left) == (3, len(before) - 3, 0)
+    assert (moved.copied, moved.known, moved.left) == (3, len(before) - 3, 0)
     assert await inventory(target) == before
     again = a_job(type="easy", idempotency_key="done-once")
     assert await target.create([again]) == [
@@ -168,7 +168,7 @@ async def test_a_dry_run_counts_and_changes_nothing(
     source: SqliteEngine, target: PostgresEngine
 ) -> None:
     moved = await carry(source, target, dry_run=True)
-    assert (moved.states, moved.carried, moved.is_finished) == (MOVED, 0, False)
+    assert (moved.states, moved.copied, moved.is_finished) == (MOVED, 0, False)
     assert await inventory(target) == {}
     assert await target.queue_settings() == []
     assert await source.create([new := a_job()]) == [Accepted(new.id)]
@@ -233,7 +233,7 @@ async def test_a_source_with_a_live_worker_or_an_active_job_is_refused_and_stays
     with pytest.raises(MoveRefused, match=taken.definition.id):
         await carry(source, target)
     # The look before is for people; the seal looks for itself.
-    sealed = await source.sender().seal("there", "there")
+    sealed = await source.exporter().seal("there", "there")
     assert tuple(sealed) == (1, 0, 0)
     assert await inventory(target) == {}
     assert await source.create([new := a_job()]) == [Accepted(new.id)]
@@ -287,12 +287,12 @@ async def test_a_move_that_was_begun_goes_to_no_other_database(
 async def test_a_parcel_is_taken_in_by_one_of_two_moves_at_once(
     source: SqliteEngine, target: PostgresEngine
 ) -> None:
-    parcel = await source.sender().parcel(0, 4, ["pending"], whole=True)
-    assert await target.receiver().receive("a-move", parcel) == 4
+    batch = await source.exporter().batch(0, 4, ["pending"], whole=True)
+    assert await target.importer().import_batch("a-move", batch) == 4
     with pytest.raises(MoveRefused, match="Another `trellis move`"):
-        await target.receiver().receive("a-move", parcel)
+        await target.importer().import_batch("a-move", batch)
     # Another move has a number of its own, and finds the same jobs there.
-    assert await target.receiver().receive("other-move", parcel) == 0
+    assert await target.importer().import_batch("other-move", batch) == 0
     assert (await target.count(JobFilter(), "state")).groups == {"pending": 4}
 
 

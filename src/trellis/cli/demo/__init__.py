@@ -1,7 +1,8 @@
 """`trellis demo`: real processes, a real database, real failures, and a check of every promise.
 
 `jobs.py` is the service that the workers run; `worker.py` starts, kills and freezes one worker;
-`scenes.py` has the scenes and their promises; `runner.py` runs them and reports.
+`scenes.py` has the scenes and their promises; `runner.py` runs them and reports. Start reading at
+`scenes.py`. May import what the rest of `cli` may.
 """
 
 from __future__ import annotations

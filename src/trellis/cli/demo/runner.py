@@ -221,7 +221,7 @@ class Demo:
         journal = await self.journal(ref)
         (fence,) = (each.fence for each in journal if each.kind is EventKind.COMPLETED)
         if fence is None:
-            raise DemoFailed(f"The journal does not say which attempt completed job {ref.id}.")
+            raise DemoFailed(f"The journal does not show which attempt completed job {ref.id}.")
         return await self._execution_of(fence.session)
 
     async def _execution_of(self, session: SessionId) -> Execution:
@@ -348,7 +348,7 @@ async def _run_scenes(folder: Path, scenes: Sequence[Scene]) -> bool:
             screen.title(f"{number}. {scene.title}")
             results.append((scene.promise, await _play(scene, demo, needed)))
             screen.verdict(results[-1][1])
-        screen.title(f"{len(scenes) + 1}. What the journals say")
+        screen.title(f"{len(scenes) + 1}. The journals of all jobs")
         results.append((JOURNALS, await _check_journals(demo)))
         screen.verdict(results[-1][1])
     screen.summary(results)

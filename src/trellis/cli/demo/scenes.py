@@ -198,7 +198,7 @@ async def _crash(demo: Demo) -> Observation:
 @_scene(
     "process-killed",
     "A worker process is killed during a job",
-    "a guardian hands on the job of a killed process at once",
+    "a guardian releases the job of a killed process at once",
 )
 async def _process_killed(demo: Demo) -> Observation:
     ref, victim = await _film(demo)
@@ -206,7 +206,7 @@ async def _process_killed(demo: Demo) -> Observation:
     killed_at = time.time()
     demo.screen.step(f"process {victim.pid} is killed (SIGKILL); its guardian notices")
     codes, after, finisher = await _handed_on(demo, ref, killed_at)
-    text = f"handed on {after}, finished by {finisher.worker}"
+    text = f"released {after}, finished by {finisher.worker}"
     return Observation(text, codes == ["crash"] and finisher.pid != victim.pid)
 
 

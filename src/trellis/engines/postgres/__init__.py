@@ -1,8 +1,9 @@
-"""Jobs in PostgreSQL, in a schema of their own; the same promises as every engine.
+"""The engine that keeps jobs in a schema of a PostgreSQL database.
 
-Start at `engine.py`; the verbs off the hot path are in `engines.sql`. Statements are sections of
-the files in `statements/`, named as SQLite's where they have the same meaning. Needs the extra
-`trellis-jobs[postgres]`.
+Start reading at `engine.py`, then `claim.py`, `fast_create.py` and `fast_complete.py`; the verbs off
+the hot path are in `engines.sql`. Statements are sections of the files in `statements/`, with the
+same names as on SQLite where they have the same meaning. May import `core`, `engines.sql` and the
+modules beside this package. Needs the extra `trellis-jobs[postgres]`.
 """
 
 from trellis.engines.postgres.engine import PostgresEngine

@@ -63,9 +63,9 @@ def create_within(
     driver = driver_for(connection)
     if driver is None:
         raise TransactionRefused(
-            f"{type(connection).__module__}.{type(connection).__name__} is no connection Trellis "
-            "knows. Pass one of asyncpg, psycopg 3, SQLAlchemy 2 or Django to the database "
-            f"{address.shown}."
+            f"{type(connection).__module__}.{type(connection).__name__} is not a connection "
+            "that Trellis supports. Pass one of asyncpg, psycopg 3, SQLAlchemy 2 or Django to the "
+            f"database {address.shown}."
         )
     jobs = [check_new_job(new) for new in jobs]
     joining = _join(address, driver, jobs)
@@ -116,9 +116,10 @@ async def _check_isolation(driver: CallerStatements, jobs: Sequence[NewJob]) -> 
     ((level,),) = await driver.rows("caller_isolation")
     if level in _OLD_SNAPSHOTS:
         raise TransactionRefused(
-            f"Your transaction is {level}, so it does not see the jobs that others have created "
-            "since it began, and a dedupe key, idempotency key or bounded key could not hold. Use "
-            "READ COMMITTED, or create this job without such a key."
+            f"Your transaction is {level}, so it does not see the jobs that other transactions "
+            "have created since it began, and could break the promise of a dedupe key, idempotency "
+            "key or bounded key. Nothing was stored. Use READ COMMITTED, or create this job "
+            "without such a key."
         )
 
 
@@ -129,9 +130,9 @@ async def _registry_for(address: Address, driver: CallerDriver, jobs: Sequence[N
         _instances[address] = await _apart(driver, _own_instance, address)
     if there != _instances[address]:
         raise TransactionRefused(
-            f"This connection leads to another database than {address.shown} (schema "
-            f"{address.schema}), where the jobs are kept: they cannot be committed together. "
-            "Connect to that one, or point the service's URL at yours."
+            f"This connection is to another database than {address.shown} (schema "
+            f"{address.schema}), where the jobs are kept, so both cannot be committed together. "
+            "Connect to that database, or point the service's URL at yours."
         )
     registry = _registries.setdefault(there, Registry())
     if not registry.knows(jobs):

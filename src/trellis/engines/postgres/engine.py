@@ -387,9 +387,9 @@ class PostgresEngine:
 
     # -- import --------------------------------------------------------------------------------
 
-    def receiver(self) -> import_jobs.PostgresReceiver:
+    def importer(self) -> import_jobs.PostgresImporter:
         """Return the import of jobs from another store."""
-        return import_jobs.PostgresReceiver(self._within, self._hot, self._registry)
+        return import_jobs.PostgresImporter(self._within, self._hot, self._registry)
 
     # -- transactions --------------------------------------------------------------------------
 

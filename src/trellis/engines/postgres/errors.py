@@ -64,7 +64,7 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
         )
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return AccessDenied(
-            f"PostgreSQL does not let this user in at {where}: {_text(error)} Nothing was stored. "
+            f"PostgreSQL refused the login at {where}: {_text(error)} Nothing was stored. "
             "Check the user and password of the URL, and the server's pg_hba.conf."
         )
     if isinstance(error, asyncpg.ClientConfigurationError | ValueError | ssl.SSLError):
@@ -77,7 +77,7 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
         text = _text(error)
     return EngineUnavailable(
         f"PostgreSQL cannot be reached at {where}: {text} Nothing was stored. Check that the "
-        "server runs and that the URL is right; work goes on automatically once it answers."
+        "server runs and that the URL is right; work continues automatically once it answers."
     )
 
 
@@ -92,7 +92,7 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
     if isinstance(error, _AWAY):
         return EngineUnavailable(
             f"PostgreSQL at {where} is not available now: {_text(error)} Nothing of this call was "
-            "stored; work goes on automatically once it is back."
+            "stored; work continues automatically once it is back."
         )
     if isinstance(error, (*_BUSY, asyncpg.QueryCanceledError)):
         return _busy(error, where)
@@ -129,20 +129,20 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
 def _busy(error: BaseException, where: str) -> EngineError:
     if isinstance(error, asyncpg.QueryCanceledError):
         return EngineBusy(
-            f"PostgreSQL at {where} gave up a statement: {_text(error)} Nothing of this call was "
-            "stored; try again. If that lasts, look for what keeps the server busy."
+            f"PostgreSQL at {where} cancelled a statement: {_text(error)} Nothing of this call was "
+            "stored; try again. If this continues, find out what keeps the server busy."
         )
     return EngineBusy(
         f"PostgreSQL at {where} could not get a lock: {_text(error)} Nothing of this call was "
-        "stored; try again. If that lasts, look for a long transaction in pg_stat_activity."
+        "stored; try again. If this continues, look for a long transaction in pg_stat_activity."
     )
 
 
 def _refused(error: asyncpg.PostgresError, where: str) -> Exception:
     if isinstance(error, _SHARED):
         return AddressUnusable(
-            f"There is a transaction pooler on the way to {where}, and the URL does not say so: "
-            f"{_text(error)} Say pooler=transaction in the URL, and listen=postgresql://... past "
+            f"A transaction pooler is in front of {where}, but the URL does not name it: "
+            f"{_text(error)} Add pooler=transaction to the URL, and listen=postgresql://... past "
             "the pooler, so that workers are woken."
         )
     if str(error.sqlstate)[:2] in _ABOUT_THE_VALUES:
@@ -155,7 +155,7 @@ def _refused(error: asyncpg.PostgresError, where: str) -> Exception:
 
 def _pooler(error: BaseException, where: str) -> EngineError:
     return AddressUnusable(
-        f"There is a pooler on the way to {where}, and the URL does not say so: {_text(error)} Add "
+        f"A pooler is in front of {where}, but the URL does not name it: {_text(error)} Add "
         "pooler=transaction to the URL (and listen=postgresql://... past the pooler, so that "
         "workers are woken), or pooler=session if it keeps a connection for each client."
     )
@@ -171,7 +171,7 @@ def lost(error: BaseException, address: Address, *, sent: bool) -> EngineError:
         )
     return EngineUnavailable(
         f"The connection to {address.shown} was lost ({text}) Nothing of this call was stored; "
-        "work goes on automatically once it is back."
+        "work continues automatically once it is back."
     )
 
 

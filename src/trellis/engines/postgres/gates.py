@@ -40,8 +40,8 @@ async def _pass_gates(tx: Transaction, jobs: Sequence[NewJob]) -> None:
     elif not await tx.value("gate_try", names):
         raise EngineBusy(
             "Another transaction is creating a job with the same key, dedupe key or idempotency "
-            "key and has not ended yet. Nothing was stored and your transaction goes on; try "
-            "again, or roll back and repeat it."
+            "key and has not ended yet. Nothing was stored and your transaction is still usable; "
+            "try again, or roll back and repeat it."
         )
 
 

@@ -102,7 +102,7 @@ def _facts(row: Any, address: Address, tried: Probe) -> dict[str, Any]:  # noqa:
 def _wake_up(address: Address, tried: Probe) -> str:
     if not address.can_listen:
         return "poll"
-    return {True: "listen", False: "poll (LISTEN gets nothing)", None: "listen (not tested)"}[
+    return {True: "listen", False: "poll (LISTEN receives nothing)", None: "listen (not tested)"}[
         tried.is_notified
     ]
 
@@ -249,19 +249,19 @@ def _connection(address: Address, tried: Probe) -> Iterator[str]:
     match address.pooler, tried.pooler:
         case (("none" | "session"), "transaction"):
             yield (
-                "There is a transaction pooler on the way, and the URL does not say so: settings, "
-                "prepared statements and LISTEN are lost between transactions. Add "
+                "A transaction pooler is in front of the server, but the URL does not name it: "
+                "settings, prepared statements and LISTEN are lost between transactions. Add "
                 "pooler=transaction to the URL."
             )
         case "transaction", "none":
             yield (
-                "The URL says pooler=transaction, but leads straight to the server: every "
-                "statement takes needless round trips. Take it out of the URL."
+                "The URL has pooler=transaction, but leads directly to the server: every "
+                "statement takes unnecessary round trips. Remove it from the URL."
             )
         case "transaction", "session":
             yield (
-                "The URL says pooler=transaction, but the pooler keeps a connection for each "
-                "client: every statement takes needless round trips. Say pooler=session."
+                "The URL has pooler=transaction, but the pooler keeps a connection for each "
+                "client: every statement takes unnecessary round trips. Use pooler=session."
             )
         case _:
             pass  # as the URL says, or a pooler that does no harm
@@ -270,9 +270,9 @@ def _connection(address: Address, tried: Probe) -> Iterator[str]:
             f"{name} is {value} instead of {PINNED[name]}" for name, value in tried.astray.items()
         )
         yield (
-            f"Settings do not reach the connections that claim: {found}. Claims may be planned "
-            "badly and become slow. A pooler drops them: name it in the URL with pooler=session "
-            "or pooler=transaction."
+            f"The settings do not reach the connections that claim jobs: {found}. Claims may be "
+            "planned badly and become slow. A pooler drops them: name it in the URL with "
+            "pooler=session or pooler=transaction."
         )
     yield from _notifications(address, tried)
 
@@ -282,7 +282,7 @@ def _notifications(address: Address, tried: Probe) -> Iterator[str]:
         if tried.pooler == "none":
             return  # another finding says what to do
         yield (
-            "Behind a transaction pooler workers cannot be woken: they look for jobs once per poll "
+            "Behind a transaction pooler, workers cannot be woken: they poll for jobs once per "
             "interval. Add listen=postgresql://... (past the pooler) to the URL, or wake=poll to "
             "accept that."
         )
@@ -293,13 +293,14 @@ def _notifications(address: Address, tried: Probe) -> Iterator[str]:
         )
     elif tried.is_notified is False:
         yield (
-            "LISTEN gets nothing: a transaction pooler is before the server, so workers poll. Add "
+            "LISTEN receives nothing: a transaction pooler is in front of the server, so workers "
+            "poll. Add "
             "pooler=transaction and listen=postgresql://... (past the pooler) to the URL."
         )
 
 
 def _horizon(holder: Horizon) -> str:
-    since = "" if holder.seconds is None else f" for {_span(holder.seconds)}"
+    since = "" if holder.seconds is None else f" for {_duration(holder.seconds)}"
     age = f"{since} ({holder.transactions or 0:,} transactions ago)"
     match holder.kind:
         case "session":
@@ -338,11 +339,12 @@ def _crowd(row: Mapping[str, Any]) -> Iterator[str]:
     if used >= _CROWDED * most:
         yield (
             f"{used} of {most} connections are in use: a worker needs up to 3 and may not get "
-            "them. Raise max_connections, or put a pooler before the server (pooler=transaction)."
+            "them. Raise max_connections, or put a pooler "
+            "in front of the server (pooler=transaction)."
         )
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,8 +1,8 @@
-"""Importing the jobs of another store, one parcel at a time.
+"""Importing the jobs of another store, one batch at a time.
 
-A parcel is stored in one transaction with the number of its last job. A move that was interrupted
+A batch is stored in one transaction with the number of its last job. A move that was interrupted
 continues after that number, so no job is imported twice, not even one that has ended here and was
-removed since. Jobs get new numbers that rise in the order of the parcels, which keeps the creation
+removed since. Jobs get new numbers that rise in the order of the batches, which keeps the creation
 order. A job that held its key's slot while it waited gets a slot again if one is free; all other
 slots are handed out at the end, when all waiting jobs are imported.
 """
@@ -20,12 +20,12 @@ from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql.rows import Row, lane_of
 from trellis.engines.sql.slots import hand_over, lock_keys
-from trellis.engines.transfer import Clash, Compared, Parcel, SentHead, SentJob, refusal
+from trellis.engines.transfer import Clash, Compared, ExportedHead, ExportedJob, JobBatch, refusal
 from trellis.errors import MoveRefused
 
 T = TypeVar("T")
 _KEYS: Final = 200
-#: What stores rows that differ from the parcel's in nothing but the job's number.
+#: What stores rows that differ from the batch's in nothing but the job's number.
 _PLAIN: Final = (
     "import_outcomes",
     "import_events",
@@ -43,7 +43,7 @@ class Within(Protocol):
         """Run it."""
 
 
-class PostgresReceiver:
+class PostgresImporter:
     """Imports jobs into one database."""
 
     def __init__(self, within: Within, link: ServerConnection, registry: Registry) -> None:
@@ -60,17 +60,17 @@ class PostgresReceiver:
         found: int | None = await self._link.value("import_cursor", _name(move))
         return found or 0
 
-    async def compare(self, parcel: Parcel) -> Compared:
+    async def compare(self, batch: JobBatch) -> Compared:
         """Return which jobs are here already, and which cannot be imported."""
-        return await self._within(lambda tx: _compare(tx, parcel))
+        return await self._within(lambda tx: _compare(tx, batch))
 
-    async def receive(self, move: str, parcel: Parcel) -> int:
-        """Store a parcel together with the progress of the move; return how many jobs were new."""
-        await self._registry.enter(self._link, [_as_new(job) for job in parcel.jobs])
+    async def import_batch(self, move: str, batch: JobBatch) -> int:
+        """Store a batch together with the progress of the move; return how many jobs were new."""
+        await self._registry.enter(self._link, [_as_new(job) for job in batch.jobs])
         await self._link.rows("import_begin", _name(move))
-        return await self._within(lambda tx: _receive(tx, move, parcel))
+        return await self._within(lambda tx: _import_batch(tx, move, batch))
 
-    async def hand_out(self) -> None:
+    async def assign_slots(self) -> None:
         """Give the free slots of all keys to their waiting jobs."""
         after = ""
         while True:
@@ -78,11 +78,11 @@ class PostgresReceiver:
             keys = [key for (key,) in rows]
             if not keys:
                 return
-            await self._within(lambda tx, keys=keys: _hand_out(tx, keys))  # type: ignore[misc]
+            await self._within(lambda tx, keys=keys: _assign_slots(tx, keys))  # type: ignore[misc]
             after = keys[-1]
 
 
-async def _hand_out(tx: Transaction, keys: Sequence[str]) -> None:
+async def _assign_slots(tx: Transaction, keys: Sequence[str]) -> None:
     await lock_keys(tx, keys)
     await hand_over(tx, keys)
 
@@ -91,7 +91,7 @@ def _name(move: str) -> str:
     return f"received/{move}"
 
 
-def _as_new(job: SentJob) -> NewJob:
+def _as_new(job: ExportedJob) -> NewJob:
     """Return a job as far as its lane and policy are concerned."""
     return NewJob(
         id=job.id,
@@ -105,13 +105,13 @@ def _as_new(job: SentJob) -> NewJob:
     )
 
 
-async def _compare(tx: Transaction, parcel: Parcel) -> Compared:
+async def _compare(tx: Transaction, batch: JobBatch) -> Compared:
     found = await tx.rows(
         "import_known",
         *_columns(
             [
                 (job.id, *job[2:6], job.created_at, job.payload)  # service, queue, type, priority
-                for job in parcel.jobs
+                for job in batch.jobs
             ],
             7,
         ),
@@ -120,16 +120,14 @@ async def _compare(tx: Transaction, parcel: Parcel) -> Compared:
     other = [
         Clash(JobId(job_id), "another job has its id") for job_id, is_same in found if not is_same
     ]
-    return Compared(known, (*other, *await _taken_marks(tx, parcel, known)))
+    return Compared(known, (*other, *await _taken_marks(tx, batch, known)))
 
 
-async def _taken_marks(tx: Transaction, parcel: Parcel, known: frozenset[JobId]) -> list[Clash]:
+async def _taken_marks(tx: Transaction, batch: JobBatch, known: frozenset[JobId]) -> list[Clash]:
     """Return the jobs that are not here, but whose marks belong to other jobs."""
-    ids = {job.row: job.id for job in parcel.jobs if job.id not in known}
-    once = {mark: ids[row] for row, mark in parcel.marks if row in ids}
-    dedupe = {
-        head.dedupe: ids[head.row] for head in parcel.heads if head.dedupe and head.row in ids
-    }
+    ids = {job.row: job.id for job in batch.jobs if job.id not in known}
+    once = {mark: ids[row] for row, mark in batch.marks if row in ids}
+    dedupe = {head.dedupe: ids[head.row] for head in batch.heads if head.dedupe and head.row in ids}
     if not once and not dedupe:
         return []
     return [
@@ -141,32 +139,32 @@ async def _taken_marks(tx: Transaction, parcel: Parcel, known: frozenset[JobId])
     ]
 
 
-async def _receive(tx: Transaction, move: str, parcel: Parcel) -> int:
-    if await tx.value("import_turn", _name(move)) != parcel.after:
+async def _import_batch(tx: Transaction, move: str, batch: JobBatch) -> int:
+    if await tx.value("import_turn", _name(move)) != batch.after:
         raise MoveRefused(
-            "Another `trellis move` of the same database is running, or ran until now. Let it "
+            "Another `trellis move` of the same database is running, or has just ended. Let it "
             "finish, then run this again to check that all jobs are there."
         )
     # Before any row of the jobs is locked: the lock of a key always comes first.
-    await lock_keys(tx, (head.key_hash for head in parcel.heads if head.holds))
-    compared = await _compare(tx, parcel)
+    await lock_keys(tx, (head.key_hash for head in batch.heads if head.holds))
+    compared = await _compare(tx, batch)
     if compared.clashes:
         raise MoveRefused(refusal(compared.clashes))
-    new = [job for job in parcel.jobs if job.id not in compared.known]
+    new = [job for job in batch.jobs if job.id not in compared.known]
     if new:
-        await _store(tx, new, parcel)
-    failpoints.reach("postgres.receive")
-    await tx.rows("import_advance", _name(move), parcel.last)
+        await _store(tx, new, batch)
+    failpoints.reach("postgres.import")
+    await tx.rows("import_advance", _name(move), batch.last)
     tx.topics.add("ready")
     return len(new)
 
 
-async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> None:
+async def _store(tx: Transaction, jobs: Sequence[ExportedJob], batch: JobBatch) -> None:
     lanes = {job.row: tx.registry.lane_numbers[lane_of(_as_new(job))] for job in jobs}
     rows = [(job.id, lanes[job.row], _policy(tx, job), *_definition(job)) for job in jobs]
     stored = {job_id: seq for seq, job_id in await tx.rows("import_jobs", *_columns(rows))}
     seqs = {job.row: stored[job.id] for job in jobs}
-    heads = [head for head in parcel.heads if head.row in seqs]
+    heads = [head for head in batch.heads if head.row in seqs]
     for head in heads:
         if head.holds:
             await tx.rows("import_slot", seqs[head.row])
@@ -176,7 +174,7 @@ async def _store(tx: Transaction, jobs: Sequence[SentJob], parcel: Parcel) -> No
         [(seqs[head.row], lanes[head.row], *_columns_of_head(head)) for head in heads],
     )
     for name in _PLAIN:
-        theirs: Iterable[Row] = getattr(parcel, name.removeprefix("import_"))
+        theirs: Iterable[Row] = getattr(batch, name.removeprefix("import_"))
         await _put(
             tx, name, [(seqs[row], *map(_clean, rest)) for row, *rest in theirs if row in seqs]
         )
@@ -187,16 +185,16 @@ def _clean(value: object) -> object:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-def _policy(tx: Transaction, job: SentJob) -> int:
+def _policy(tx: Transaction, job: ExportedJob) -> int:
     return tx.registry.policy_numbers[decode_policy(job.policy)]
 
 
-def _definition(job: SentJob) -> Row:
+def _definition(job: ExportedJob) -> Row:
     """Return the columns after the policy."""
     return job[7:]
 
 
-def _columns_of_head(head: SentHead) -> Row:
+def _columns_of_head(head: ExportedHead) -> Row:
     """Return the columns after the lane, without `holds`."""
     return head[1:-1]
 

@@ -109,4 +109,4 @@ def run_through(verb: Coroutine[Any, Any, T]) -> T:
         result: T = ended.value
         return result
     verb.close()
-    raise RuntimeError("A coroutine that must not wait did.")
+    raise RuntimeError("A verb waited, although this engine runs its verbs without waiting.")

@@ -201,7 +201,7 @@ def _take_write_lock(caller: CallerConnection, path: Path) -> None:
 def _leave_checkpoints_to_the_engine(caller: CallerConnection) -> None:
     """Keep the caller's commit from checkpointing while the engine does.
 
-    Old releases of SQLite corrupt the file then (`checkpoint.py`). This is the only setting of the
+    Old releases of SQLite corrupt the file then (`connection.py`). This is the only setting of the
     caller that is changed.
     """
     if sqlite3.sqlite_version_info < SAFE_RELEASE:

@@ -332,9 +332,9 @@ class SqliteEngine:
 
     # -- export --------------------------------------------------------------------------------
 
-    def sender(self) -> export.SqliteSender:
+    def exporter(self) -> export.SqliteExporter:
         """Return the export of jobs to another store."""
-        return export.SqliteSender(self._path, self._clock)
+        return export.SqliteExporter(self._path, self._clock)
 
     # -- writer and reader ---------------------------------------------------------------------
 

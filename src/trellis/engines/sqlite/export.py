@@ -24,19 +24,19 @@ from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, no_fork, patiently
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
-from trellis.engines.transfer import Busy, Parcel, Seal, SentHead, SentJob
+from trellis.engines.transfer import Busy, ExportedHead, ExportedJob, JobBatch, Seal
 
 T = TypeVar("T")
 _TABLES: Final = (
     "job", "queue", "outcome", "event", "session", "key_slot", "note", "item", "log",
     "idempotency", "queue_setting", "lock", "removal",
 )  # fmt: skip
-#: Characters of payload after which a parcel takes no more jobs.
-_LOAD: Final = 4_000_000
+#: Characters of payload after which a batch takes no more jobs.
+_BATCH_CHARACTERS: Final = 4_000_000
 _CHANGES: Final = ("insert", "update", "delete")
 
 
-class SqliteSender:
+class SqliteExporter:
     """Exports the jobs of one file."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -51,10 +51,12 @@ class SqliteSender:
         """Refuse every change from now on; return what is in the way while workers are active."""
         return await self._with_file(lambda file: self._seal(file, instance, address))
 
-    async def parcel(self, after: int, limit: int, states: Sequence[str], *, whole: bool) -> Parcel:
+    async def batch(
+        self, after: int, limit: int, states: Sequence[str], *, whole: bool
+    ) -> JobBatch:
         """Return the next jobs in these states, or their outline; none at the end."""
         return await self._with_file(
-            lambda file: _parcel(file, after, limit, json.dumps(states), whole=whole)
+            lambda file: _batch(file, after, limit, json.dumps(states), whole=whole)
         )
 
     async def count_up_to(self, last: int, states: Sequence[str]) -> int:
@@ -132,15 +134,15 @@ def _rows(file: sqlite3.Connection, name: str, *values: object) -> list[Row]:
     return file.execute(STATEMENTS[name], values).fetchall()
 
 
-def _parcel(
+def _batch(
     file: sqlite3.Connection, after: int, limit: int, states: str, *, whole: bool
-) -> Parcel:
+) -> JobBatch:
     numbers = _page(_rows(file, "export_page", after, states, limit))
     picked = encode_ids(numbers)
-    outline = Parcel(
+    outline = JobBatch(
         after,
         numbers[-1] if numbers else after,
-        [SentJob(*row) for row in _rows(file, "export_jobs", picked)],
+        [ExportedJob(*row) for row in _rows(file, "export_jobs", picked)],
         [_head(row) for row in _rows(file, "export_heads", picked)],
         _rows(file, "export_marks", picked),
     )
@@ -156,13 +158,17 @@ def _parcel(
 
 
 def _page(rows: Sequence[Row]) -> list[int]:
-    """Return the numbers of the jobs that fit into one parcel; at least one."""
+    """Return the numbers of the jobs that fit into one batch; at least one."""
     sizes = accumulate(size for _, size in rows)
-    return [number for (number, own), size in zip(rows, sizes, strict=True) if size - own < _LOAD]
+    return [
+        number
+        for (number, own), size in zip(rows, sizes, strict=True)
+        if size - own < _BATCH_CHARACTERS
+    ]
 
 
-def _head(row: Row) -> SentHead:
-    head = SentHead(*row)
+def _head(row: Row) -> ExportedHead:
+    head = ExportedHead(*row)
     return head._replace(
         blocked=bool(head.blocked), suspect=bool(head.suspect), holds=bool(head.holds)
     )

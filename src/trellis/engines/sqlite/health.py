@@ -53,6 +53,6 @@ def _warnings(*, wakes_others: bool) -> list[str]:
     if not wakes_others:
         warnings.append(
             "Other processes are not woken at once (no private folder for sockets in the "
-            "temporary directory); they look four times a second instead."
+            "temporary directory); they poll four times a second instead."
         )
     return warnings

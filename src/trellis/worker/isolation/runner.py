@@ -48,14 +48,14 @@ _EXCLUSIVE_POLL: Final = 0.01
 _logger = logging.getLogger(__name__)
 
 
-def check_isolation(job_types: Sequence[JobType], homes: Mapping[str, WorkerLocation]) -> None:
+def check_isolation(job_types: Sequence[JobType], locations: Mapping[str, WorkerLocation]) -> None:
     """Raise `ConfigurationError` for handlers and lifespans that another process cannot import."""
     for job_type in job_types:
         if job_type.isolation == "process":
             importable(job_type)
-            home = homes.get(job_type.service)
-            if home is not None and home.make_lifespan is not None:
-                importable_lifespan(job_type.service, home.make_lifespan)
+            location = locations.get(job_type.service)
+            if location is not None and location.make_lifespan is not None:
+                importable_lifespan(job_type.service, location.make_lifespan)
 
 
 class IsolatedRunner:
@@ -66,11 +66,11 @@ class IsolatedRunner:
         slots: int,
         *,
         environment: JobEnvironment,
-        homes: Mapping[str, WorkerLocation],
+        locations: Mapping[str, WorkerLocation],
         is_ending: Callable[[], bool],
     ) -> None:
         self._environment = environment
-        self._homes = homes
+        self._locations = locations
         self._is_ending = is_ending
         self._pool = HandlerPool(slots)
         self._context = copy_context()
@@ -134,12 +134,12 @@ class IsolatedRunner:
     def _load_fields(self, attempt: Attempt, name: HandlerName) -> dict[str, Any]:
         """Return what a handler process needs to load the handler."""
         service = attempt.record.definition.service
-        home = self._homes.get(service)
-        make = None if home is None else home.make_lifespan
+        location = self._locations.get(service)
+        make = None if location is None else location.make_lifespan
         return {
             "handler": name,
             "service": service,
-            "home": None if home is None else [home.url, home.is_shared],
+            "home": None if location is None else [location.url, location.is_shared],
             "lifespan": None if make is None else importable_lifespan(service, make),
         }
 

@@ -1,1 +1,1 @@
-"""Where Django looks for commands."""
+"""The commands of `manage.py`: `trellis`."""
