@@ -55,7 +55,7 @@ def _report(results: Results, sizes: Sizes, folder: Path, file: Path) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few jobs, one round")
-    parser.add_argument("--rounds", type=int, help=f"rounds of everybody ({FULL.rounds})")
+    parser.add_argument("--rounds", type=int, help=f"rounds of every system ({FULL.rounds})")
     parser.add_argument(
         "--folder",
         type=Path,

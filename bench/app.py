@@ -1,7 +1,7 @@
 """The program that is measured: two services, each with one job type and nothing else.
 
-`trellis worker bench.app:drains` runs jobs that do nothing; those of `bench.app:stamps` tell when
-they began.
+`trellis worker bench.app:drains` runs jobs that do nothing; those of `bench.app:stamps` record
+when they began.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def noop(order: Order) -> None:
 
 @stamps.job
 async def stamp(sent: Sent) -> None:
-    """Say how long it took to get here."""
+    """Record how long the job waited for its start."""
     _mark_latency(time.monotonic_ns() - sent.at)
 
 

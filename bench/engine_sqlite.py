@@ -56,12 +56,12 @@ def completed(record: JobRecord, now: Instant) -> Transition:
     fence = record.head.fence
     decision = decide(record, Complete(fence, "null", started_at=now), now) if fence else None
     if not isinstance(decision, Transition):
-        raise TypeError(f"not ours: {decision}")
+        raise TypeError(f"not a completion: {decision}")
     return decision
 
 
 async def drain(engine: SqliteEngine, jobs: int, batch: int) -> float:
-    """Claim and complete everything, at most two batches in hand; return jobs per second."""
+    """Claim and complete everything, at most two batches at once; return jobs per second."""
     session = (await engine.open_session(WorkerInfo("bench", "localhost", 0), 60 * SECOND)).id
     began = time.perf_counter()
     done = await asyncio.gather(*(_drain(engine, session, batch) for _ in range(2)))

@@ -1,4 +1,4 @@
-"""What is measured, of whom, and how the values of many rounds become one figure.
+"""The systems and figures that are measured, and how the values of many rounds become one figure.
 
 A round gives a list of values per system and figure: one rate, or many latencies. Machines are
 noisy for seconds at a time, so ratios are taken within each round and their median counts.
@@ -14,8 +14,8 @@ from enum import StrEnum
 from bench.machine import Weather
 
 
-class Who(StrEnum):
-    """Whose figure it is."""
+class System(StrEnum):
+    """A system that is measured."""
 
     TRELLIS = "Trellis"
     ENGINE = "engine"
@@ -39,7 +39,7 @@ class Figure(StrEnum):
     PORT_SHARED = "port: create, two callers"
 
 
-Measured = dict[Who, dict[Figure, list[float]]]
+Measured = dict[System, dict[Figure, list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All rounds, what they were measured in, and who could not take part."""
+    """All rounds, the load of the machine during each, and the systems that were not measured."""
 
     rounds: Sequence[Measured]
     weather: Sequence[Weather]
-    #: Why somebody has no figures at all.
-    absent: Mapping[Who, str]
+    #: Why a system has no figures at all.
+    absent: Mapping[System, str]
 
-    def series(self, who: Who, figure: Figure) -> Series | None:
+    def series(self, system: System, figure: Figure) -> Series | None:
         """Return a figure; None if this system has no such thing, or is absent."""
-        values = [one.get(who, {}).get(figure) for one in self.rounds]
+        values = [one.get(system, {}).get(figure) for one in self.rounds]
         found = tuple(tuple(each) for each in values if each is not None)
         return Series(found) if found else None

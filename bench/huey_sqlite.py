@@ -1,7 +1,7 @@
-"""Huey's SQLite queue, measured beside us: its own consumer as a real process, quick to poll.
+"""Huey's SQLite queue, measured beside Trellis: its own consumer as a real process, fast polling.
 
 A task of Huey is gone when it is popped and nothing is written when it ends; so a drain lasts from
-the start of the first task to the start of the last, which is kinder than our own measure is to us.
+the start of the first task to the start of the last, which favours Huey.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import marks
-from bench.figures import Figure, Measured, Who
+from bench.figures import Figure, Measured, System
 from bench.floor_sqlite import PAYLOAD
 from bench.huey_tasks import HueyTasks, make_tasks
 from bench.programs import Program, running
@@ -33,7 +33,7 @@ _ORDER: Final[dict[str, object]] = json.loads(PAYLOAD)
 
 
 def why_absent() -> str | None:
-    """Say why Huey cannot be measured, if it cannot."""
+    """Return why Huey cannot be measured; None if it can."""
     try:
         import_module("huey")
     except ImportError:
@@ -42,13 +42,13 @@ def why_absent() -> str | None:
 
 
 def synced(folder: Path, sizes: Sizes) -> Measured:
-    """Measure Huey with fsync on: what it acknowledges is on disk, as with us."""
-    return {Who.HUEY_SYNCED: _measure(folder, sizes, is_synced=True)}
+    """Measure Huey with fsync on: what it acknowledges is on disk, as with Trellis."""
+    return {System.HUEY_SYNCED: _measure(folder, sizes, is_synced=True)}
 
 
 def unsynced(folder: Path, sizes: Sizes) -> Measured:
     """Measure Huey with fsync off: a power cut loses what was acknowledged last."""
-    return {Who.HUEY: _measure(folder, sizes, is_synced=False)}
+    return {System.HUEY: _measure(folder, sizes, is_synced=False)}
 
 
 def _measure(folder: Path, sizes: Sizes, *, is_synced: bool) -> dict[Figure, list[float]]:

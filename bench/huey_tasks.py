@@ -1,6 +1,7 @@
-"""Huey on SQLite with tasks that do what our jobs do; they leave marks, as Huey keeps no journal.
+"""Huey on SQLite with tasks that do what the jobs of Trellis do.
 
-Results are off, which is Huey's fastest way; `synced` is its `fsync=True`, SQLite's FULL.
+The tasks leave marks, because Huey keeps no journal. Results are off, which is Huey's fastest
+setting; `synced` is its `fsync=True`, SQLite's FULL.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def noop(order: dict[str, object]) -> None:
 
 
 def stamp(sent: int) -> None:
-    """Say how long it took to get here."""
+    """Record how long the task waited for its start."""
     _mark_latency(time.monotonic_ns() - sent)
 
 

@@ -1,7 +1,7 @@
-"""What a database of ours says about a drain, read from outside without weighing on it.
+"""The journal of a drained Trellis database, read from outside with little load.
 
-The rate is not trusted to anybody's stopwatch: it is the journal's own times, and there is none
-unless every job was completed exactly once.
+The rate is computed from the times in the journal. There is no rate unless every job was completed
+exactly once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class Journal:
-    """Looks into the file with a connection of its own that cannot write."""
+    """Reads the file with a separate, read-only connection."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(
@@ -22,7 +22,7 @@ class Journal:
         )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def workers(self) -> int:
@@ -30,7 +30,7 @@ class Journal:
         return self._number("select count(*) from trellis_session where ended_at is null")
 
     def is_drained(self) -> bool:
-        """Tell whether no job waits or runs; costs the same however many there are."""
+        """Return whether no job waits or runs; the cost does not depend on their number."""
         return not self._number("select exists (select 1 from trellis_queue)")
 
     def drain_rate(self, jobs: int) -> float:
@@ -41,8 +41,8 @@ class Journal:
         )
         if not jobs == completed == different:
             raise RuntimeError(
-                f"Of {jobs} jobs {different} were completed, and the journal says so {completed} "
-                "times: there is no rate."
+                f"{different} of {jobs} jobs were completed, with {completed} events for it: "
+                "there is no rate."
             )
         first = self._number("select min(at) from trellis_event where kind = 'started'")
         last = self._number("select max(at) from trellis_event where kind = 'completed'")

@@ -1,4 +1,4 @@
-"""The machine that is measured: what it is, how fast its disk syncs, and who else was busy."""
+"""The machine that is measured: what it is, how fast its disk syncs, and how busy it was."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def facts(folder: Path) -> dict[str, str]:
 
 
 class Weather(NamedTuple):
-    """What a round was measured in: not ours, and never the same."""
+    """The load of the machine during a round, which the benchmark does not control."""
 
     #: What one write of 8 kB with its fdatasync took just before, in milliseconds.
     sync: float
-    #: How many cores others kept busy meanwhile; None where nobody knows.
+    #: How many cores other processes kept busy during the round; None if unknown.
     others: float | None
 
 
 def in_words(weather: Sequence[Weather]) -> dict[str, str]:
-    """Return what the weather was over all rounds."""
+    """Return the load over all rounds, in words."""
     syncs = [one.sync for one in weather]
     others = [one.others for one in weather if one.others is not None]
     return {
         "fdatasync": f"{_range(syncs)} ms for 8 kB",
-        "others": f"kept {_range(others)} cores busy meanwhile" if others else "unknown",
+        "others": f"kept {_range(others)} cores busy" if others else "unknown",
     }
 
 
@@ -74,14 +74,14 @@ def sync_milliseconds(folder: Path) -> float:
 
 
 class Neighbours:
-    """Counts the processor time that was used by others than this benchmark."""
+    """Counts the processor time of processes outside this benchmark."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._busy, self._own = _busy_seconds(), _own_seconds()
 
     def cores(self) -> float | None:
-        """Return how many cores others kept busy since the start; None where nobody knows."""
+        """Return how many cores other processes kept busy since the start; None if unknown."""
         busy = _busy_seconds()
         if busy is None or self._busy is None:
             return None
@@ -97,8 +97,8 @@ def _busy_seconds() -> float | None:
 
 
 def _own_seconds() -> float:
-    """Return what we and the processes we have waited for have used."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    """Return the processor time of this process and of the children it has waited for."""
+    used = [resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
@@ -115,7 +115,7 @@ def _file_system(folder: Path) -> str:
     if not mounts.exists():
         return f"unknown ({sys.platform})"
     found = [line.split()[1:3] for line in mounts.read_text().splitlines()]
-    inside = [(place, kind) for place, kind in found if folder.resolve().is_relative_to(place)]
+    inside = [(mount, kind) for mount, kind in found if folder.resolve().is_relative_to(mount)]
     return max(inside, key=lambda mount: len(mount[0]))[1]
 
 

@@ -1,7 +1,7 @@
 """Numbers that worker processes leave behind for the benchmark: eight bytes each, one system call.
 
-Each process appends to a file of its own, so nobody waits for anybody. A mark costs one or two
-microseconds and is the same for everybody who is measured by it.
+Each process appends to a separate file, so no process waits for another. A mark costs one or two
+microseconds, the same for every system that is measured by it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-#: The variable that tells worker processes where to leave their marks.
+#: The variable with the folder in which worker processes leave their marks.
 VARIABLE: Final = "BENCH_MARKS"
 _WIDTH: Final = 8
 
@@ -23,8 +23,8 @@ def marker(kind: str) -> Callable[[int], None]:
     def mark(number: int) -> None:
         nonlocal file
         if file is None:
-            place = Path(os.environ[VARIABLE]) / f"{kind}-{os.getpid()}"
-            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            path = Path(os.environ[VARIABLE]) / f"{kind}-{os.getpid()}"
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(file, number.to_bytes(_WIDTH, "little"))
 
     return mark

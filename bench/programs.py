@@ -1,6 +1,6 @@
 """Worker programs as real processes: started for one measurement, ended with it.
 
-They run with the settings a user has who set none: no `TRELLIS_*` variable reaches them.
+They run with the default settings: no `TRELLIS_*` variable reaches them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LOOK_EVERY: Final = 0.02
 _LONGEST: Final = 120.0
-_FAREWELL: Final = 30.0
+_END_TIMEOUT: Final = 30.0
 
 
 class Program:
-    """A process we started."""
+    """A process that the benchmark started."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
@@ -36,14 +36,14 @@ class Program:
                 raise RuntimeError(f"The program ended before {what}:\n{self._last_lines()}")
             if time.monotonic() > end:
                 raise RuntimeError(
-                    f"Waited {_LONGEST:g} s in vain for this: {what}.\n{self._last_lines()}"
+                    f"After {_LONGEST:g} s this had not happened: {what}.\n{self._last_lines()}"
                 )
             time.sleep(_LOOK_EVERY)
 
-    def end(self, farewell: signal.Signals) -> None:
-        """End it in order."""
-        self._process.send_signal(farewell)
-        self._process.wait(_FAREWELL)
+    def end(self, end_signal: signal.Signals) -> None:
+        """End it gracefully with this signal."""
+        self._process.send_signal(end_signal)
+        self._process.wait(_END_TIMEOUT)
 
     def kill(self) -> None:
         """End it and all it has started, if anything is left."""
@@ -57,7 +57,7 @@ class Program:
 
 @contextmanager
 def running(
-    arguments: Sequence[str], folder: Path, farewell: signal.Signals, **variables: str
+    arguments: Sequence[str], folder: Path, end_signal: signal.Signals, **variables: str
 ) -> Iterator[Program]:
     """Run `python <arguments>` for the length of the block; its log goes to the folder."""
     log = folder / "program.log"
@@ -74,7 +74,7 @@ def running(
     program = Program(process, log)
     try:
         yield program
-        program.end(farewell)
+        program.end(end_signal)
     finally:
         program.kill()
 

@@ -1,6 +1,6 @@
-"""What a run says: one table with ratios, the bars, the machine; and a file with every round.
+"""The report of a run: one table with ratios, the bars, the machine; and a file with every round.
 
-Every system has its row for every figure. One that is absent, or has no such thing, says so there.
+Every system has a row for every figure. The row of one without that figure contains the reason.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.bars import Verdict
-from bench.figures import Figure, Measured, Results, Series, Who
+from bench.figures import Figure, Measured, Results, Series, System
 from bench.sizes import BATCH, CALLERS, PAGE, Sizes
 
-_HUEY: Final = {Who.HUEY_SYNCED: "Huey, fsync", Who.HUEY: "Huey, no fsync"}
-_PORT: Final = {Who.ENGINE: "engine", Who.FLOOR: f"floor, {BATCH} per commit"}
+_HUEY: Final = {System.HUEY_SYNCED: "Huey, fsync", System.HUEY: "Huey, no fsync"}
+_PORT: Final = {System.ENGINE: "engine", System.FLOOR: f"floor, {BATCH} per commit"}
 
-#: The rows of each figure, ours first: the others are compared with it.
-ROWS: Final[Mapping[Figure, Mapping[Who, str]]] = {
-    Figure.ONE: {Who.TRELLIS: "Trellis", Who.FLOOR: "floor, 1 per commit", **_HUEY},
+#: The rows of each figure; the first is compared with the others.
+ROWS: Final[Mapping[Figure, Mapping[System, str]]] = {
+    Figure.ONE: {System.TRELLIS: "Trellis", System.FLOOR: "floor, 1 per commit", **_HUEY},
     Figure.CALLERS: {
-        Who.TRELLIS: "Trellis, coroutines",
-        Who.FLOOR: f"floor, {CALLERS} per commit",
-        **{who: f"{name}, threads" for who, name in _HUEY.items()},
+        System.TRELLIS: "Trellis, coroutines",
+        System.FLOOR: f"floor, {CALLERS} per commit",
+        **{system: f"{name}, threads" for system, name in _HUEY.items()},
     },
     Figure.MANY: {
-        Who.TRELLIS: "Trellis",
-        Who.FLOOR: f"floor, {BATCH} per commit",
-        Who.FLOOR_OF_PAGES: f"floor, {PAGE} per commit",
+        System.TRELLIS: "Trellis",
+        System.FLOOR: f"floor, {BATCH} per commit",
+        System.FLOOR_OF_PAGES: f"floor, {PAGE} per commit",
         **_HUEY,
     },
     Figure.DRAIN: {
-        Who.TRELLIS: "Trellis",
-        Who.FLOOR: f"floor, {BATCH} per commit",
-        **{who: f"{name}, 1 thread" for who, name in _HUEY.items()},
+        System.TRELLIS: "Trellis",
+        System.FLOOR: f"floor, {BATCH} per commit",
+        **{system: f"{name}, 1 thread" for system, name in _HUEY.items()},
     },
     Figure.DRAIN_2: {
-        Who.TRELLIS: "Trellis",
-        Who.FLOOR: "floor, 1 process",
-        **{who: f"{name}, 2 processes" for who, name in _HUEY.items()},
+        System.TRELLIS: "Trellis",
+        System.FLOOR: "floor, 1 process",
+        **{system: f"{name}, 2 processes" for system, name in _HUEY.items()},
     },
-    Figure.LATENCY: {Who.TRELLIS: "Trellis", **_HUEY},
+    Figure.LATENCY: {System.TRELLIS: "Trellis", **_HUEY},
     Figure.PORT_CREATE: _PORT,
     Figure.PORT_DRAIN: _PORT,
     Figure.PORT_SHARED: _PORT,
@@ -55,22 +55,24 @@ def table(results: Results) -> Table:
     """Return all figures as one table."""
     made = Table(title="SQLite: jobs/s, and p50 / p95 / p99 of the latency in ms")
     made.add_column("", no_wrap=True)
-    made.add_column("who", no_wrap=True)
-    for heading in ("median", "lowest–highest", "ours / it"):
+    made.add_column("system", no_wrap=True)
+    for heading in ("median", "lowest–highest", "first / this"):
         made.add_column(heading, justify="right", no_wrap=True)
     for figure, names in ROWS.items():
         ours = results.series(next(iter(names)), figure)
-        for number, (who, name) in enumerate(names.items()):
-            cells = _cells(results, who, figure, ours if number else None)
+        for number, (system, name) in enumerate(names.items()):
+            cells = _cells(results, system, figure, ours if number else None)
             made.add_row("" if number else figure, name, *cells)
         made.add_section()
     return made
 
 
-def _cells(results: Results, who: Who, figure: Figure, ours: Series | None) -> tuple[str, str, str]:
-    series = results.series(who, figure)
+def _cells(
+    results: Results, system: System, figure: Figure, ours: Series | None
+) -> tuple[str, str, str]:
+    series = results.series(system, figure)
     if series is None:
-        return results.absent.get(who, "has none"), "", ""
+        return results.absent.get(system, "has none"), "", ""
     low, high = min(series.middles), max(series.middles)
     ratio = f"{ours.ratio_to(series):.2f}" if ours else ""
     if figure is Figure.LATENCY:
@@ -109,6 +111,8 @@ def as_json(
 
 def _rounded(measured: Measured) -> dict[str, dict[str, list[float]]]:
     return {
-        who: {figure: [round(value, 3) for value in values] for figure, values in figures.items()}
-        for who, figures in measured.items()
+        system: {
+            figure: [round(value, 3) for value in values] for figure, values in figures.items()
+        }
+        for system, figures in measured.items()
     }

@@ -1,4 +1,4 @@
-"""All systems take turns in short rounds, each in a folder of its own that is gone afterwards.
+"""All systems take turns in short rounds, each in a separate folder that is deleted afterwards.
 
 Every other round runs in reverse, so that no system always follows the same other one. The floor is
 measured before and after what is judged by it, because it is over in a fraction of the time.
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import engine_sqlite, floor_sqlite, huey_sqlite, trellis_sqlite
-from bench.figures import Figure, Measured, Results, Who
+from bench.figures import Figure, Measured, Results, System
 from bench.machine import Neighbours, Weather, sync_milliseconds
 from bench.sizes import BATCH, CALLERS, PAGE, Sizes
 
@@ -36,7 +36,7 @@ def floor(folder: Path, sizes: Sizes) -> Measured:
     """Measure the bare statements."""
     created, drained = floor_sqlite.run(folder, sizes.many, BATCH)
     return {
-        Who.FLOOR: {
+        System.FLOOR: {
             Figure.ONE: [floor_sqlite.run_create(folder, _ANY, 1, sizes.seconds)],
             Figure.CALLERS: [floor_sqlite.run_create(folder, _ANY, CALLERS, sizes.seconds)],
             Figure.MANY: [created],
@@ -44,18 +44,18 @@ def floor(folder: Path, sizes: Sizes) -> Measured:
             # One writer at a time: bare statements gain nothing from a second process.
             Figure.DRAIN_2: [drained],
         },
-        Who.FLOOR_OF_PAGES: {Figure.MANY: [floor_sqlite.run_create(folder, sizes.many, PAGE)]},
+        System.FLOOR_OF_PAGES: {Figure.MANY: [floor_sqlite.run_create(folder, sizes.many, PAGE)]},
     }
 
 
 def port(folder: Path, sizes: Sizes) -> Measured:
-    """Measure the engine without client and worker, beside a floor of its own."""
+    """Measure the engine without client and worker, beside a separate floor."""
     created, drained = floor_sqlite.run(folder, sizes.port, BATCH)
     ours = asyncio.run(engine_sqlite.measure(folder, sizes.port, BATCH))
     figures = (Figure.PORT_CREATE, Figure.PORT_DRAIN, Figure.PORT_SHARED)
     return {
-        Who.ENGINE: {figure: [rate] for figure, rate in zip(figures, ours, strict=True)},
-        Who.FLOOR: {
+        System.ENGINE: {figure: [rate] for figure, rate in zip(figures, ours, strict=True)},
+        System.FLOOR: {
             figure: [rate]
             for figure, rate in zip(figures, (created, drained, created), strict=True)
         },
@@ -77,7 +77,7 @@ HUEY: Final = (
 
 
 def run_all(sizes: Sizes, folder: Path) -> Results:
-    """Run all rounds; who is not installed is named with the results."""
+    """Run all rounds; systems that are not installed are named with the results."""
     missing = huey_sqlite.why_absent()
     parts = TRELLIS if missing else TRELLIS + HUEY
     rounds: list[Measured] = []
@@ -92,12 +92,12 @@ def run_all(sizes: Sizes, folder: Path) -> Results:
                 _take_turn(part, sizes, folder, rounds[-1])
                 progress.advance(task)
             weather.append(Weather(sync, neighbours.cores()))
-    absent = dict.fromkeys((Who.HUEY_SYNCED, Who.HUEY), missing) if missing else {}
+    absent = dict.fromkeys((System.HUEY_SYNCED, System.HUEY), missing) if missing else {}
     return Results(rounds, weather, absent)
 
 
 def _take_turn(part: Part, sizes: Sizes, folder: Path, measured: Measured) -> None:
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=folder) as place:
-        for who, figures in part.measure(Path(place), sizes).items():
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=folder) as turn:
+        for system, figures in part.measure(Path(turn), sizes).items():
             for figure, values in figures.items():
-                measured.setdefault(who, {}).setdefault(figure, []).extend(values)
+                measured.setdefault(system, {}).setdefault(figure, []).extend(values)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench import marks
 from bench.app import Order, Sent, drains, make_orders, noop, stamp, stamps
-from bench.figures import Figure, Measured, Who
+from bench.figures import Figure, Measured, System
 from bench.journal import Journal
 from bench.programs import Program, running
 from bench.sizes import CALLERS, Sizes
@@ -31,14 +31,14 @@ def create_and_drain(folder: Path, sizes: Sizes) -> Measured:
     path = _move(drains, folder)
     created, jobs = asyncio.run(_create(sizes))
     rate = _drain(path, jobs, processes=1)
-    return {Who.TRELLIS: {**created, Figure.DRAIN: [rate]}}
+    return {System.TRELLIS: {**created, Figure.DRAIN: [rate]}}
 
 
 def drain_with_two(folder: Path, sizes: Sizes) -> Measured:
     """Drain the jobs of one `create_many` with two worker processes."""
     path = _move(drains, folder)
     asyncio.run(_fill(sizes.many))
-    return {Who.TRELLIS: {Figure.DRAIN_2: [_drain(path, sizes.many, processes=2)]}}
+    return {System.TRELLIS: {Figure.DRAIN_2: [_drain(path, sizes.many, processes=2)]}}
 
 
 def latency(folder: Path, sizes: Sizes) -> Measured:
@@ -50,7 +50,7 @@ def latency(folder: Path, sizes: Sizes) -> Measured:
         asyncio.run(_send(count))
         worker.wait_until(lambda: marks.count(folder, "latency") == count, "the last job began")
     found = marks.read(folder, "latency")[sizes.warm_up :]
-    return {Who.TRELLIS: {Figure.LATENCY: [nanoseconds / 1e6 for nanoseconds in found]}}
+    return {System.TRELLIS: {Figure.LATENCY: [nanoseconds / 1e6 for nanoseconds in found]}}
 
 
 def _move(service: Service, folder: Path) -> Path:
@@ -105,7 +105,7 @@ async def _fill(count: int) -> None:
 
 
 async def _send(count: int) -> None:
-    """Create single jobs, 10 to 30 ms apart, so that no poll of anybody keeps step with them."""
+    """Create single jobs, 10 to 30 ms apart, so that no polling runs in step with them."""
     gaps = random.Random(count)
     async with stamps:
         for _ in range(count):

@@ -1,8 +1,8 @@
 """The bars that Trellis must reach beside its peers: each is PASS or MISS, with its figures.
 
 What was not measured is a MISS. A bar of less than 1.4 times a peer's figure counts only when the
-spreads do not overlap: our worst round is better than the peer's best. "No worse than" claims no
-lead, so there the medians decide, and the spreads are shown.
+spreads do not overlap: the worst round of Trellis is better than the best of the peer.
+"No worse than" claims no lead, so there the medians decide, and the spreads are shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.peers.figures import Figure, Results, is_apart, spread
 
 #: Below this, two figures are distinguished by their spreads only.
 CLEAR: Final = 1.4
-#: As many rounds as it takes to speak of a spread.
+#: The number of rounds that a spread needs.
 ROUNDS: Final = 3
 LATENCY_TAIL: Final = 3.0
 DEEP_OF_PLAIN: Final = 0.9
@@ -42,7 +42,10 @@ def judge(results: Results) -> list[Verdict]:
         _cpu(results, 1.5, peers, "the fastest peer"),
         _cpu(results, 0.7, pythons, "the fastest Python peer"),
         _at_most(
-            results, Figure.CPU_WORKER, PYTHON_SECONDS, "our Python ≤ 15 µs a job (s per 1,000)"
+            results,
+            Figure.CPU_WORKER,
+            PYTHON_SECONDS,
+            "Python of Trellis ≤ 15 µs a job (s per 1,000)",
         ),
         _at_most(results, Figure.MEMORY, MEGABYTES, f"idle worker ≤ {MEGABYTES:g} MB"),
         _at_most(results, Figure.CONNECTIONS, CONNECTIONS, f"a worker ≤ {CONNECTIONS} connections"),
@@ -103,7 +106,7 @@ def _deep(results: Results) -> Verdict:
 
 
 def _cpu(results: Results, most: float, among: Sequence[str], whose: str) -> Verdict:
-    """Judge our cost beside that of the peer which drains fastest."""
+    """Judge the cost of Trellis beside that of the fastest draining peer."""
     bar = f"{Figure.CPU} ≤ {most:g} × {whose}'s"
     fastest = results.best(Figure.DRAIN, among)
     ours, theirs = _pair(results, Figure.CPU, fastest)

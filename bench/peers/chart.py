@@ -1,7 +1,7 @@
 """The chart for the docs: one SVG with a panel per figure, a bar per system, the best first.
 
 It is drawn from the same medians as the table, with a line from the lowest to the highest round.
-Who has no figure keeps a row that says why.
+A system without the figure keeps a row with the reason.
 """
 
 from __future__ import annotations

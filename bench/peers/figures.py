@@ -1,4 +1,4 @@
-"""What is measured, of whom, and how the rounds become one figure.
+"""The figures that are measured, and how the rounds become one figure.
 
 A figure of a system is a list of values per round: one rate, or many latencies. Machines are noisy
 for seconds at a time, so a ratio is taken within each round in which both were measured, and the
@@ -78,7 +78,7 @@ class Capped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All rounds, what they were measured in, and who could not take part."""
+    """All rounds, the load of the machine during each, and the systems that were not measured."""
 
     #: Values per round and system.
     rounds: Sequence[Mapping[str, Values]]
@@ -88,12 +88,12 @@ class Results:
     failures: Sequence[Failure] = ()
     weather: Sequence[Weather] = ()
     capped: frozenset[Capped] = frozenset()
-    #: Who is judged, whether it was measured or not.
+    #: The system that is judged, whether it was measured or not.
     ours: str = "Trellis"
 
     @property
     def peers(self) -> list[str]:
-        """Whom it is compared with."""
+        """The systems it is compared with."""
         return [who for who in self.systems if who != self.ours]
 
     def series(self, who: str, figure: Figure) -> Series | None:
@@ -124,7 +124,7 @@ class Results:
         return pick(found, key=lambda who: found[who])
 
     def why_missing(self, who: str, figure: Figure) -> str:
-        """Say why a system has no such figure."""
+        """Return why a system has no such figure."""
         if who not in self.systems:
             return "left out of this run"
         if who in self.absent:
@@ -139,7 +139,7 @@ def spread(series: Series) -> tuple[float, float]:
 
 
 def is_apart(better: Series, worse: Series, figure: Figure) -> bool:
-    """Tell whether even the worst round of one is better than the best round of the other."""
+    """Return whether even the worst round of one is better than the best round of the other."""
     if figure in COSTS:
         return max(better.middles) < min(worse.middles)
     return min(better.middles) > max(worse.middles)

@@ -1,6 +1,6 @@
 """Environments for the peers: `python -m bench.peers.install`, which `make bench-peers` runs first.
 
-Each peer has a folder of its own below `.peers/`, with the versions of `pins.toml` and nothing
+Each peer has a separate folder below `.peers/`, with the versions of `pins.toml` and nothing
 else; the development environment never sees them. A peer that cannot be installed leaves a sentence
 that says why, which becomes its row in the table.
 """
@@ -30,7 +30,7 @@ class Pins(NamedTuple):
 
     python: tuple[str, ...]
     npm: tuple[str, ...]
-    #: The oldest Python that will do, as a tuple; empty if ours will.
+    #: The oldest Python that will do, as a tuple; empty if this one will.
     needs: tuple[int, ...]
 
     @property
@@ -42,7 +42,7 @@ class Pins(NamedTuple):
 
 
 class NotInstalled(Exception):
-    """A peer cannot be installed here; the text says why."""
+    """A peer cannot be installed here; the text is the reason."""
 
 
 def all_pins(file: Path = _PINS) -> dict[str, Pins]:
@@ -58,7 +58,7 @@ def all_pins(file: Path = _PINS) -> dict[str, Pins]:
 
 
 def why_absent(name: str, pins: Pins, folder: Path = FOLDER) -> str | None:
-    """Say why a peer is not there, if it is not."""
+    """Return why a peer is not installed; None if it is."""
     stamp, why = _stamp(folder / name), folder / f"{name}.why"
     if stamp.exists() and stamp.read_text() == _words(pins):
         return None
@@ -106,7 +106,7 @@ def _make(place: Path, pins: Pins) -> None:
 
 
 def find_python(needs: tuple[int, ...]) -> str:
-    """Return an interpreter: ours if it is new enough, else the newest that is."""
+    """Return an interpreter: this one if it is new enough, else the newest that is."""
     if sys.version_info[: len(needs)] >= needs:
         return sys.executable
     for python in _other_pythons(needs):
@@ -146,9 +146,9 @@ def _run(command: Sequence[str], folder: Path) -> None:
         raise NotInstalled(f"cannot be installed: {reason(ran.stderr)}")
 
 
-def reason(said: str) -> str:
-    """Return the line that says what went wrong, without addresses: it goes into the results."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def reason(output: str) -> str:
+    """Return the line with the cause of the error, without addresses: it goes into the results."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "npm error"))]
     return re.sub(r"\w+://\S+", "…", (errors or lines[-1:] or ["no reason given"])[0])[:_WHY]
 

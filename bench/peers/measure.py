@@ -1,8 +1,8 @@
 """The measures, the same for every system.
 
-A drain's rate is what the store says was settled, over the time from the first handler's start to
-the moment at which the store said so. There is no rate when the store says more than the handlers'
-marks do. Nobody's own clock or counter is asked.
+A drain's rate is the number of jobs that the store shows as settled, over the time from the first
+handler's start to that reading. There is no rate when the store shows more than the handlers'
+marks do. No clock or counter of a system is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Bench:
 
     @contextmanager
     def workers(self, url: str, folder: Path, count: int) -> Iterator[Workers]:
-        """Run the system's worker with so many processes."""
+        """Run the system's worker with this number of processes."""
         commands = systems.workers(self.system, url, count)
         with running(commands, folder, systems.variables(self.system, folder)) as workers:
             yield workers
@@ -92,7 +92,7 @@ def create_many(bench: Bench) -> float:
 
 
 def drain(bench: Bench, count: int, backlog: int = 0) -> Drained:
-    """Drain jobs with so many worker processes, while a backlog waits behind them."""
+    """Drain jobs with this number of worker processes, while a backlog waits behind them."""
     jobs = bench.sizes.drain * count
     with _fresh(bench) as (url, folder):
         fill(bench, url, folder, jobs + backlog)
@@ -206,7 +206,7 @@ def _fresh(bench: Bench) -> Iterator[tuple[str, Path]]:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """Yield a folder in memory, where there is one: marks shall not wait for a disk."""
-    memory = Path("/dev/shm")  # noqa: S108 - the folder made there is ours alone
+    memory = Path("/dev/shm")  # noqa: S108 - the folder made there is private
     place = memory if memory.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""Who else was busy: all processor time that was neither ours nor our server's."""
+"""The load by others: processor time used neither by the benchmark nor by its server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.peers import processes
 class Neighbours:
     """Counts the processor time of others.
 
-    What we started and waited for is ours already; our server runs on, so its tree is read.
+    Children that have ended are counted with this process; the tree of the server is read.
     """
 
     def __init__(self, server: int) -> None:

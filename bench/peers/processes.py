@@ -14,7 +14,7 @@ _TIMES: Final = slice(11, 15)
 
 
 def parent(pid: int) -> int:
-    """Return who started a process."""
+    """Return the parent of a process."""
     return int(_all_stats()[pid][_PARENT])
 
 

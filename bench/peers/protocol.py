@@ -1,9 +1,9 @@
-"""How the benchmark speaks with a peer: arguments in, one line of JSON out.
+"""The protocol between the benchmark and a peer: arguments in, one line of JSON out.
 
 `python -m bench.peers.protocol <peer> <command> --url …` runs in the peer's own environment, so
 this file, the peer's `app.py` and what they import here need nothing but the standard library and
-that peer. What is timed is the same code for every system; a peer only says how one job is created,
-how many are, and how a worker runs.
+that peer. What is timed is the same code for every system; a peer only defines how one job is
+created, how many are, and how a worker runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Client(Protocol):
         """Create many jobs by the peer's bulk call."""
 
     async def stamp(self, sent: int) -> object:
-        """Create a job that tells how long it took until it began."""
+        """Create a job that records how long it waited for its start."""
 
 
 class Peer(Protocol):
@@ -73,7 +73,7 @@ def started() -> None:
 
 
 def stamped(sent: int) -> None:
-    """Leave the mark of a handler that tells how long it took to get there."""
+    """Leave the mark of a handler: how long its job waited for the start."""
     mark_latency(time.monotonic_ns() - sent)
 
 
@@ -113,7 +113,7 @@ async def bulk(client: Client, orders: Sequence[Payload], jobs: int, seconds: fl
 
 
 async def latency(client: Client, jobs: int) -> Answer:
-    """Create single jobs, 10 to 30 ms apart, so that no poll of anybody keeps step with them."""
+    """Create single jobs, 10 to 30 ms apart, so that no polling runs in step with them."""
     gaps = random.Random(jobs)
     for _ in range(jobs):
         await client.stamp(time.monotonic_ns())

@@ -1,6 +1,6 @@
-"""What a run says: one table with ratios, the bars, the machine; and a file with every round.
+"""The report of a run: one table with ratios, the bars, the machine; and a file with every round.
 
-Every system has its row for every figure. One that is absent, or failed, says so there.
+Every system has a row for every figure. The row of one that is absent or failed has the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def table(results: Results) -> Table:
     """Return all figures as one table."""
     made = Table(title="PostgreSQL: medians of the rounds; jobs/s unless it says otherwise")
     made.add_column("", no_wrap=True)
-    made.add_column("who", no_wrap=True)
+    made.add_column("system", no_wrap=True)
     for heading in ("median", "lowest–highest", f"{results.ours} / it"):
         made.add_column(heading, justify="right", no_wrap=True)
     for figure in Figure:

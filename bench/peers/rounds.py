@@ -114,7 +114,7 @@ class Book:
 def run_all(
     chosen: Sequence[System], server: Server, sizes: Sizes, parts: Sequence[Part] = PARTS
 ) -> Results:
-    """Run all rounds; who cannot take part is named with the results."""
+    """Run all rounds; systems that cannot be measured are named with the results."""
     absent = {system.name: why for system in chosen if (why := systems.why_not(system))}
     present = [system for system in chosen if system.name not in absent]
     book = Book(sizes.rounds)

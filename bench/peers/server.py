@@ -49,7 +49,7 @@ def running() -> Iterator[Server]:
 
 
 def describe(address: str) -> Server:
-    """Return a server of this machine, with what it says about itself."""
+    """Return a server of this machine, with its version and settings."""
     with psycopg.connect(address) as connection:
         pid = processes.parent(connection.info.backend_pid)
         row = connection.execute(

@@ -20,7 +20,7 @@ class Sizes:
     many: int
     many_seconds: float
     #: Jobs of a drain per worker process, and how long it may take from the first handler's start;
-    #: who has not begun half of them in half of that time is stopped there.
+    #: a system that has not begun half of them in half of that time is stopped there.
     drain: int
     drain_seconds: float
     #: Jobs that wait behind those of a drain.

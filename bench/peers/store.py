@@ -1,4 +1,4 @@
-"""The server from outside: fresh databases, backlogs, and what a system's tables say is left."""
+"""The server from outside: fresh databases, backlogs, and the jobs left in a system's tables."""
 
 from __future__ import annotations
 

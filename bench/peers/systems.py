@@ -1,4 +1,4 @@
-"""Who is compared: how each one is run, and how its tables tell what is left to do.
+"""The systems that are compared: how each is run, and how its remaining jobs are counted.
 
 The tables are read and filled by the harness, never by a peer's program, so that every system is
 counted by the store's own word.
@@ -112,7 +112,7 @@ ALL: Final = (TRELLIS, *PEERS)
 
 
 def why_not(system: System) -> str | None:
-    """Say why a system cannot be measured here, if it cannot."""
+    """Return why a system cannot be measured here; None if it can."""
     if system.is_ours:
         return _why_no_engine()
     pins = all_pins().get(system.key)

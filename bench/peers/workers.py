@@ -49,7 +49,7 @@ def ask(command: Sequence[str], variables: Mapping[str, str]) -> dict[str, float
 
 
 class Workers:
-    """Worker programs that run, each with a process group of its own."""
+    """Worker programs that run, each in a separate process group."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]], log: Path) -> None:
         self._processes = processes
@@ -66,7 +66,7 @@ class Workers:
             raise PeerFailed(f"{what} did not happen within {longest:g} s. {self._last_words()}")
 
     def wait(self, holds: Callable[[], bool], longest: float) -> bool:
-        """Wait until something holds or time is up; tell whether it holds."""
+        """Wait until something holds or time is up; return whether it holds."""
         end = time.monotonic() + longest
         while not holds():
             ended = [process for process in self._processes if process.poll() is not None]
@@ -78,7 +78,7 @@ class Workers:
         return True
 
     def end(self) -> None:
-        """End all in order, and by force what is left after a while."""
+        """End all gracefully, and kill those that are left after a while."""
         for process in self._processes:
             process.terminate()
         end = time.monotonic() + _FAREWELL

@@ -82,7 +82,7 @@ class Report:
 
 @contextmanager
 def _fresh(server: Server) -> Iterator[str]:
-    """Yield a database with our tables; it is gone after."""
+    """Yield a database with the tables of Trellis; it is dropped afterwards."""
     yield store.make_database(server, _DATABASE, _TEMPLATE)
     store.drop_database(server, _DATABASE)
 
@@ -109,14 +109,14 @@ def measure_guarantees(server: Server, sizes: Sizes, report: Report) -> None:
 def measure_waking(server: Server, sizes: Sizes, report: Report) -> None:
     """Create single jobs, with NOTIFY and without."""
     print("Single creates by 32 callers:")
-    told, untold = "with NOTIFY", "without NOTIFY"
+    notified, silent = "with NOTIFY", "without NOTIFY"
     for _ in range(sizes.rounds):
-        for name in (told, untold):
+        for name in (notified, silent):
             with _fresh(server) as url:
-                rate = working.run_singly(url, sizes.seconds, told=name == told)
+                rate = working.run_singly(url, sizes.seconds, notify=name == notified)
                 report.add(name, rate)
-    report.show(untold, "jobs/s")
-    report.show(told, "jobs/s", untold)
+    report.show(silent, "jobs/s")
+    report.show(notified, "jobs/s", silent)
 
 
 def measure_growth(server: Server, sizes: Sizes, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""What each guarantee costs, by leaving it out: on our own statements, never in the product."""
+"""What each guarantee costs, by leaving it out: on changed statements, never in the product."""
 
 from __future__ import annotations
 

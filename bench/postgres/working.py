@@ -57,12 +57,12 @@ def drain(url: str, service: str, jobs: int, count: int = 1) -> float:
             return (jobs - before) / (time.monotonic() - began)
 
 
-async def create_singly(url: str, seconds: float, *, told: bool) -> float:
-    """Let callers create single jobs for a time, without NOTIFY if not `told`; return the rate."""
+async def create_singly(url: str, seconds: float, *, notify: bool) -> float:
+    """Let callers create single jobs for a time, with NOTIFY if `notify`; return the rate."""
     orders = [peer.payload(order) for order in make_orders(20_000)]
     async with peer.client(url) as client:
         engine = await peer.service.connection.engine()
-        if not told and isinstance(engine, PostgresEngine):
+        if not notify and isinstance(engine, PostgresEngine):
             engine._notifications = _Silence(engine._address.schema, engine._hints, listens=False)
         answer = await create(client, orders, CALLERS, seconds)
     return answer["count"] / answer["seconds"]
@@ -96,6 +96,6 @@ def _wait_for_sessions(url: str, workers: Workers, count: int) -> None:
         workers.wait_until(are_there, "all sessions")
 
 
-def run_singly(url: str, seconds: float, *, told: bool) -> float:
+def run_singly(url: str, seconds: float, *, notify: bool) -> float:
     """`create_singly`, from where there is no loop."""
-    return asyncio.run(create_singly(url, seconds, told=told))
+    return asyncio.run(create_singly(url, seconds, notify=notify))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bench import huey_sqlite
 from bench.bars import judge
-from bench.figures import Figure, Measured, Results, Series, Who
+from bench.figures import Figure, Measured, Results, Series, System
 from bench.machine import Weather
 from bench.report import table
 
@@ -22,14 +22,14 @@ def a_round(
     huey: float = 11_000.0,
 ) -> Measured:
     return {
-        Who.TRELLIS: {Figure.DRAIN: [drain], Figure.MANY: [many]},
-        Who.FLOOR: {Figure.DRAIN: [floor], Figure.MANY: [100_000.0]},
-        Who.HUEY_SYNCED: {Figure.DRAIN: [huey_synced], Figure.DRAIN_2: [huey_synced / 2]},
-        Who.HUEY: {Figure.DRAIN: [huey], Figure.DRAIN_2: [huey + 1_000]},
+        System.TRELLIS: {Figure.DRAIN: [drain], Figure.MANY: [many]},
+        System.FLOOR: {Figure.DRAIN: [floor], Figure.MANY: [100_000.0]},
+        System.HUEY_SYNCED: {Figure.DRAIN: [huey_synced], Figure.DRAIN_2: [huey_synced / 2]},
+        System.HUEY: {Figure.DRAIN: [huey], Figure.DRAIN_2: [huey + 1_000]},
     }
 
 
-def results(*rounds: Measured, absent: dict[Who, str] | None = None) -> Results:
+def results(*rounds: Measured, absent: dict[System, str] | None = None) -> Results:
     return Results(rounds, [Weather(0.1, None)] * len(rounds), absent or {})
 
 
@@ -82,8 +82,8 @@ def test_huey_that_is_not_installed_is_named_in_its_rows_and_misses_its_bars(
     monkeypatch.setitem(sys.modules, "huey", None)  # importing it fails as if it were not there
     why = huey_sqlite.why_absent()
     assert why == "not installed"
-    measured = {who: figures for who, figures in a_round().items() if "Huey" not in who}
-    found = results(measured, absent={Who.HUEY_SYNCED: why, Who.HUEY: why})
+    measured = {system: figures for system, figures in a_round().items() if "Huey" not in system}
+    found = results(measured, absent={System.HUEY_SYNCED: why, System.HUEY: why})
     console = Console(width=120)
     with console.capture() as capture:
         console.print(table(found))

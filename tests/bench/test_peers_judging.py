@@ -78,7 +78,7 @@ def test_figures_that_reach_every_bar_pass_all_of_them() -> None:
         (Figure.LATENCY, 2.4, ["create to start, ms: p50 no worse than the fastest peer's"]),
         (Figure.DEEP, 40_000, ["drain, 1 process, backlog behind ≥ 0.9 of the drain without"]),
         (Figure.CPU, 0.061, ["CPU, s per 1,000 jobs ≤ 1.5 × the fastest peer's"]),
-        (Figure.CPU_WORKER, 0.016, ["our Python ≤ 15 µs a job (s per 1,000)"]),
+        (Figure.CPU_WORKER, 0.016, ["Python of Trellis ≤ 15 µs a job (s per 1,000)"]),
         (Figure.MEMORY, 81, ["idle worker ≤ 80 MB"]),
         (Figure.CONNECTIONS, 4, ["a worker ≤ 3 connections"]),
     ],

@@ -42,7 +42,7 @@ async def noop(purchase: Purchase) -> None:
 
 @service.job
 async def stamp(sent: Sent) -> None:
-    """Say how long it took to get here."""
+    """Record how long the job waited for its start."""
     stamped(sent.at)
 
 
