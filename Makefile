@@ -100,7 +100,7 @@ clean: ## Remove the virtual environment, caches and build results
 
 # ---- the virtual environment -----------------------------------------------------------------
 # The stamps say what is installed; $(CORE) also says where. Without a stamp that names this very
-# folder (a moved checkout, an interrupted set-up, a removed interpreter) we start over.
+# folder (a moved checkout, an interrupted set-up, a removed interpreter) the set-up starts over.
 $(shell test -x $(BIN)/python && grep -qsxF '$(CURDIR)' $(CORE) || rm -f $(CORE) $(DEV) $(PEERS))
 
 # Sets $python to the first interpreter that will do, or says in one sentence what to install.

@@ -187,7 +187,7 @@ def worker_settings(environ: Mapping[str, str]) -> WorkerSettings:
 
 
 def read_settings(environ: Mapping[str, str], label: Callable[[str], str] = str) -> WorkerSettings:
-    """Return the settings of these variables; `label` gives the name of a variable in errors."""
+    """Return the settings of these variables; `label` returns the name of a variable in errors."""
     changes: dict[str, Any] = {}
     assignments: list[str] = []
     lease = environ.get("TRELLIS_LEASE")

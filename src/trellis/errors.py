@@ -235,7 +235,7 @@ class ConflictPersists(JobError):
 
 
 class WaitTimeout(JobError):
-    """The job had not ended after the given time; it goes on."""
+    """The job had not ended after the given time; it continues."""
 
     code = "wait_timeout"
 

@@ -95,7 +95,7 @@ class CommandGroup(click.RichGroup):
     ) -> None:
         super().__init__(*arguments, **options)
         self._modules = modules or {}
-        #: What the group's help says about commands that it does not import for that.
+        #: The help of each command, so that listing the group imports none of them.
         self._summaries = summaries or {}
         self._is_writing_help = False
         #: The command that is run when none is named.

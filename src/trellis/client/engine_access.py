@@ -34,7 +34,7 @@ _living: Final[WeakSet[EngineAccess]] = WeakSet()
 
 
 class EngineAccess:
-    """The way of one service, its jobs and references to the engine."""
+    """The access of one service, its jobs and references to the engine."""
 
     def __init__(self, url: str | None = None, owner: object = None) -> None:
         #: The service this belongs to.
@@ -158,7 +158,7 @@ class LoopEngines:
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
-        #: The engine that all loops share, if it lives only in this process.
+        #: The engine that all loops share, if it exists only in this process.
         self._shared_engine: Engine | None = None
 
     def make(self) -> Engine:

@@ -77,12 +77,12 @@ class JobRef(Generic[R_co]):
     def __hash__(self) -> int:
         return hash(self.id)
 
-    async def wait(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - it is a span
+    async def wait(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - a duration
         """Return the result once the job has ended.
 
         Raises `JobFailed`, `JobDead`, `JobCancelled`, `JobExpired` or `JobReplaced` if it ended
-        without one, and `WaitTimeout` if it has not ended in time; the job itself goes on. While
-        the engine is away the wait goes on; it resumes when the engine is back.
+        without one, and `WaitTimeout` if it has not ended in time; the job itself continues. While
+        the engine cannot be reached, the wait continues.
         """
         seconds = None if timeout is None else checks.duration("timeout", timeout) / SECOND
         try:
@@ -103,7 +103,7 @@ class JobRef(Generic[R_co]):
     status_sync = synced(status)
 
     async def events(self, *, follow: bool = False) -> AsyncIterator[JobEvent]:
-        """Yield what has happened to the job; with `follow`, go on until it ends."""
+        """Yield what has happened to the job; with `follow`, continue until it ends."""
         follower = await self._access.follower()
         async with aclosing(follower.events(JobId(self.id), follow=follow)) as events:
             async for event in events:
@@ -112,7 +112,7 @@ class JobRef(Generic[R_co]):
     events_sync = iterated(events)
 
     async def logs(self, *, follow: bool = False) -> AsyncIterator[JobLogLine]:
-        """Yield the job's log; with `follow`, go on until it ends."""
+        """Yield the job's log; with `follow`, continue until it ends."""
         follower = await self._access.follower()
         async with aclosing(follower.logs(JobId(self.id), follow=follow)) as lines:
             async for line in lines:

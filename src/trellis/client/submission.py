@@ -1,4 +1,4 @@
-"""Submission: new jobs on their way to the engine, or into the caller's own transaction.
+"""Submission: sending new jobs to the engine, or into the caller's transaction.
 
 Without `tx=` jobs go through the engine's connection. Only here, where the ids are known, can a
 call be repeated after a lost reply: the engine stores each id once, while a repeated call of the

@@ -2,7 +2,7 @@
 
 Commands of a worker carry the fence of their attempt; `decide` answers `Stale` when the job has
 another fence. Commands of operators and of timers carry no fence: the version guards them.
-`stopped` tells whether the handler is known to have stopped: only then are its key slot and its
+`stopped` states whether the handler is known to have stopped: only then are its key slot and its
 locks free.
 
 The names of the classes are used in the journal and in `docs/lifecycle.md`. `Fail` and `Snooze` are
@@ -99,7 +99,7 @@ class LoseLease:
     fence: Fence
     message: str = "The worker's lease ended."
     roll: float = 0.0
-    #: False when only this attempt is given up and its session is still open.
+    #: False when only this attempt is lost and its session is still open.
     stopped: bool = True
 
 

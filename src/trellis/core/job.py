@@ -122,7 +122,7 @@ class Head(NamedTuple):
     version: int
     #: How often an operator has run the job again; outcomes are kept per generation.
     generation: int
-    #: Attempts used: those begun, minus those given back.
+    #: Attempts used: those begun, minus those handed back or snoozed.
     attempt: int
     #: All claims ever made; never decreases.
     claims: int

@@ -166,12 +166,12 @@ def snoozed(case: Case[Snooze]) -> Change:
 
 
 def released(case: AnyCase) -> Change:
-    """Give the attempt back, due at once; it does not count, `suspect` is kept."""
+    """Hand the attempt back, due at once; it does not count, `suspect` is kept."""
     return _wait(case, case.now, None, give_back=True, suspect=case.head.suspect)
 
 
 def suspected(case: Case[Crash]) -> Change:
-    """Give the attempt back; it does not count, and the next one runs alone."""
+    """Hand the attempt back; it does not count, and the next one runs alone."""
     error = Failure("crash", case.command.evidence)
     return _wait(case, case.now, error, give_back=True, suspect=True)
 

@@ -4,7 +4,7 @@ Fail("no such order")      the job fails: no retry
 RetryIn("5m")              try again in five minutes; the attempt counts
 Snooze("5m")               try again in five minutes; the attempt does not count
 Cancelled()                the job ends as cancelled, with or without a request to cancel
-Stopped()                  the job is given back at once; the attempt does not count
+Stopped()                  the job is handed back at once; the attempt does not count
 
 A handler also gets `Cancelled` and `Stopped` from `job.raise_if_cancelled`, `job.track` and
 `job.lock`: `Cancelled` after a cancel, `Stopped` when only this attempt must end. If the worker has

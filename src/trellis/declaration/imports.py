@@ -6,7 +6,7 @@ refused for a handler in `__main__`, which is another module in that process, or
 `include=[...]` names modules with handlers that nothing else imports. They are imported when a
 worker or a tool loads the service, not when the service is made, because they import the service.
 
-Django must be set up before the models of a project can be imported; `DJANGO_SETTINGS_MODULE` tells
+Django must be set up before the models of a project can be imported; `DJANGO_SETTINGS_MODULE` shows
 whether it is used.
 """
 

@@ -86,7 +86,7 @@ def secret_steps(schema: Mapping[str, Any]) -> frozenset[Steps]:
 
 
 class _SchemaWalk:
-    """Visits every part of a schema."""
+    """Walks through every part of a schema."""
 
     def __init__(self, shared: Mapping[str, Any]) -> None:
         self._shared = shared

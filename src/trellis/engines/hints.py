@@ -1,4 +1,4 @@
-"""Hints inside one process: subscribers learn that something may have happened.
+"""Hints inside one process: subscribers are notified that something may have changed.
 
 A hint proves nothing; a subscriber reads the store to find out. Publishing is cheap, works from any
 thread, and a topic that is already pending for a subscriber is not sent again.

@@ -89,7 +89,7 @@ def _unknown_word(word: str, name: str) -> ConfigurationError:
 
 
 def make_filter(now: Instant, **filters: Unpack[Filters]) -> JobFilter:
-    """Return the engine's filter; `now` is the engine's time, for spans."""
+    """Return the engine's filter; `now` is the engine's time, for durations."""
     unknown = sorted(set(filters) - set(WORDS))
     if unknown:
         raise _unknown_word(f"{unknown[0]}=", unknown[0])

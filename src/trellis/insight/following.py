@@ -1,12 +1,11 @@
 """Following jobs: wait for their end, and read events and log lines as they are written.
 
-A hint from the engine makes it quick and a look at growing intervals makes it certain; only what
-was loaded counts. All followers of an event loop share one watch of the engine, and a thousand
-waiters cost one query per look. Used by references, operators, the command line and the server's
-event stream.
+A hint from the engine makes it fast, and polling at growing intervals makes it reliable; a follower
+acts only on what it has loaded. All followers of an event loop share one watch of the engine, and
+a thousand waiters cost one query per poll. Used by references, operators and the command line.
 
-While the engine is away, following goes on: the outage is logged once, the looks continue, and the
-follower resumes where it stopped when the engine is back. Only a closed engine ends it.
+While the engine cannot be reached, the outage is logged once, the polling continues, and the
+follower resumes where it stopped when the engine answers. Only a closed engine ends it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _PATIENCE: Final = 3.0
 _OUTAGE: Final = (EngineUnavailable, OutcomeUnknown)
 _logger = logging.getLogger(__name__)
 
-#: Returns the sentence that says how to start a worker for a type.
+#: Returns a sentence about how to start a worker for a type.
 WorkerHint = Callable[[Engine, JobType], str]
 
 
@@ -77,7 +76,7 @@ class Follower:
         self._awaited: dict[JobType, tuple[float, WorkerHint] | None] = {}
         self._woken = asyncio.Event()
         self._waiter: asyncio.Task[None] | None = None
-        self._is_engine_away = False
+        self._is_unreachable = False
 
     async def until_ended(
         self, job_id: JobId, job_type: JobType | None = None, hint: WorkerHint | None = None
@@ -167,7 +166,7 @@ class Follower:
 
     async def _has_ended(self, job_id: JobId) -> bool:
         (record,) = (await self._engine.load([job_id])).records
-        self._is_engine_away = False
+        self._is_unreachable = False
         if record is None:
             raise no_such_job(job_id)
         return record.head.state not in LIVE
@@ -205,7 +204,7 @@ class Follower:
             except _OUTAGE as error:
                 self._endure(error)
                 return has_news
-            self._is_engine_away = False
+            self._is_unreachable = False
             for job_id, record in zip(page, records, strict=True):
                 if record is None or record.head.state not in LIVE:
                     has_news = True
@@ -252,8 +251,8 @@ class Follower:
         """Log the beginning of an outage; raise if the engine was closed."""
         if isinstance(error, EngineClosed):
             raise error
-        if not self._is_engine_away:
-            self._is_engine_away = True
+        if not self._is_unreachable:
+            self._is_unreachable = True
             _logger.warning(
                 "The engine cannot be reached; following jobs continues when it answers: %s", error
             )
@@ -297,7 +296,7 @@ class _Watch:
             except EngineClosed:
                 return
             except EngineError:
-                await asyncio.sleep(_LONGEST)  # the looks go on without hints
+                await asyncio.sleep(_LONGEST)  # polling continues without hints
             else:
                 return
 

@@ -59,9 +59,9 @@ def _unreadable(text: str) -> ConfigurationError:
     )
 
 
-def roughly(span: Micros) -> str:
-    """Return a span in its two largest units at most: '3 min', '2 h 5 min'."""
-    seconds = abs(span) // SECOND
+def roughly(duration: Micros) -> str:
+    """Return a duration in its two largest units at most: '3 min', '2 h 5 min'."""
+    seconds = abs(duration) // SECOND
     if seconds < 1:
         return "under 1 s"
     for number, (size, unit) in enumerate(_UNITS):

@@ -178,9 +178,9 @@ class Operator:
                 yield line
 
     async def wait(self, job_id: str, timeout: Duration | None = None) -> JobView:  # noqa: ASYNC109
-        """Return a job once it has ended, in any way; raise `WaitTimeout` if it is late.
+        """Return a job once it has ended in any state; raise `WaitTimeout` if it has not in time.
 
-        While the engine is away the wait goes on; it resumes when the engine is back.
+        The wait continues while the engine cannot be reached.
         """
         record = await self._record(job_id)
         if record.head.state in ENDED:  # even if no time is left

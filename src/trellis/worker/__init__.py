@@ -5,7 +5,7 @@ Each loop has one task and one module: `fetcher`, `executor`, `settler`, `sweepe
 decides in which order they stop. `guardian` watches worker processes from outside, `isolation` runs
 handlers in separate processes.
 
-This package knows nothing of clients. It may import `config`, `control`, `declaration`, `engines`
+This package is independent of clients. It may import `config`, `control`, `declaration`, `engines`
 (the port and its values) and `core`. Start reading at `supervisor.py`, then `executor.py` and
 `settler.py`.
 """

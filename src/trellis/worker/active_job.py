@@ -146,8 +146,8 @@ P_co = TypeVar("P_co", covariant=True)
 class JobEnvironment:
     """What the attempts of one process share.
 
-    An `ActiveJob` knows no engine and no loop: what it reports goes to `notes`, its locks come from
-    `locks`. So it is the same class in a worker and in a handler process, which passes both on to
+    An `ActiveJob` depends on no engine and no loop: what it reports goes to `notes`, its locks come
+    from `locks`. So it is the same class in a worker and in a handler process, which passes both on to
     the worker.
     """
 
@@ -206,7 +206,7 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
 
     @property
     def attempt_id(self) -> str:
-        """The fence of this attempt; a receiver of its effects can tell attempts apart by it."""
+        """The fence of this attempt; a receiver of its effects can distinguish attempts by it."""
         return self._attempt.fence.attempt_id
 
     @property

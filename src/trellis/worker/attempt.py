@@ -54,11 +54,13 @@ class Attempt:
         "type",
     )
 
-    def __init__(self, record: JobRecord, fence: Fence, kind: LocalType, arrived: float) -> None:
+    def __init__(
+        self, record: JobRecord, fence: Fence, local_type: LocalType, arrived: float
+    ) -> None:
         #: The job as claimed.
         self.record = record
         self.fence = fence
-        self.type = kind
+        self.type = local_type
         #: When it was claimed and when its handler was called, by the monotonic clock.
         self.arrived = arrived
         self.began = 0.0

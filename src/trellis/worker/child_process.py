@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 MEGABYTE: Final = 1_000_000
-#: Stands for an exit code that could not be read; real exit codes are smaller.
+#: Replaces an exit code that could not be read; real exit codes are smaller.
 UNKNOWN: Final = 1 << 8
 #: ru_maxrss counts kilobytes, on macOS bytes.
 _MEMORY_UNIT: Final = 1 if sys.platform == "darwin" else 1024

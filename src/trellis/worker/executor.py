@@ -308,9 +308,9 @@ class Executor:
         self._now = now = time.monotonic()
         attempt.running = False
         del self._attempts.running[attempt.fence]
-        kind = attempt.type
-        kind.busy -= 1
-        kind.took(now - began)
+        local_type = attempt.type
+        local_type.busy -= 1
+        local_type.took(now - began)
         if attempt.stop_reason is None:
             return
         self._attempts.report_stopped(attempt)
@@ -326,19 +326,19 @@ class Executor:
 
     def _call(self, attempt: Attempt) -> FencedCommand | Work:
         """Call the handler. If it never waits, it has ended when this returns its command."""
-        kind = attempt.type
+        local_type = attempt.type
         definition = attempt.record.definition
         try:
-            payload = kind.decode(definition.payload)
+            payload = local_type.decode(definition.payload)
         except PayloadInvalid as error:
             return outcomes.failed_permanently(attempt, error.code, str(error))
         context = self._context.copy()
         log = JobLog(attempt, self._environment.notes)
-        if not kind.is_async:
+        if not local_type.is_async:
             context.run(enter, log)
             call = bind(attempt, payload, self._environment, log)
             return _returned(attempt, self._in_thread(attempt, call, context))
-        work = kind.function(*arguments(attempt, payload, self._environment, log))
+        work = local_type.function(*arguments(attempt, payload, self._environment, log))
         try:
             waits_for = context.run(first_step, work, log)
         except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Claiming jobs from the engine: as many as there is room for, whenever there may be some.
+"""Claiming jobs from the engine: as many as the executor can take, whenever there may be some.
 
 A hint from the engine or a claim that returned its limit means that there may be more jobs. Without
 either, the engine is polled once per poll interval. One round trip serves all types. A claim under
@@ -45,7 +45,7 @@ _Demands: TypeAlias = tuple[list[Demand], int]
 class ClaimPlan(NamedTuple):
     """What to claim now, and how the executor queues what is claimed."""
 
-    #: Empty if there is no room.
+    #: Empty if the executor can take no job.
     demands: list[Demand]
     limit: int
     #: More work is wanted as soon as this many attempts wait for a slot.
@@ -67,9 +67,9 @@ class Planner:
         #: When a slot was last free, by the monotonic clock.
         self._slot_was_free = 0.0
         self._groups: dict[tuple[str, str], list[LocalType]] = {}
-        for kind in self.types.values():
-            queue = (kind.job_type.service, kind.job_type.queue)
-            self._groups.setdefault(queue, []).append(kind)
+        for local_type in self.types.values():
+            queue = (local_type.job_type.service, local_type.job_type.queue)
+            self._groups.setdefault(queue, []).append(local_type)
 
     @property
     def has_reached_max_jobs(self) -> bool:
@@ -78,7 +78,7 @@ class Planner:
 
     def plan_claim(self) -> ClaimPlan:
         """Plan the next claim."""
-        quick = [kind for kind in self.types.values() if kind.is_quick]
+        quick = [local_type for local_type in self.types.values() if local_type.is_quick]
         ahead = self._jobs_ahead(quick)
         is_mixed = len(quick) < len(self.types)
         demands, limit = self._next_demands(quick, ahead, is_mixed=is_mixed)
@@ -101,7 +101,7 @@ class Planner:
         """Return how many jobs of the quick types may be claimed before a slot is free."""
         if not quick:
             return 0
-        slowest = max(_SHORTEST_MEAN, *(kind.mean for kind in quick))
+        slowest = max(_SHORTEST_MEAN, *(local_type.mean for local_type in quick))
         return min(_LIMIT_AHEAD, int(self._slots * QUICK / slowest))
 
     def _next_demands(self, quick: list[LocalType], ahead: int, *, is_mixed: bool) -> _Demands:
@@ -121,27 +121,29 @@ class Planner:
 
     def _demands_for_slots(self, quick: list[LocalType], free: int, ahead: int) -> _Demands:
         """Return demands for all types: the quick ones go ahead, the others share free slots."""
-        others = [kind for kind in self.types.values() if not kind.is_quick]
-        queues = len({(kind.job_type.service, kind.job_type.queue) for kind in others})
+        others = [local_type for local_type in self.types.values() if not local_type.is_quick]
+        queues = len(
+            {(local_type.job_type.service, local_type.job_type.queue) for local_type in others}
+        )
         if not ahead or free < queues:
             return self._demands(self.types.values(), free), free
         limit = min(free + ahead, BATCH)
         return [*self._demands(others, free // queues), *self._demands(quick, limit)], limit
 
-    def _demands(self, kinds: Iterable[LocalType], limit: int) -> list[Demand]:
+    def _demands(self, types: Iterable[LocalType], limit: int) -> list[Demand]:
         """Return demands for these types, each for at most `limit` jobs."""
-        wanted = {id(kind) for kind in kinds}
+        wanted = {id(local_type) for local_type in types}
         demands: list[Demand] = []
         for (service, queue), members in self._groups.items():
             together = []
-            for kind in members:
-                if id(kind) not in wanted:
+            for local_type in members:
+                if id(local_type) not in wanted:
                     continue
-                if kind.job_type.concurrency is None:
-                    together.append(kind.job_type.name)
-                elif room := kind.room(self._slots):
-                    names = (kind.job_type.name,)
-                    demands.append(Demand(service, queue, names, min(room, limit)))
+                if local_type.job_type.concurrency is None:
+                    together.append(local_type.job_type.name)
+                elif capacity := local_type.capacity(self._slots):
+                    names = (local_type.job_type.name,)
+                    demands.append(Demand(service, queue, names, min(capacity, limit)))
             if together:
                 demands.append(Demand(service, queue, tuple(together), limit))
         return demands
@@ -221,7 +223,7 @@ class Fetcher(TaskLoop):
                     self._maybe_more = True
 
     def _plan(self) -> ClaimPlan | None:
-        """Plan a claim and prepare the executor for it; return None if there is no room."""
+        """Plan a claim and prepare the executor for it; return None if it can take no job."""
         plan = self._planner.plan_claim()
         self._executor.look_ahead(plan.refill_at, others_first=plan.others_first)
         return plan if plan.demands else None
@@ -253,8 +255,8 @@ class Fetcher(TaskLoop):
             fence = head.fence
             if fence is None:
                 raise RuntimeError(f"The engine returned job {definition.id} without a fence.")
-            kind = types[definition.service, definition.type]
-            held[fence] = attempt = Attempt(record, fence, kind, arrived)
+            local_type = types[definition.service, definition.type]
+            held[fence] = attempt = Attempt(record, fence, local_type, arrived)
             attempts.append(attempt)
         return attempts
 

@@ -82,7 +82,7 @@ class LeaseKeeper:
                 await self._ended.wait()
 
     def wake(self) -> None:
-        """Renew now, because there is something to report or to learn."""
+        """Renew now, because there is something to report or to ask."""
         loop, wakeup = self._loop, self._wakeup
         if loop is not None and wakeup is not None:
             with suppress(RuntimeError):  # the thread has just ended

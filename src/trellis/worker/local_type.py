@@ -78,7 +78,7 @@ class LocalType:
         """Whether its recent jobs ended within a tenth of a second."""
         return self.may_go_ahead and self._samples >= _ENOUGH_SAMPLES and self.mean < QUICK
 
-    def room(self, slots: int) -> int:
+    def capacity(self, slots: int) -> int:
         """Return how many more attempts of this type its own limit allows."""
         limit = self.job_type.concurrency
         return slots if limit is None else max(0, min(limit, slots) - self.busy)

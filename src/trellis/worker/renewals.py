@@ -124,10 +124,10 @@ class Renewals:
         self._unknown = seen
 
     def _release(self, record: JobRecord, fence: Fence) -> None:
-        kind = self._planner.types.get((record.definition.service, record.definition.type))
-        if kind is None:
+        local_type = self._planner.types.get((record.definition.service, record.definition.type))
+        if local_type is None:
             return
-        attempt = Attempt(record, fence, kind, time.monotonic())
+        attempt = Attempt(record, fence, local_type, time.monotonic())
         attempt.closed = True
         self._settler.put(attempt, Release(fence, begun=False))
 
@@ -161,7 +161,7 @@ class CancelWatch(TaskLoop):
     """Reads once a second the heads of attempts that have been running for a second.
 
     So a cancel reaches its handler sooner than with the next renewal. And where a renewal only
-    reports an attempt as lost, the head tells a forced cancel from every other end.
+    reports an attempt as lost, the head distinguishes a forced cancel from every other end.
     """
 
     def __init__(self, engine: Engine, attempts: HeldAttempts) -> None:

@@ -1,4 +1,4 @@
-"""The memory engine: every verb of the port, in the plainest way that is right.
+"""The memory engine: every verb of the port, in the simplest correct form.
 
 Every verb runs to its end under one lock, so each is atomic, from any thread. `core` decides; this
 class stores. The verbs stand in the order of `trellis.engines.port`.
@@ -366,7 +366,7 @@ class MemoryEngine:
 
     def _start(self, entries: Sequence[Entry], now: Instant) -> int:
         for entry in entries:
-            self._slots.place(entry, now)
+            self._slots.set_availability(entry, now)
         # Only now, so that jobs of a key that become due together get slots in creation order.
         for key_hash in {entry.definition.key_hash for entry in entries} - {None}:
             self._slots.hand_over(str(key_hash))

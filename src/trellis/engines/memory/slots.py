@@ -62,7 +62,7 @@ class Slots:
         )
 
     def refuse_revival(self, entry: Entry) -> KeyRefused | None:
-        """Return the refusal of a job that would come back to a full key."""
+        """Return the refusal of an ended job whose key is full; None if it may run again."""
         key, key_hash = entry.definition.policy.key, entry.definition.key_hash
         if key is None or key_hash is None:
             return None
@@ -71,11 +71,11 @@ class Slots:
 
     def admit(self, entry: Entry, now: Instant) -> None:
         """Set the availability of a waiting job, then hand over the free slots of its key."""
-        self.place(entry, now)
+        self.set_availability(entry, now)
         if entry.definition.key_hash is not None:
             self.hand_over(entry.definition.key_hash)
 
-    def place(self, entry: Entry, now: Instant) -> None:
+    def set_availability(self, entry: Entry, now: Instant) -> None:
         """Set the availability of a waiting job."""
         self._store.scheduled.discard(entry.definition.row)
         if entry.head.run_at > now:

@@ -379,8 +379,8 @@ class Store:
         counts: Counter[tuple[Lane, int]] = Counter()
         due = []
         for entry in self.startable(now):
-            place = (entry.lane, entry.definition.priority)
-            if entry.lane in lanes and counts[place] < each:
-                counts[place] += 1
+            lane = (entry.lane, entry.definition.priority)
+            if entry.lane in lanes and counts[lane] < each:
+                counts[lane] += 1
                 due.append(entry)
         return due

@@ -68,7 +68,7 @@ class Plan:
         self.took = time.monotonic() - began
 
     def note(self, records: Sequence[JobRecord]) -> bool:
-        """Remember what was found, where and how fast; tell whether there can be no more."""
+        """Remember what was found, where and how fast; return whether there can be no more."""
         self.planner.remember(self, records)
         self.planner.learn(self, len(records))
         self.planner.pass_over(self, records)
@@ -101,8 +101,8 @@ class ClaimPlanner:
         plan = Plan(self, lanes, priorities, positions, left, limit)
         plan.takes = self._takes(left, limit)
         plan.is_full = len(lanes) <= 1 or all(
-            take >= min(limit, left[place])
-            for take, place in zip(plan.takes, positions, strict=True)
+            take >= min(limit, left[position])
+            for take, position in zip(plan.takes, positions, strict=True)
         )
         plan.is_sweep = not self._by_cursor or self._is_sweep_due()
         plan.starts = (
@@ -157,10 +157,10 @@ class ClaimPlanner:
         elif records:
             last = records[-1].definition
             given = Counter(self.demand_of(definition) for definition, _ in records)
-            for lane, priority, place in zip(
+            for lane, priority, position in zip(
                 plan.lanes, plan.priorities, plan.demands, strict=True
             ):
-                if given[place] < plan.left[place] and priority >= last.priority:
+                if given[position] < plan.left[position] and priority >= last.priority:
                     self._last[lane] = newest if priority > last.priority else last.row
 
     def _sort_out(self, records: Sequence[JobRecord]) -> dict[int, int]:
@@ -168,8 +168,8 @@ class ClaimPlanner:
         numbers = self._registry.lane_numbers
         found: dict[int, int] = {}
         for definition, _ in records:
-            place = (definition.service, definition.queue, definition.type, definition.priority)
-            lane = numbers[place]  # type: ignore[index] # a Lane is equal to this tuple
+            key = (definition.service, definition.queue, definition.type, definition.priority)
+            lane = numbers[key]  # type: ignore[index] # a Lane is equal to this tuple
             found[lane] = found.get(lane, 0) + 1
             self._last[lane] = definition.row
         return found
@@ -180,8 +180,8 @@ class ClaimPlanner:
             return
         self._key = key
         self._demands = {
-            (demand.service, demand.queue, job_type): place
-            for place, demand in enumerate(demands)
+            (demand.service, demand.queue, job_type): position
+            for position, demand in enumerate(demands)
             for job_type in demand.types
         }
         wanted = [
@@ -201,6 +201,6 @@ class ClaimPlanner:
         few = min(most, max(least, 2 * limit // (len(lanes) or 1)))
         share = max(few, limit * 3 // (2 * (len(found) or len(lanes) or 1)))
         return [
-            min(limit, left[place], limit if read_all else share if lane in found else few)
-            for lane, place in zip(lanes, positions, strict=True)
+            min(limit, left[position], limit if read_all else share if lane in found else few)
+            for lane, position in zip(lanes, positions, strict=True)
         ]

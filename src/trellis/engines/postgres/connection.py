@@ -1,6 +1,6 @@
 """One connection to the server: opened when needed, again after it broke, one call at a time.
 
-Each call is answered, or raises an error that says that the outcome is unknown; nothing is repeated
+Each call is answered, or raises an error if the outcome is unknown; nothing is repeated
 here. A call that gets no answer in time closes the connection, because a half-open connection
 reports nothing.
 
@@ -95,7 +95,7 @@ class Connection:
         await self.driver.execute(self._sql[name])
 
     def is_ready_for(self, verb: str) -> bool:
-        """Tell whether all statements of a verb are prepared."""
+        """Return whether all statements of a verb are prepared."""
         return verb in self._verbs or not self._prepares
 
     async def prepare_for(self, verb: str) -> None:

@@ -36,7 +36,7 @@ class CallerDriver(Protocol):
         """Return PostgreSQL's code of an error."""
 
     def has_failed(self, error: BaseException) -> bool:
-        """Tell whether an error says that the transaction had failed before."""
+        """Return whether an error means that the transaction had failed before."""
 
 
 class CallerStatements:
@@ -74,7 +74,7 @@ class _Driver:
         return None
 
     def has_failed(self, error: BaseException) -> bool:
-        """Tell whether the server reports so, or the driver without asking it."""
+        """Return whether the server reports so, or the driver without asking it."""
         return self.sqlstate(error) == _FAILED or type(error).__name__ in _FAILED_ERRORS
 
 
@@ -142,7 +142,7 @@ def pyformat(query: str, args: Sequence[Any]) -> tuple[str, dict[str, Any] | Non
     if not args:
         return query, None
     text = _PARAMETER.sub(r"%(p\1)s", query.replace("%", "%%"))
-    return text, {f"p{place}": value for place, value in enumerate(args, 1)}
+    return text, {f"p{position}": value for position, value in enumerate(args, 1)}
 
 
 def driver_for(connection: object) -> CallerDriver | None:

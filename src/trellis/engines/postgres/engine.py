@@ -190,7 +190,7 @@ class PostgresEngine:
         return await self._create_carefully(jobs)
 
     async def _create_page(self, page: fast_create.Page) -> bool:
-        """Store jobs that ask for nothing special; False if that did not do."""
+        """Store jobs without options; return False if one of them needs the general path."""
         fast_create.check(page)
         if not self._registry.knows(page.kinds):
             await self._registry.enter(self._hot, page.kinds)
@@ -304,7 +304,7 @@ class PostgresEngine:
         return await self._within(lambda tx: locks.take_lock(tx, name, session, token), "locks")
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
-        """Give a lock back."""
+        """Release a lock."""
         return await locks.free_lock(self._on(self._hot), name, session, token)
 
     async def locks(self) -> list[LockHolder]:

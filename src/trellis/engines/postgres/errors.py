@@ -29,7 +29,7 @@ from trellis.errors import (
 )
 
 #: The server reports that it did not run the statement, and that it may do so later.
-_AWAY = (
+_UNAVAILABLE = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -89,7 +89,7 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
             f"The disk of the server at {where} is full. Nothing of this call was stored; free "
             "some space and try again."
         )
-    if isinstance(error, _AWAY):
+    if isinstance(error, _UNAVAILABLE):
         return EngineUnavailable(
             f"PostgreSQL at {where} is not available now: {_text(error)} Nothing of this call was "
             "stored; work continues automatically once it is back."
@@ -176,8 +176,8 @@ def lost(error: BaseException, address: Address, *, sent: bool) -> EngineError:
 
 
 def is_about_the_connection(error: BaseException) -> bool:
-    """Tell whether the connection cannot be used after this."""
-    return isinstance(error, (*_LOST, TimeoutError, asyncpg.PostgresConnectionError, *_AWAY))
+    """Return whether the connection cannot be used after this."""
+    return isinstance(error, (*_LOST, TimeoutError, asyncpg.PostgresConnectionError, *_UNAVAILABLE))
 
 
 def _text(error: BaseException) -> str:

@@ -57,7 +57,7 @@ _DATA: Final = _field(Event, "data")
 async def commit_batch(
     link: ServerConnection, registry: Registry, transitions: Sequence[Transition]
 ) -> tuple[list[CommitResult], set[Topic]]:
-    """Store decisions; return the answers and what to tell other processes.
+    """Store decisions; return the answers and the hints for other processes.
 
     Each is accepted or refused independently of the others.
     """
@@ -71,7 +71,7 @@ async def commit_batch(
     groups = _group(transitions)
     singles = groups.pop(("", None), [])
     for (kind, _), group in groups.items():
-        group.sort(key=lambda placed: placed[1].definition.row)
+        group.sort(key=lambda pair: pair[1].definition.row)
         batch = [each for _, each in group]
         if kind == "keyed_done":
             topics.add("ready")
@@ -92,7 +92,7 @@ def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
     """Sort decisions by how they are stored; two about one job are never stored together."""
     groups: dict[Kind, Placed] = {}
     seen: set[int] = set()
-    for place, transition in enumerate(transitions):
+    for position, transition in enumerate(transitions):
         row = transition.definition.row
         kind = "" if row in seen else _kind_of(transition)
         seen.add(row)
@@ -102,7 +102,7 @@ def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
         found = groups.get((kind, same))
         if found is None:
             found = groups[kind, same] = []
-        found.append((place, transition))
+        found.append((position, transition))
     return groups
 
 
@@ -141,12 +141,14 @@ async def _explain(
 ) -> None:
     """Answer those whose guard did not hold with the job as it is now."""
     refused = [
-        (place, each.definition.row) for place, each in group if each.definition.row not in held
+        (position, each.definition.row)
+        for position, each in group
+        if each.definition.row not in held
     ]
     rows = await link.rows("record_by_seq", [job for _, job in refused])
     found = {row[0]: record_from(row) for row in rows}
-    for place, job in refused:
-        results[place] = Conflict(found.get(job))
+    for position, job in refused:
+        results[position] = Conflict(found.get(job))
 
 
 async def _one_by_one(
@@ -158,9 +160,9 @@ async def _one_by_one(
         await lock_keys(tx, (each.definition.key_hash for _, each in singles))
         await tx.read_clock()
         # In the same order everywhere, so that two batches never wait for each other in a circle.
-        singles.sort(key=lambda placed: placed[1].definition.row)
-        for place, transition in singles:
-            results[place] = await commit.commit_one(tx, storage, transition)
+        singles.sort(key=lambda pair: pair[1].definition.row)
+        for position, transition in singles:
+            results[position] = await commit.commit_one(tx, storage, transition)
 
 
 def _kind_of(transition: Transition) -> str:
@@ -181,7 +183,7 @@ def _kind_of(transition: Transition) -> str:
 
 
 def _are_alike(batch: Sequence[Transition]) -> bool:
-    """Tell whether all are plain successes of different jobs without keys, at one moment."""
+    """Return whether all are plain successes of different jobs without keys, at one moment."""
     definitions, befores, commands, events, _ = zip(*batch, strict=True)
     if not _all_are(Complete, list(map(type, commands))):
         return False

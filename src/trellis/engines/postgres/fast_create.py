@@ -1,4 +1,4 @@
-"""Jobs that ask for nothing special, nearly all that are ever created: read column by column.
+"""Jobs without options, which are most of those created: read column by column.
 
 Texts are sent joined by a character that cannot occur in JSON: the driver takes longer to write an
 array of them than to do everything else with it.
@@ -49,7 +49,7 @@ def page_of(jobs: Sequence[NewJob]) -> Page | None:
 
 
 def needs_look(new: NewJob) -> bool:
-    """Tell whether a job must pass a gate, or take a slot."""
+    """Return whether a job must pass a gate, or take a slot."""
     return new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None
 
 

@@ -26,7 +26,7 @@ async def create_jobs(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateRes
 
 
 def has_gates(new: NewJob) -> bool:
-    """Tell whether a job must pass a gate."""
+    """Return whether a job must pass a gate."""
     return any(True for _ in _gates(new))
 
 

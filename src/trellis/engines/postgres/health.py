@@ -146,7 +146,7 @@ async def _astray(server: ServerConnection) -> dict[str, str]:
 
 
 async def _pooler(one: ServerConnection, other: ServerConnection) -> Pooler:
-    """Tell which pooler there is: it reports another backend than the server, and may share."""
+    """Return which pooler there is: it reports another backend than the server, and may share."""
     seen: dict[ServerConnection, set[int]] = {one: set(), other: set()}
     # In this order, because a pooler may give out the connection used last, or the next of a few.
     for server in (one, one, other, one, other, other):
@@ -164,7 +164,7 @@ async def _backend(server: ServerConnection) -> tuple[int, int]:
 
 
 async def _is_notified(address: Address, sender: ServerConnection) -> bool:
-    """Tell whether a notification arrives at the connection that listens."""
+    """Return whether a notification arrives at the connection that listens."""
     receiver = address
     if address.listen is not None:
         receiver = replace(address, dsn=address.listen, pooler="none", listen=None)

@@ -39,7 +39,7 @@ class Registry:
         self.edition = 0
 
     def knows(self, jobs: Iterable[NewJob]) -> bool:
-        """Tell whether the numbers of all these jobs are known."""
+        """Return whether the numbers of all these jobs are known."""
         entered = self._entered
         last: NewJob | None = None
         for new in jobs:
@@ -51,7 +51,7 @@ class Registry:
         return True
 
     async def enter(self, link: StatementRunner, jobs: Sequence[NewJob]) -> None:
-        """Learn the numbers of these jobs' lanes and policies, making those that are new."""
+        """Read the numbers of these jobs' lanes and policies, and store the new ones."""
         lanes = {lane_of(new) for new in jobs} - self.lane_numbers.keys()
         if lanes:
             await link.rows("lane_add", *map(list, zip(*sorted(lanes), strict=True)))
@@ -77,7 +77,7 @@ class Registry:
         self._entered |= pairs
 
     async def read_lanes(self, link: StatementRunner) -> None:
-        """Learn of all lanes there are."""
+        """Read all lanes."""
         for number, *names in await link.rows("lane_list"):
             lane = Lane(*names)
             self.lanes[number] = lane
@@ -85,7 +85,7 @@ class Registry:
         self.edition += 1
 
     async def read_policies(self, link: StatementRunner, numbers: Iterable[int]) -> None:
-        """Learn of these policies."""
+        """Read these policies."""
         missing = sorted(set(numbers) - self.policies.keys())
         if missing:
             for number, body in await link.rows("policy_load", missing):

@@ -90,7 +90,7 @@ def end_columns(batch: Sequence[Transition]) -> Columns:
 
 
 def move_columns(batch: Sequence[Transition], seen: dict[int, Instant]) -> Columns:
-    """Return the values of `commit_move`; `seen` has the last signs of life of those that go on."""
+    """Return the values of `commit_move`; `seen` has the last signs of life of running ones."""
     heads = [each.head for each in batch]
     fences = [head.fence or (None, None) for head in heads]
     return (
@@ -142,7 +142,7 @@ def _events(batch: Sequence[Transition]) -> Columns:
 
 
 async def seen_at(link: StatementRunner, batch: Sequence[Transition]) -> dict[int, Instant]:
-    """Return the last signs of life of attempts that go on."""
+    """Return the last signs of life of attempts that continue."""
     running = [each.definition.row for each in batch if each.head.fence is not None]
     if not running:
         return {}

@@ -2,7 +2,7 @@
 
 The query has options of Trellis beside those of the driver: `schema` (of the tables, `trellis`),
 `wake` (`listen`, the default, or `poll`), `pooler` (`transaction` behind a transaction pooler),
-`listen` (a URL past the pooler for LISTEN), `statement_timeout`, `connect_timeout` (spans).
+`listen` (a URL past the pooler for LISTEN), `statement_timeout`, `connect_timeout` (durations).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Address:
     dsn: str
     schema: str = "trellis"
     wake: Literal["listen", "poll"] = "listen"
-    #: The pooler before the server; behind `transaction` no setting outlives a transaction.
+    #: The pooler in front of the server; behind `transaction` no setting outlives a transaction.
     pooler: Literal["none", "session", "transaction"] = "none"
     #: Where to LISTEN when `dsn` leads to a pooler.
     listen: str | None = None
-    #: Seconds after which a statement, or a new connection, is given up.
+    #: Seconds after which a statement, or a new connection, is abandoned.
     statement_timeout: float = 30.0
     connect_timeout: float = 10.0
     #: As it was given, with the options of Trellis.

@@ -8,7 +8,7 @@ from trellis.errors import TransactionRefused
 
 
 def is_django(connection: Any, vendor: str) -> bool:  # noqa: ANN401 - any object may be given
-    """Tell whether this is Django's connection to a database of this vendor."""
+    """Return whether this is Django's connection to a database of this vendor."""
     is_of_vendor = getattr(connection, "vendor", None) == vendor
     return is_of_vendor and hasattr(connection, "in_atomic_block")
 

@@ -88,7 +88,7 @@ async def _close(tx: Transaction, transition: Transition) -> bool:
 
 
 async def _refuse_revival(tx: Transaction, transition: Transition) -> CommitResult | None:
-    """Return why an ended job may not come back to its key; None if it may."""
+    """Return why an ended job may not run again under its key; None if it may."""
     definition = transition.definition
     key = definition.policy.key
     if key is None or definition.key_hash is None:

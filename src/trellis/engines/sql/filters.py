@@ -59,8 +59,8 @@ class Filters:
         """Return the columns to group by."""
         return ", ".join(self._fragments[f"group_{group}"] for group in groups)
 
-    def _mark(self, place: int) -> str:
-        return f"${place}" if self._numbered else "?"
+    def _mark(self, position: int) -> str:
+        return f"${position}" if self._numbered else "?"
 
     def _conditions(
         self, where: JobFilter, errors: Sequence[str] | None

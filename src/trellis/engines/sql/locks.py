@@ -22,7 +22,7 @@ class Held(NamedTuple):
     lingers: bool
 
     def is_of(self, session: SessionId, token: int) -> bool:
-        """Tell whether this session and attempt may use the lock."""
+        """Return whether this session and attempt may use the lock."""
         return (self.holder.session, self.holder.token) == (session, token) and not self.lingers
 
 
@@ -58,7 +58,7 @@ async def other_holder(
 
 
 async def free_lock(tx: Transaction, name: str, session: SessionId, token: int) -> bool:
-    """Give a lock back."""
+    """Release a lock."""
     return await tx.changed("lock_free", name, session, token) > 0
 
 

@@ -71,7 +71,7 @@ async def keep_notes(tx: Transaction, notes: Sequence[Note]) -> list[NoteResult]
 
 
 def _is_current(job: Found | None, note: Note) -> bool:
-    """Tell whether the attempt that wrote a note still runs."""
+    """Return whether the attempt that wrote a note still runs."""
     return job is not None and (job.session, job.token) == note.fence
 
 

@@ -1,4 +1,4 @@
-"""Rows to values and back, in one place for every SQL engine.
+"""Rows to values and back, for every SQL engine.
 
 A record row has the columns of the `trellis_record` view, in its order: first the definition, then
 the head. Failures and tags are JSON text in the database.

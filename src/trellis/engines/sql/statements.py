@@ -1,4 +1,4 @@
-"""SQL lives in files, one per verb, in the folder `statements` of an engine's package.
+"""SQL is in files, one per verb, in the folder `statements` of an engine's package.
 
 A file is a list of sections, each of which starts with a line that names it:
 

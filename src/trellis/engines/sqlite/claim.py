@@ -31,7 +31,7 @@ _NO_EXTRAS: Final = (None,) * 10
 
 
 class RawClaim(NamedTuple):
-    """What a claim took, as `claim_rows` says it; `build` makes the values."""
+    """What a claim took, as `claim_rows` returns it; `build` makes the values."""
 
     now: Instant
     session: SessionId
@@ -135,7 +135,7 @@ def _merge(tx: Transaction, lanes: dict[int, int], left: list[int], limit: int) 
 
 
 def _write_extras(tx: Transaction, raw: RawClaim) -> None:
-    """Write what only some jobs need: when to look at them, and who holds their slot."""
+    """Write what only some jobs need: when to look at them, and which attempt holds their slot."""
     if not _has_timers_or_keys(raw):
         return
     for record in build(raw).jobs:

@@ -225,7 +225,7 @@ class ForkSafe(Generic[R]):
     def _close_opened(self) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
-            with suppress(Exception):  # it is given up, even if it cannot be closed
+            with suppress(Exception):  # it is dropped, even if it cannot be closed
                 opened.close()
 
 

@@ -256,7 +256,7 @@ class SqliteEngine:
         )
 
     async def free_lock(self, name: str, session: SessionId, token: int = 0) -> bool:
-        """Give a lock back."""
+        """Release a lock."""
         return await self._write(_shared(lambda tx: locks.free_lock(tx, name, session, token)))
 
     async def locks(self) -> list[LockHolder]:

@@ -21,7 +21,7 @@ _PRIMARY = 0xFF  # extended result codes keep the primary one in the low byte
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Tell whether another connection holds the lock."""
+    """Return whether another connection holds the lock."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 

@@ -48,7 +48,7 @@ class SqliteExporter:
         return await self._with_file(_read_seal)
 
     async def seal(self, instance: str, address: str) -> Seal | Busy:
-        """Refuse every change from now on; return what is in the way while workers are active."""
+        """Refuse every change from now on; return what prevents it while workers are active."""
         return await self._with_file(lambda file: self._seal(file, instance, address))
 
     async def batch(

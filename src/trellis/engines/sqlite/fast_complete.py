@@ -47,7 +47,7 @@ class Batch:
     """Decisions to store; the rows of plain settlements are made before the writer's turn."""
 
     transitions: Sequence[Transition]
-    #: Successes to store together, and the places of the other decisions.
+    #: Successes to store together, and the positions of the other decisions.
     completed: Successes | None
     others_at: Sequence[int]
     guards: list[Row] = field(default_factory=list)
@@ -75,17 +75,19 @@ def commit_batch(tx: Transaction, batch: Batch) -> list[CommitResult]:
     """Store decisions; each is accepted or refused independently of the others."""
     tx.topics.update(("ready", "settled"))
     results: list[CommitResult] = [commit.COMMITTED] * len(batch.transitions)
-    places: Sequence[int] = range(len(results))
+    positions: Sequence[int] = range(len(results))
     if batch.completed or batch.guards:
         tx.savepoint()
         if _end_together(tx, batch):
             tx.release()
-            places = batch.others_at if batch.completed else ()
+            positions = batch.others_at if batch.completed else ()
         else:
             tx.undo()
     shared, storage = tx.shared, SqliteStorage(tx)
-    for place in places:
-        results[place] = run_through(commit.commit_one(shared, storage, batch.transitions[place]))
+    for position in positions:
+        results[position] = run_through(
+            commit.commit_one(shared, storage, batch.transitions[position])
+        )
     return results
 
 
@@ -111,7 +113,7 @@ def _end_together(tx: Transaction, batch: Batch) -> bool:
 
 
 def _gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequence[int]]:
-    """Return those that can be stored together, and the places of the others."""
+    """Return those that can be stored together, and the positions of the others."""
     every = range(len(transitions))
     if len(transitions) < 2:  # noqa: PLR2004
         return None, every
@@ -122,7 +124,7 @@ def _gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequen
     first: Event | None = None
     policy: Policy | None = None
     until: Instant | None = None
-    for place, (definition, before, command, event, head) in enumerate(transitions):
+    for position, (definition, before, command, event, head) in enumerate(transitions):
         fence = before.fence
         if (
             type(command) is not Complete
@@ -133,7 +135,7 @@ def _gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequen
             or kept_by_completing(head) != kept_by_completing(before)
             or (first is not None and (event.at != first.at or event.state is not first.state))
         ):
-            others.append(place)
+            others.append(position)
             continue
         first = first or event
         if definition.policy is not policy:

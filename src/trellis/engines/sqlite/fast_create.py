@@ -156,7 +156,7 @@ class _Kinds:
 
 
 def is_draining(tx: Transaction, service: str, queue: str) -> bool:
-    """Tell whether a queue accepts nothing new."""
+    """Return whether a queue accepts nothing new."""
     row = tx.one("queue_setting", service, queue)
     return bool(row and row[1])
 

@@ -44,7 +44,7 @@ class Registry:
         self.kinds.clear()
 
     def refresh_lanes(self, tx: Transaction) -> None:
-        """Learn of lanes that other processes added."""
+        """Read the lanes that other processes added."""
         for number, *names in tx.rows("lane_list", max(self.lanes, default=0)):
             lane = Lane(*names)
             self.lanes[number] = lane

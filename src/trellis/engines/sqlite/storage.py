@@ -84,7 +84,7 @@ class SqliteStorage:
         return "ready" if definition.key_hash is None else "waiting_for_slot"
 
     def _seen_at(self, transition: Transition) -> Instant | None:
-        """Return the last sign of life of an attempt that goes on."""
+        """Return the last sign of life of an attempt that continues."""
         if transition.head.fence is None:
             return None
         row = self._tx.one("commit_seen_at", transition.definition.row)

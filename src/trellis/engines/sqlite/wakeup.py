@@ -126,7 +126,7 @@ class Wakeup:
 
 
 def socket_folder(path: Path) -> Path | None:
-    """Return the folder of a database's sockets; None if there is no private place for it."""
+    """Return the folder of a database's sockets; None if none can be private."""
     # Socket paths are limited to about 100 bytes, so the parent is short and the name a hash.
     parent = Path(tempfile.gettempdir()) / f"trellis-{os.getuid()}"
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]

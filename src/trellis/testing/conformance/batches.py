@@ -1,5 +1,5 @@
 """Large batches: hundreds of items at once are treated exactly like single ones."""
-# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The fixture `caller` is a connection of the application to the engine's store, made by its driver,
 with `commit()` and `rollback()`, synchronous or awaitable.
 """
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Cancel: at once while a job waits, by a request while it runs, at once by force."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Claim: which jobs, in which order, how many, and exactly what is stored."""
-# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

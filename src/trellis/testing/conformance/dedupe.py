@@ -1,5 +1,5 @@
 """Dedupe and idempotency keys: repeated requests make one job."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

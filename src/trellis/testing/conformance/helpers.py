@@ -3,7 +3,7 @@
 Each does one thing through the port and asserts that it worked, so that a test shows only its
 subject.
 """
-# ruff: noqa: S101 - the suite speaks in assertions
+# ruff: noqa: S101 - the suite consists of assertions
 
 from __future__ import annotations
 

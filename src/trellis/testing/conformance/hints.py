@@ -1,5 +1,5 @@
 """Hints: a watcher learns that something may have happened; nothing depends on it."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Sessions and their leases: renewed, lapsed, reaped; judged by the engine's lease clock."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

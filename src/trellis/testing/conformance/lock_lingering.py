@@ -1,5 +1,5 @@
 """An attempt ended from outside keeps its locks until its handler is known to have stopped."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

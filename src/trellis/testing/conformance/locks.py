@@ -1,5 +1,5 @@
 """Locks: rows that are valid only while their holder is, judged by the lease clock."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

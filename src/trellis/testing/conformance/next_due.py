@@ -1,5 +1,5 @@
 """The next run time: until when the leader of maintenance can sleep."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

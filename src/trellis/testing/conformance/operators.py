@@ -1,5 +1,5 @@
 """Commands of operators, through `trellis.control`: each works, or is rejected with a reason."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Outcomes: how each generation of a job ended, with its result or its error."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

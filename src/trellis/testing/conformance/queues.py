@@ -1,5 +1,5 @@
 """Queues: no claims while paused, no new jobs while draining."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

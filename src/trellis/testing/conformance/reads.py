@@ -1,5 +1,5 @@
 """Reads: load, find, count and journals; filters that match exactly."""
-# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Removal by an operator: ended jobs are removed and recorded; live ones are refused."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Retention: ended jobs and sessions are removed after a time; removals of jobs are recorded."""
-# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

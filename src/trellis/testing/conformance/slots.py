@@ -1,5 +1,5 @@
 """Slots: a limited number per key, handed over in creation order, in the same step."""
-# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

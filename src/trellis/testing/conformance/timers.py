@@ -1,5 +1,5 @@
 """Timers: deadlines, timeouts, silent attempts, and cancels whose grace has passed."""
-# ruff: noqa: D102, S101 - a test is named by its sentence and speaks in assertions
+# ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exceptions of a sandbox: each says what the test should do."""
+"""The exceptions of a sandbox; each message names what the test should do."""
 
 from __future__ import annotations
 

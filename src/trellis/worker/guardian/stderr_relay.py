@@ -53,6 +53,6 @@ class StderrRelay:
             if self._dropped:
                 line += f"({self._dropped} lines were dropped: stderr was not read)\n".encode()
                 self._dropped = 0
-            with suppress(OSError, ValueError):  # the reader has exited; the guardian goes on
+            with suppress(OSError, ValueError):  # the reader has exited; the guardian continues
                 self._stream.write(line)
                 self._stream.flush()

@@ -87,7 +87,7 @@ def _leave_signals_to_worker() -> None:
 class _JobQueue:
     """The `job` messages, from the thread that receives them to the main thread.
 
-    The loop runs while the main thread waits, so background tasks of a lifespan go on.
+    The loop runs while the main thread waits, so background tasks of a lifespan continue.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -156,11 +156,11 @@ class HandlerRunner:
         fence = Fence(*job["fence"])
         self._channel.send("accepted", token=fence.token)
         try:
-            kind = self._load(job)
+            local_type = self._load(job)
         except BaseException as error:  # noqa: BLE001 - importing a module may raise anything
             self._send_outcome(fence, outcomes.not_loaded(fence, error))
             return
-        attempt = self._attempt = Attempt(record, fence, kind, 0.0)
+        attempt = self._attempt = Attempt(record, fence, local_type, 0.0)
         self._apply_requests()
         command = self._call(attempt)
         self._attempt = self._task = None
@@ -186,12 +186,12 @@ class HandlerRunner:
         service = job["service"]
         if job["home"] is not None:
             worker_location.set_location(service, *job["home"])
-        kind = LocalType(find_handler(HandlerName(*job["handler"])))
+        local_type = LocalType(find_handler(HandlerName(*job["handler"])))
         self._log.replace_root_handlers()
         if job["lifespan"] is not None and service not in self._states:
             make = find_lifespan(HandlerName(*job["lifespan"]))
             self._states[service] = self._runner.run(self._lifespans.enter(make))
-        return kind
+        return local_type
 
     def _call(self, attempt: Attempt) -> FencedCommand | None:
         definition = attempt.record.definition

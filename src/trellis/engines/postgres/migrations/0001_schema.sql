@@ -1,4 +1,4 @@
--- Everything Trellis keeps, in a separate schema. Instants and spans are whole microseconds.
+-- Everything Trellis keeps, in a separate schema. Instants and durations are whole microseconds.
 --
 -- When autovacuum runs: by default it waits until a fifth of a table has changed, which is too late
 -- for small tables whose rows change all the time, and for large ones a day's work at once. Statistics
