@@ -147,8 +147,8 @@ class JobEnvironment:
     """What the attempts of one process share.
 
     An `ActiveJob` depends on no engine and no loop: what it reports goes to `notes`, its locks come
-    from `locks`. So it is the same class in a worker and in a handler process, which passes both on to
-    the worker.
+    from `locks`. So it is the same class in a worker and in a handler process, which passes both on
+    to the worker.
     """
 
     __slots__ = ("locks", "notes", "state", "stopping")

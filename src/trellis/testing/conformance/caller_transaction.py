@@ -198,13 +198,13 @@ class TestCallerTransaction(EngineSuite):
         self, engine: Engine, caller: CallerConnection
     ) -> None:
         hints = engine.watch(["ready"])
-        heard = asyncio.ensure_future(anext(hints))
+        received = asyncio.ensure_future(anext(hints))
         async with asyncio.timeout(_PATIENCE):
-            while not heard.done():  # repeated: the start of a watch cannot be observed
+            while not received.done():  # repeated: the start of a watch cannot be observed
                 await within(engine, caller, a_job())
                 await commit(caller)
-                await asyncio.wait({heard}, timeout=0.3)
-        assert heard.result() == "ready"
+                await asyncio.wait({received}, timeout=0.3)
+        assert received.result() == "ready"
 
     @needs("transactions")
     async def test_no_reader_sees_a_job_before_the_commit(

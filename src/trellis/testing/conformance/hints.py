@@ -24,12 +24,12 @@ async def _hint_after(
 ) -> Topic:
     """Repeat an action until a watcher gets a hint: the start of a watch cannot be observed."""
     hints = engine.watch(topics)
-    heard = asyncio.ensure_future(_next(hints))
+    received = asyncio.ensure_future(_next(hints))
     async with asyncio.timeout(_PATIENCE):
-        while not heard.done():
+        while not received.done():
             await act()
-            await asyncio.wait({heard}, timeout=0.05)
-        return heard.result()
+            await asyncio.wait({received}, timeout=0.05)
+        return received.result()
 
 
 class TestHints(EngineSuite):

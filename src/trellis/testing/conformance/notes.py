@@ -34,7 +34,7 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import EngineSuite
 
 
-async def say(engine: Engine, taken: JobRecord, *bodies: NoteBody) -> None:
+async def report(engine: Engine, taken: JobRecord, *bodies: NoteBody) -> None:
     """Store notes of an attempt that must still hold its job."""
     row, claims, fence = taken.definition.row, taken.head.claims, fence_of(taken)
     results = await engine.note([Note(row, claims, fence, body) for body in bodies])
@@ -61,7 +61,7 @@ class TestNotes(EngineSuite):
     ) -> None:
         taken = await start(engine, await a_session(engine), a_job())
         progress = Progress(3, 10.5, "render", "Seite 3 von Zoë")
-        await say(
+        await report(
             engine,
             taken,
             Begun(clock.now() - 5),
@@ -82,34 +82,36 @@ class TestNotes(EngineSuite):
     async def test_a_note_moves_no_version_and_leaves_no_event(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())
         before = await journal(engine, taken)
-        await say(engine, taken, Begun(1), Heartbeat(), Progress(1), Phase("x"), LogLine("a", "b"))
+        await report(
+            engine, taken, Begun(1), Heartbeat(), Progress(1), Phase("x"), LogLine("a", "b")
+        )
         assert await head(engine, taken) == taken.head
         assert await journal(engine, taken) == before
 
     async def test_later_progress_takes_the_place_of_earlier(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())
-        await say(engine, taken, Progress(1, 10, "a", "b"), Progress(2))
+        await report(engine, taken, Progress(1, 10, "a", "b"), Progress(2))
         assert (await activity(engine, taken)).progress == Progress(2)
 
     async def test_an_item_has_one_status_at_a_time(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())
-        await say(engine, taken, Item("a", "in_progress"), Item("b", "in_progress"))
-        await say(engine, taken, Item("a", "completed"), Item("b", "skipped", "unchanged"))
+        await report(engine, taken, Item("a", "in_progress"), Item("b", "in_progress"))
+        await report(engine, taken, Item("a", "completed"), Item("b", "skipped", "unchanged"))
         items = (await activity(engine, taken)).items
         assert items == (Item("a", "completed"), Item("b", "skipped", "unchanged"))
 
     async def test_a_new_phase_starts_without_items_and_progress(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())
-        await say(engine, taken, Phase("one"), Progress(1, 2), Item("a", "completed"))
-        await say(engine, taken, Phase("two"))
-        said = await activity(engine, taken)
-        assert (said.phase, said.items, said.progress) == ("two", (), None)
-        await say(engine, taken, Item("b", "failed"))
+        await report(engine, taken, Phase("one"), Progress(1, 2), Item("a", "completed"))
+        await report(engine, taken, Phase("two"))
+        found = await activity(engine, taken)
+        assert (found.phase, found.items, found.progress) == ("two", (), None)
+        await report(engine, taken, Item("b", "failed"))
         assert (await activity(engine, taken)).items == (Item("b", "failed"),)
 
     async def test_a_phase_does_not_forget_when_the_attempt_began(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())
-        await say(engine, taken, Begun(77), Phase("one"))
+        await report(engine, taken, Begun(77), Phase("one"))
         assert (await activity(engine, taken)).began_at == 77
 
     async def test_every_note_is_a_sign_of_life(self, engine: Engine, clock: ManualClock) -> None:
@@ -117,26 +119,26 @@ class TestNotes(EngineSuite):
         bodies = (Heartbeat(), Progress(1), Phase("x"), Item("a", "failed"), LogLine("info", "x"))
         for body in bodies:
             clock.advance_micros(SECOND)
-            await say(engine, taken, body)
+            await report(engine, taken, body)
             assert (await activity(engine, taken)).seen_at == clock.now()
 
     async def test_a_new_attempt_starts_without_activity(self, engine: Engine) -> None:
         session = await a_session(engine)
         first = await start(engine, session, a_job())
-        await say(engine, first, Begun(1), Phase("x"), Progress(1), Item("a", "failed"))
+        await report(engine, first, Begun(1), Phase("x"), Progress(1), Item("a", "failed"))
         await settle(engine, first, Release(fence_of(first)))
         second = await claim_one(engine, session)
         assert await engine.activity(second.definition.id) is None
-        await say(engine, second, Progress(5))
-        said = await activity(engine, second)
-        assert (said.claim, said.progress) == (2, Progress(5))
-        assert (said.began_at, said.phase, said.items) == (None, None, ())
+        await report(engine, second, Progress(5))
+        found = await activity(engine, second)
+        assert (found.claim, found.progress) == (2, Progress(5))
+        assert (found.began_at, found.phase, found.items) == (None, None, ())
 
     async def test_the_activity_of_the_last_attempt_stays_after_the_end(
         self, engine: Engine
     ) -> None:
         taken = await start(engine, await a_session(engine), a_job())
-        await say(engine, taken, Progress(9, 10))
+        await report(engine, taken, Progress(9, 10))
         before = await activity(engine, taken)
         await settle(engine, taken, complete(taken))
         assert await activity(engine, taken) == before
@@ -162,7 +164,7 @@ class TestLogs(EngineSuite):
         self, engine: Engine, clock: ManualClock
     ) -> None:
         taken = await start(engine, await a_session(engine), a_job())
-        await say(engine, taken, LogLine("info", "one"), LogLine("error", "zwei ü", '{"n":1}'))
+        await report(engine, taken, LogLine("info", "one"), LogLine("error", "zwei ü", '{"n":1}'))
         lines = await engine.logs(taken.definition.id)
         assert [line[1:] for line in lines] == [
             (clock.now(), 1, "info", "one", None),
@@ -174,8 +176,8 @@ class TestLogs(EngineSuite):
         session = await a_session(engine)
         taken, other = await start(engine, session, a_job()), await start(engine, session, a_job())
         for number in range(5):
-            await say(engine, taken, LogLine("info", str(number)))
-            await say(engine, other, LogLine("info", "noise"))
+            await report(engine, taken, LogLine("info", str(number)))
+            await report(engine, other, LogLine("info", "noise"))
         read: list[LogEntry] = []
         while page := await engine.logs(
             taken.definition.id, after=read[-1].number if read else 0, limit=2
@@ -187,10 +189,10 @@ class TestLogs(EngineSuite):
     async def test_lines_of_every_attempt_are_kept(self, engine: Engine) -> None:
         session = await a_session(engine)
         first = await start(engine, session, a_job())
-        await say(engine, first, LogLine("info", "first"))
+        await report(engine, first, LogLine("info", "first"))
         await settle(engine, first, Release(fence_of(first)))
         second = await claim_one(engine, session)
-        await say(engine, second, LogLine("info", "second"))
+        await report(engine, second, LogLine("info", "second"))
         await settle(engine, second, complete(second))
         lines = await engine.logs(first.definition.id)
         assert [(line.claim, line.message) for line in lines] == [(1, "first"), (2, "second")]

@@ -89,8 +89,8 @@ class TestRetention(EngineSuite):
     ) -> None:
         taken = await start(engine, await a_session(engine), a_job(policy=SHORT))
         row, fence = taken.definition.row, fence_of(taken)
-        said = (LogLine("info", "x"), Progress(1))
-        await engine.note([Note(row, 1, fence, body) for body in said])
+        bodies = (LogLine("info", "x"), Progress(1))
+        await engine.note([Note(row, 1, fence, body) for body in bodies])
         await settle(engine, taken, complete(taken))
         clock.advance("10s")
         assert await engine.prune(100) == 1

@@ -295,10 +295,10 @@ class Side:
 
     async def _look_at_job(self, job_id: JobId) -> Plain:
         engine = self.engine
-        lines, said, outcomes = await asyncio.gather(
+        lines, activity, outcomes = await asyncio.gather(
             engine.logs(job_id), engine.activity(job_id), engine.outcomes(job_id)
         )
-        return [line[1:] for line in lines], self.plain(said), self.plain(outcomes)
+        return [line[1:] for line in lines], self.plain(activity), self.plain(outcomes)
 
 
 class Seen(NamedTuple):

@@ -13,7 +13,7 @@ create type trellis.state as enum (
 create type trellis.availability as enum (
   'ready', 'scheduled', 'waiting_for_slot', 'unadmitted', 'claimed');
 
--- The engine's clock: everything is stamped and judged by it, never by a worker's.
+-- The engine's clock: all times are taken from it, never from a worker's clock.
 create function trellis.clock() returns bigint
 language sql volatile parallel safe
 as $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
@@ -23,7 +23,7 @@ create table trellis.meta (
   value text not null
 );
 
--- A caller's connection shows by this that it leads to the same database.
+-- Identifies the database, so that a caller's connection to another one is refused.
 insert into trellis.meta (name, value) values ('instance', gen_random_uuid()::text);
 
 -- (service, queue, type, priority): what a claim scans. A job points at its lane.

@@ -1,7 +1,7 @@
 -- Storing decisions, guarded by the version and the fence they were made against.
 
 -- name: commit_close
--- Give an ended job another end; only its last one can change.
+-- Change the outcome of an ended job; only its last outcome can change.
 update trellis.outcome o set state = $1::text::trellis.state, version = $2, finished_at = $3, keep_until = $4
 where o.job = $5 and o.generation = $6 and o.version = $7
   and not exists (select 1 from trellis.queue q where q.job = o.job)
@@ -13,7 +13,7 @@ returning 1
 -- change is taken from the row it was decided against. Rows are found without a lock, so the delete
 -- checks the guards again. Returns null if every guard held, else the jobs whose did.
 -- $1 jobs, $2 versions, $3 tokens, $4 started, $5 results, $6 kept until (one version or moment
--- stands for all if there is only one; numbers as text are faster to send); $7 state, $8 kind, $9 at:
+-- is used for all if there is only one; numbers as text are faster to send); $7 state, $8 kind, $9 at:
 -- the same for all.
 with held as materialized (
   select x.tid, x.version, d.token, d.started_at, d.result,
@@ -121,7 +121,7 @@ select j.seq, j.seq, $2::bigint, j.lane, $3::text::trellis.availability, $4::tex
 from trellis.job j where j.seq = $1
 
 -- name: commit_revive_guard
--- Keep the outcome of a job that comes back; only its last one can.
+-- Keep the outcome of a job that is revived; only its last outcome can be.
 update trellis.outcome o set keep_until = null
 where o.job = $1 and o.generation = $2 and o.version = $3
   and not exists (select 1 from trellis.queue q where q.job = o.job)

@@ -1,4 +1,4 @@
--- Words for a connection itself: transactions, settings, notifications.
+-- Statements about the connection itself: transactions, settings, notifications.
 
 -- name: begin
 begin

@@ -44,10 +44,10 @@ journalled as (
 select count(*) from given
 
 -- name: create_bare
--- Store jobs that ask for nothing special and may start at once; none of their ids is there. Returns
+-- Store jobs without options that may start at once; none of their ids is there. Returns
 -- how many were stored: none while any queue is draining.
 -- $1 ids, $2 payloads, $3 traceparents, each joined by U+001F; $4 lanes and $5 policies, where one
--- stands for all if there is only one; $6 the channel to notify, if that is to be done at once.
+-- is used for all jobs if there is only one; $6 the channel to notify, if that is to be done at once.
 with born as (
   insert into trellis.job (id, lane, policy, schema_version, created_at, payload, traceparent)
   select d.id, coalesce(d.lane, ($4::int[])[1]), coalesce(d.policy, ($5::int[])[1]), 1, c.now,
@@ -69,7 +69,7 @@ journalled as (
 select count(*), case when $6::text is not null then pg_notify($6, '')::text end from born
 
 -- name: create_known
--- What is already there of these ids and marks: kind (0 id, 1 idempotency, 2 dedupe), the name,
+-- Which of these ids and marks are already stored: kind (0 id, 1 idempotency, 2 dedupe), the name,
 -- the job's id, and what it is. And the queues that accept nothing new: kind 3, service, queue.
 select 0, j.id, j.id, l.service, l.type, j.payload
 from unnest($1::text[]) n(id) join trellis.job j on j.id = n.id join trellis.lane l on l.id = j.lane
@@ -85,7 +85,7 @@ union all
 select 3, s.service, s.queue, null, null, null from trellis.queue_setting s where s.draining
 
 -- name: gate
--- Keep others from creating jobs with the same keys or marks until this transaction ends; in the
+-- Keep other transactions from creating jobs with the same keys or marks until this one ends; in the
 -- same order everywhere, so that two transactions never wait for each other.
 select pg_advisory_xact_lock(hashtextextended('trellis/gate/' || g.name, 0))
 from (select name from unnest($1::text[]) n(name) order by name offset 0) g

@@ -33,7 +33,7 @@ from (select 1) one
 left join pg_stat_all_tables q on q.relid = 'trellis.queue'::regclass
 
 -- name: health_horizon
--- Who keeps rows that are gone from being cleared away, for more than $1 seconds or $2 transactions.
+-- What prevents dead rows from being removed, for more than $1 seconds or $2 transactions.
 select kind, name, who, seconds, transactions from (
   select 'session' as kind, a.pid::text as name,
     format('%s, %s, user %s', coalesce(nullif(a.application_name, ''), 'no application_name'),

@@ -1,4 +1,4 @@
--- Taking in the jobs of another store.
+-- Importing the jobs of another store.
 
 -- name: import_advance
 update trellis.meta set value = $2::bigint::text where name = $1
@@ -20,7 +20,7 @@ from unnest(
 order by d.place
 
 -- name: import_heads
--- Where waiting jobs stand. One whose moment has come is claimable if it needs no slot or has one.
+-- The rows of waiting jobs. One that is due is claimable if it needs no slot or has one.
 -- $1 jobs, $2 lanes, then columns in the order of the table.
 insert into trellis.queue (
   job, pos, lane, availability, run_at, state, version, attempt, claims, generation, crashes, blocked,

@@ -4,7 +4,7 @@
 delete from trellis.lock where name = $1 and session = $2 and token = $3 returning 1
 
 -- name: lock_gate
--- One at a time may ask for a lock of this name.
+-- Only one transaction at a time may request a lock of this name.
 select pg_advisory_xact_lock(hashtextextended('trellis/lock/' || $1::text, 0))
 
 -- name: lock_holder
@@ -37,11 +37,11 @@ cross join trellis.lock k
 order by k.name collate "C"
 
 -- name: lock_of_session
--- What lingers belongs to a handler that may still run, and lingers on.
+-- What lingers belongs to a handler that may still run, and keeps lingering.
 delete from trellis.lock where session = $1 and linger_until is null
 
 -- name: lock_outlived
--- Locks of attempts that are over: these names may never be asked for again.
+-- Locks of attempts that are over: these names may never be requested again.
 delete from trellis.lock k
 where k.session = $1 and k.token <> 0 and k.linger_until is null
   and not exists (

@@ -1,7 +1,7 @@
--- Questions of people and programs; nothing is changed.
+-- Reads for people and programs; they change nothing.
 
 -- name: read_feed
--- Events after a place in the feed, in its order, up to what no running transaction can add to.
+-- Events after a position in the feed, in its order, up to what no running transaction can add to.
 select e.xid, e.seq, j.id, e.kind, e.version, e.state::text, e.at, e.attempt, e.session, e.token, e.data
 from trellis.event e join trellis.job j on j.seq = e.job
 where e.xid >= $1 and (e.xid, e.seq) > ($1, $2)
@@ -53,7 +53,7 @@ where j.id = $1 order by o.generation
 select id from trellis.removal where id = any($1::text[])
 
 -- fragment: find
--- A page of the jobs that match a filter. The filter is put together from the fragments `where_...`;
+-- A page of the jobs that match a filter. The filter is composed of the fragments `where_...`;
 -- each `?` in one is a value, and becomes a numbered parameter.
 select * from trellis.record where {where} and (${after}::bigint is null or seq < ${after})
 order by seq desc limit ${limit}
@@ -98,8 +98,8 @@ finished_at >= ?::bigint
 finished_at < ?::bigint
 
 -- fragment: where_error
--- The errors that contain the text are found out first: databases differ in what they call the same
--- letter in another case.
+-- The errors that contain the text are found first, because databases differ in how they compare
+-- upper and lower case.
 error = any(?::text[])
 
 -- fragment: where_id_prefix

@@ -136,7 +136,7 @@ create table trellis_session (
   draining    integer not null default 0
 );
 
--- Sessions that are over are removed after a while, the longest over first.
+-- Ended sessions are removed after a while, the oldest first.
 create index trellis_session_ended on trellis_session (ended_at) where ended_at is not null;
 
 -- A row per taken slot: owned by a job, and by its attempt once claimed.

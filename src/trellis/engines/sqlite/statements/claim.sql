@@ -16,8 +16,8 @@ where lane = ? and availability = 'ready' and (look_at is null or look_at > ?)
 order by job
 
 -- name: claim_pick_few
--- The same for one lane alone: nothing to merge, so the limit can be given to SQLite, and the list
--- goes on to the next statements as it is.
+-- The same for one lane alone: nothing to merge, so SQLite applies the limit, and the list
+-- is passed to the next statements unchanged.
 select json_group_array(job)
 from (
   select job from trellis_queue
@@ -27,8 +27,8 @@ from (
 -- name: claim_rows
 -- The jobs of a list of numbers, with what a claim must know of them, as one row: a thread must ask
 -- for the interpreter after every row, and may wait longer for it than for SQLite. What all jobs
--- have stands in `facts`, one list each; the payloads follow one another, with their lengths in the
--- facts; what few jobs have stands in `extras`, by number.
+-- have is in `facts`, one list each; the payloads follow one another, with their lengths in the
+-- facts; what few jobs have is in `extras`, by number.
 select
   json_group_array(json_array(
     q.job, j.id, j.lane, j.policy, length(j.payload), j.created_at, j.traceparent,

@@ -21,7 +21,7 @@ select * from trellis_record where seq in (select value from json_each(?))
 select lease, draining from trellis_session where id = ? and ended_at is null
 
 -- name: outcome_lock
--- How these jobs ended last. The transaction has the file for itself: nothing needs a lock.
+-- How these jobs ended last. The transaction is the only writer of the file, so no lock is needed.
 select o.job, o.attempt, o.state
 from json_each(?) b
 cross join trellis_outcome o on o.job = b.value

@@ -1,4 +1,4 @@
--- Words for a connection itself: settings, transactions, checkpoints.
+-- Statements about the connection itself: settings, transactions, checkpoints.
 
 -- name: set_journal_mode
 pragma journal_mode=wal

@@ -26,7 +26,7 @@ insert into trellis_job (
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: create_known
--- What is already there of these ids and marks: kind (0 id, 1 idempotency, 2 dedupe), the name,
+-- Which of these ids and marks are already stored: kind (0 id, 1 idempotency, 2 dedupe), the name,
 -- the job's id, and what it is. And the queues that accept nothing new: kind 3, service, queue.
 select 0, j.id, j.id, l.service, l.type, j.payload
 from json_each(?) n

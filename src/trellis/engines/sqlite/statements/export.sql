@@ -1,7 +1,7 @@
--- Handing out the jobs of a sealed file.
+-- Exporting the jobs of a sealed file.
 
 -- name: export_busy
--- What a seal would cut off: claimed jobs, live sessions, and ended attempts whose handler may still
+-- What prevents a seal: claimed jobs, live sessions, and ended attempts whose handler may still
 -- run, by their slots and locks. Bound: this boot, and the moment on its lease clock.
 select
   (select count(*) from trellis_queue q where q.session is not null),
@@ -22,7 +22,7 @@ select e.job, e.version, e.kind, e.state, e.at, e.attempt, e.session, e.token, e
 from json_each(?) picked join trellis_event e on e.job = picked.value order by e.seq
 
 -- name: export_heads
--- A job that was never claimed has its slot by its place in the line only, which it keeps.
+-- A job that was never claimed has its slot only by its position among the waiting jobs, which it keeps.
 select q.job, q.run_at, q.state, q.version, q.attempt, q.claims, q.generation, q.crashes, q.blocked,
   q.suspect, q.claimed_at, q.asked_at, q.look_at, q.key_hash, q.dedupe, q.error,
   q.claims > 0 and exists (

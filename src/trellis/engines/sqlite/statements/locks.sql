@@ -31,11 +31,11 @@ where (k.linger_boot = ?1 and k.linger_until > ?2)
 order by k.name
 
 -- name: lock_of_session
--- What lingers belongs to a handler that may still run, and lingers on.
+-- What lingers belongs to a handler that may still run, and keeps lingering.
 delete from trellis_lock where session = ? and linger_until is null
 
 -- name: lock_outlived
--- Locks of attempts that are over: these names may never be asked for again.
+-- Locks of attempts that are over: these names may never be requested again.
 delete from trellis_lock
 where session = ? and token <> 0 and linger_until is null
   and not exists (

@@ -1,4 +1,4 @@
--- Questions of people and programs; nothing is changed.
+-- Reads for people and programs; they change nothing.
 
 -- name: read_items
 select name, status, detail from trellis_item where job = ? order by name
@@ -47,7 +47,7 @@ where j.id = ? order by o.generation
 select id from trellis_removal where id in (select value from json_each(?))
 
 -- fragment: find
--- A page of the jobs that match a filter. The filter is put together from the fragments `where_...`;
+-- A page of the jobs that match a filter. The filter is composed of the fragments `where_...`;
 -- each `?` in one is a value.
 select * from trellis_record where {where} and (?{after} is null or seq < ?{after})
 order by seq desc limit ?{limit}
@@ -89,7 +89,7 @@ finished_at >= ?
 finished_at < ?
 
 -- fragment: where_error
--- A function of Trellis: databases differ in what they call the same letter in another case.
+-- A function of Trellis, because databases differ in how they compare upper and lower case.
 error is not null and trellis_mentions(error, ?)
 
 -- fragment: where_id_prefix
