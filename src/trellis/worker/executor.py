@@ -72,11 +72,9 @@ class Executor:
         self._refill_at, self._others_first = 0, False
         self._threads = HandlerThreads(slots)
         self._isolation = IsolatedRunner(
-            slots,
-            environment=environment,
-            locations=locations or {},
+            slots, environment=environment, locations=locations or {},
             is_ending=lambda: self._is_ending,
-        )
+        )  # fmt: skip
         self._exclusive = ExclusiveRun(attempts.running, self._wake)
         self._context = copy_context()
         self._idle_slots: deque[asyncio.Future[None]] = deque()

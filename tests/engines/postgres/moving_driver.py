@@ -28,7 +28,7 @@ from trellis.operations import transfer
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 LOADED = (_command, transfer)
-#: Parcels of a few, so that few jobs make many.
+#: Small batches, so that few jobs make many of them.
 BATCH_SIZE = 20
 MANY = 44
 SOME = 5

@@ -169,16 +169,16 @@ async def _is_notified(address: Address, sender: ServerConnection) -> bool:
     if address.listen is not None:
         receiver = replace(address, dsn=address.listen, pooler="none", listen=None)
     connection = await connect(receiver, PLAIN)
-    arrived, word = asyncio.Event(), secrets.token_hex(8)
+    arrived, token = asyncio.Event(), secrets.token_hex(8)
 
     def receive(_connection: Any, _pid: int, _channel: str, payload: object) -> None:  # noqa: ANN401
-        if payload == word:
+        if payload == token:
             arrived.set()
 
     try:
         channel = f"{address.schema}_doctor"
         await connection.driver.add_listener(channel, receive)
-        await sender.rows("notify", channel, word)
+        await sender.rows("notify", channel, token)
         async with asyncio.timeout(_ECHO):
             await arrived.wait()
     except TimeoutError:

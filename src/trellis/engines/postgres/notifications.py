@@ -101,8 +101,8 @@ class Notifications:
         for topic in sorted(self._wanted):
             await connection.driver.add_listener(self.channel(topic), self._receive)
         topic = min(self._wanted)
-        self._echo = word, arrived = secrets.token_hex(8), asyncio.Event()
-        await connection.rows("notify", self.channel(topic), word)
+        self._echo = payload, arrived = secrets.token_hex(8), asyncio.Event()
+        await connection.rows("notify", self.channel(topic), payload)
         try:
             async with asyncio.timeout(_ECHO):
                 await arrived.wait()
@@ -113,8 +113,8 @@ class Notifications:
         # Notifications that were sent before this connection listened are lost.
         self._hints.publish(self._wanted)
 
-    def _receive(self, _: Any, _pid: int, channel: str, word: object) -> None:  # noqa: ANN401
-        if self._echo is not None and word == self._echo[0]:
+    def _receive(self, _: Any, _pid: int, channel: str, payload: object) -> None:  # noqa: ANN401
+        if self._echo is not None and payload == self._echo[0]:
             self._echo[1].set()
             return
         topic = channel.removeprefix(f"{self._schema}_")
