@@ -14,11 +14,11 @@ from typing import Final
 import pytest
 
 from trellis.core.lifecycle import Transition
-from trellis.engines.postgres import fast_complete as postgres_batches
+from trellis.engines.postgres import commit as postgres_batches
 from trellis.engines.sql import commit, notes, slots
 from trellis.engines.sql import transaction as shared
 from trellis.engines.sql.rows import event_row
-from trellis.engines.sqlite import fast_complete as sqlite_batches
+from trellis.engines.sqlite import commit as sqlite_batches
 from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.values import CommitResult, Conflict
 

@@ -1,4 +1,4 @@
-"""The lifecycle as DESIGN §4 states it, written down by hand a second time.
+"""The lifecycle as it was designed, written down by hand a second time.
 
 Nothing here is derived from `trellis.core.lifecycle`. Each line: the command, the states it acts
 on, what must be true (`not` before a word negates it), the state it leads to, the event, and what

@@ -1,4 +1,4 @@
-"""Every state meets every command; what happens must be what DESIGN §4 says, and nothing else."""
+"""Every state meets every command; the result must be that of the table written by hand."""
 
 from __future__ import annotations
 

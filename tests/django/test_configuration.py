@@ -122,7 +122,7 @@ def test_an_address_elsewhere_comes_before_the_database(tmp_path: Path) -> None:
 
 def test_programs_without_django_do_not_load_it() -> None:
     code = (
-        "import sys, trellis.cli.app, trellis.cli.worker_process, trellis.testing; "
+        "import sys, trellis.cli.app, trellis.cli.worker_main, trellis.testing; "
         "import trellis.worker.handler_call; "
         "from trellis.cli.loading import load_services; "
         "load_services(['tests.django.shop.service:app']); "

@@ -17,6 +17,7 @@ import pytest
 from tests.harness import ROOT
 from tests.harness.faults import campaign, test_campaign
 from tests.harness.warden import marked
+from trellis.cli import worker_main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
@@ -133,7 +134,7 @@ def test_a_killed_campaign_leaves_no_process(
 
         def works() -> bool:
             programs = [_program(pid) for pid in killed.children()]
-            wanted = ("trellis.cli.child", f"{FAULTS}.producer")
+            wanted = (worker_main.__name__, f"{FAULTS}.producer")
             return all(any(name in program for program in programs) for name in wanted)
 
         until(works)

@@ -7,7 +7,7 @@ from typing import Final
 
 import rich_click as click
 
-from trellis.cli.filters import debug_option
+from trellis.cli.options import debug_option
 
 _SETUP: Final = {
     "bash": 'eval "$(trellis completion bash)"  # in ~/.bashrc',

@@ -7,7 +7,9 @@ from typing import Any
 import rich_click as click
 
 from trellis.cli.app import CommandGroup
-from trellis.cli.filters import (
+from trellis.cli.job_actions import action_options, run_action
+from trellis.cli.jobs import list_jobs
+from trellis.cli.options import (
     debug_option,
     filter_options,
     form_options,
@@ -16,8 +18,6 @@ from trellis.cli.filters import (
     restrict_to_state,
     url_option,
 )
-from trellis.cli.job_actions import action_options, run_action
-from trellis.cli.jobs import list_jobs
 from trellis.cli.output import Form
 
 

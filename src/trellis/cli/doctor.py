@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import rich_click as click
 
 from trellis.cli.app import CommandFailed, engine_at, resolve_url
-from trellis.cli.filters import debug_option, json_option, url_option
+from trellis.cli.options import debug_option, json_option, url_option
 from trellis.cli.output import progress_bar, visible, write_json, write_line
 from trellis.engines.redaction import shown
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from trellis.cli.app import OK, engine_at, operator_at, resolve_url
-from trellis.cli.filters import debug_option, json_option, url_option
+from trellis.cli.options import debug_option, json_option, url_option
 from trellis.cli.output import Form, complain, safe_json, write_json, write_line
 from trellis.core.json_text import parse_json_text
 from trellis.core.states import SUCCEEDED

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import rich_click as click
 
 from trellis.cli.app import FAILED, NOT_FOUND, OK, REFUSED, CommandFailed, operate
-from trellis.cli.filters import (
+from trellis.cli.format import counted
+from trellis.cli.options import (
     Targets,
     debug_option,
     filter_options,
@@ -23,7 +24,6 @@ from trellis.cli.filters import (
     restrict_to_state,
     url_option,
 )
-from trellis.cli.format import counted
 from trellis.cli.output import Form, complain, progress_bar, visible, write_json, write_line
 
 if TYPE_CHECKING:

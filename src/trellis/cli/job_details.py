@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import rich_click as click
 
 from trellis.cli.app import operate
-from trellis.cli.filters import debug_option, json_option, url_option
+from trellis.cli.options import debug_option, json_option, url_option
 from trellis.cli.output import (
     Form,
     complain,

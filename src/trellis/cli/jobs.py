@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from trellis.cli.app import FAILED, OK, TIMED_OUT, CommandGroup, operate
-from trellis.cli.filters import (
+from trellis.cli.options import (
     debug_option,
     filter_options,
     form_options,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from trellis.cli.app import operate
-from trellis.cli.filters import debug_option, form_options, url_option
 from trellis.cli.format import local_time
+from trellis.cli.options import debug_option, form_options, url_option
 from trellis.cli.output import Column, Form, complain, write_each, write_table
 
 if TYPE_CHECKING:

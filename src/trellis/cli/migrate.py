@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import rich_click as click
 
 from trellis.cli.app import CommandFailed, engine_at, resolve_url
-from trellis.cli.filters import debug_option, url_option
+from trellis.cli.options import debug_option, url_option
 from trellis.engines.redaction import shown
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from trellis.cli.app import engine_at
-from trellis.cli.filters import debug_option, json_option
 from trellis.cli.format import counted
+from trellis.cli.options import debug_option, json_option
 from trellis.cli.output import progress_bar, write_json, write_line
 from trellis.engines.redaction import shown
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from trellis.cli.app import CommandGroup, operate
-from trellis.cli.filters import debug_option, form_options, json_option, url_option
 from trellis.cli.format import counted
+from trellis.cli.options import debug_option, form_options, json_option, url_option
 from trellis.cli.output import Cell, Column, Form, complain, write_each, write_json, write_table
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from trellis.cli.app import operate
-from trellis.cli.filters import debug_option, json_option, url_option
 from trellis.cli.format import listed, short_duration, state_cell
+from trellis.cli.options import debug_option, json_option, url_option
 from trellis.cli.output import Cell, Column, is_interactive, make_table, stdout_console, write_json
 from trellis.core.states import State
 

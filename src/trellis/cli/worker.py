@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from trellis.cli.filters import url_option
+from trellis.cli.options import url_option
 from trellis.config import WorkerSettings, worker_settings
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class WorkerProgram:
     def command(self, files: Mapping[str, int]) -> Sequence[str]:
         """Return the command that starts the process with these open files."""
         text = json.dumps({**asdict(self), "files": dict(files)})
-        return [sys.executable, "-m", "trellis.cli.worker_process", text]
+        return [sys.executable, "-m", "trellis.cli.worker_main", text]
 
     @classmethod
     def read(cls, text: str) -> tuple[WorkerProgram, dict[str, int]]:

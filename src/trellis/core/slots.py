@@ -1,5 +1,9 @@
 """What a transition does to the key slot of a job.
 
+A settled attempt frees its slot, unless the key is held for the whole job (`hold="job"`). So does
+an attempt whose worker died: its handler has stopped for certain, and the guardian or a sweep
+settles it (`worker/guardian/settle_dead.py`, `worker/maintenance.py`).
+
 An attempt that was ended from outside may leave a handler that still runs. Its slot and its locks
 then linger: they stay held until the worker reports that the handler has stopped, for at most one
 lease.

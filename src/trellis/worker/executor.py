@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from trellis.core.commands import FENCED, FencedCommand, Release
 from trellis.declaration.worker_location import WorkerLocation
 from trellis.errors import PayloadInvalid
-from trellis.worker import copies, outcomes
+from trellis.worker import forked_copies, outcomes
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.handler_call import HandlerThreads, arguments, bind, enter, first_step, go_on
@@ -94,7 +94,7 @@ class Executor:
 
     def start(self) -> None:
         """Open the slots."""
-        copies.watch(self)
+        forked_copies.watch(self)
         self._sentinel = asyncio.create_task(self._watch_for_end(), name="trellis-sentinel")
         for number in range(self.slots):
             self._tasks.append(
@@ -107,7 +107,7 @@ class Executor:
         Handlers that do not end within `limit` seconds, and threads that still run, are abandoned.
         """
         self._closing = True
-        copies.forget(self)
+        forked_copies.forget(self)
         tasks = [*self._tasks, *([self._sentinel] if self._sentinel else [])]
         for task in tasks:
             task.cancel()
@@ -184,10 +184,10 @@ class Executor:
     def become_copy(self) -> None:
         """Let neither a slot nor a handler continue in a forked copy of the process."""
         self._is_copy = True
-        self._settle = lambda *_: copies.end()
+        self._settle = lambda *_: forked_copies.end()
         self.waiting.clear()
         if threading.get_ident() == self._thread:
-            copies.trap(self._loop)
+            forked_copies.trap(self._loop)
         self._status.detach()
 
     def _release(self, attempt: Attempt) -> None:
@@ -317,7 +317,7 @@ class Executor:
 
     def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
         if self._is_copy:
-            copies.end(error)
+            forked_copies.end(error)
         if attempt.stop_reason is not None and isinstance(error, asyncio.CancelledError):
             return outcomes.stopped(attempt, attempt.stop_reason, ended=True)
         return outcomes.raised(attempt, error)

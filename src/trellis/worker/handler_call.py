@@ -33,7 +33,7 @@ from trellis.declaration.job_type import JobType
 from trellis.declaration.signature import Handler
 from trellis.engines.values import NoteBody
 from trellis.errors import ConfigurationError
-from trellis.worker import copies
+from trellis.worker import forked_copies
 from trellis.worker.active_job import ActiveJob, JobEnvironment
 from trellis.worker.attempt import Attempt
 from trellis.worker.local_type import LocalType
@@ -139,7 +139,7 @@ class HandlerThreads:
         except BaseException as error:  # noqa: BLE001 - it ends only this attempt
             failure = error
         if os.getpid() != self._process:
-            copies.end(failure)
+            forked_copies.end(failure)
         self._loop.call_soon_threadsafe(self._deliver, future, result, failure)
 
     def _deliver(

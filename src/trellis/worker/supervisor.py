@@ -24,6 +24,7 @@ from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.attempt import HeldAttempts
+from trellis.worker.attempt_watch import AttemptWatch
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher, HintListener, Planner
 from trellis.worker.isolation.runner import check_isolation
@@ -38,7 +39,6 @@ from trellis.worker.renewals import CancelWatch, Renewals
 from trellis.worker.session import EngineTime, RenewalHealth, SessionHolder, describe_worker, uptime
 from trellis.worker.settler import Settler
 from trellis.worker.shared_status import SharedStatus
-from trellis.worker.sweeper import Sweeper
 
 # How long the steps of a stop may take, in seconds; the grace is a setting.
 _LAST_CLAIM_LIMIT: Final = 1.0
@@ -89,7 +89,7 @@ class Supervisor:
         self._compose_work(job_types, locations)
         self._compose_watch(make_engine)
         self._loops: tuple[TaskLoop, ...] = (
-            self._fetcher, self._listener, self._settler, self._notes, self._sweeper,
+            self._fetcher, self._listener, self._settler, self._notes, self._attempt_watch,
             self._cancels, self._maintenance,
         )  # fmt: skip
 
@@ -129,7 +129,7 @@ class Supervisor:
             engine, self._session, self._health, self._fetcher.nudge,
             sweep=settings.sweep, poll=settings.poll,
         )  # fmt: skip
-        self._sweeper = Sweeper(
+        self._attempt_watch = AttemptWatch(
             attempts=self._attempts, executor=self._executor, notes=self._notes,
             keeper=self._keeper, health=self._health, status=self._status,
         )  # fmt: skip

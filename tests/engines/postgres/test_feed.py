@@ -10,7 +10,7 @@ import pytest
 from tests.engines.postgres.steps import fresh, opened
 from tests.harness.servers.databases import Databases
 from trellis.engines.postgres.engine import PostgresEngine
-from trellis.engines.postgres.reads import Position
+from trellis.engines.postgres.feed import Position
 from trellis.testing.builders import a_job
 
 

@@ -13,7 +13,7 @@ import pytest
 import trellis.engines.sqlite
 from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
 from trellis.engines.sql.statements import load_statements
-from trellis.engines.sqlite import connection, export, reads, schema
+from trellis.engines.sqlite import connection, export, reader, schema
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS, _widen
 from trellis.engines.values import GroupBy
 
@@ -47,9 +47,9 @@ def test_every_statement_can_be_prepared(name: str, file: sqlite3.Connection) ->
 
 
 def test_what_is_put_together_from_fragments_can_be_prepared(file: sqlite3.Connection) -> None:
-    reads.Reader(file)  # brings the function that looks through errors
-    condition, values = reads.FILTERS.where(EVERYTHING)
-    groups = reads.FILTERS.groups(get_args(GroupBy))
+    reader.Reader(file)  # brings the function that looks through errors
+    condition, values = reader.FILTERS.where(EVERYTHING)
+    groups = reader.FILTERS.groups(get_args(GroupBy))
     for text, tail in (
         (_page(condition, len(values)), (None, 1)),
         (FRAGMENTS["count"].format(where=condition, groups=groups), ()),

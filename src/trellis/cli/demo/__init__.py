@@ -12,7 +12,7 @@ from typing import Final
 import rich_click as click
 
 from trellis.cli.app import CommandFailed
-from trellis.cli.filters import debug_option
+from trellis.cli.options import debug_option
 
 _NEXT_COMMANDS: Final = (
     "trellis jobs list",

@@ -23,7 +23,7 @@ from trellis.core.lifecycle import Transition
 from trellis.engines.hints import Hints
 from trellis.engines.postgres import (
     caller_transaction,
-    fast_complete,
+    commit,
     fast_create,
     gates,
     import_jobs,
@@ -32,12 +32,12 @@ from trellis.engines.postgres import (
 )
 from trellis.engines.postgres.claim import Claimer
 from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, ServerConnection
+from trellis.engines.postgres.feed import FeedEntry, Position, feed
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.notifications import Notifications
-from trellis.engines.postgres.reads import FeedEntry, Position, Queries, feed
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import fragments
-from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.postgres.transaction import Queries, Transaction
 from trellis.engines.postgres.url import read_address
 from trellis.engines.sql import locks, maintenance, reads, sessions, slots
 from trellis.engines.sql.filters import Filters
@@ -249,9 +249,7 @@ class PostgresEngine:
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
         self._check_open()
-        results, topics = await fast_complete.commit_batch(
-            self._settle, self._registry, transitions
-        )
+        results, topics = await commit.commit_batch(self._settle, self._registry, transitions)
         self._notifications.publish(topics, self._settle)
         return results
 

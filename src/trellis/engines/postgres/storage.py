@@ -1,7 +1,7 @@
 """How PostgreSQL writes jobs for the shared verbs: one statement for all tables.
 
 The statements take a column of values for each field, so the same ones store a single job and a
-batch (`fast_complete.py`).
+batch (`commit.py`).
 """
 
 from __future__ import annotations

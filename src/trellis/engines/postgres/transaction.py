@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from trellis.core.durations import Instant, Micros
+from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry, StatementRunner
+from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
 
@@ -80,3 +82,18 @@ class Transaction:
     async def hand_over(self, key_hashes: Sequence[str]) -> int:
         """Give free slots of these keys to their waiting jobs; return how many."""
         return int(await self.value("key_hand_over", key_hashes))
+
+
+class Queries(Transaction):
+    """Reads on one connection; each statement is a transaction."""
+
+    __slots__ = ("_link", "filters")
+
+    def __init__(self, link: ServerConnection, registry: Registry, filters: Filters) -> None:
+        super().__init__(link, registry)
+        self._link = link
+        self.filters = filters
+
+    async def query(self, text: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401
+        """Run a statement by its text; return its rows."""
+        return await self._link.query(text, *values)

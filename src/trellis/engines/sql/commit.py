@@ -1,6 +1,6 @@
 """`commit`, one decision at a time, guarded by the version and the fence it was made against.
 
-What is decided most often is stored in batches instead, by each engine's `fast_complete.py`.
+What is decided most often is stored in batches instead, by each engine's `commit.py`.
 """
 
 from __future__ import annotations

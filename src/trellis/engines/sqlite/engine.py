@@ -20,16 +20,16 @@ from trellis.engines.sql.notes import keep_notes
 from trellis.engines.sqlite import (
     caller_transaction,
     claim,
+    commit,
     export,
-    fast_complete,
+    promotion,
     schema,
     storage,
 )
-from trellis.engines.sqlite import maintenance as promotion
 from trellis.engines.sqlite.connection import ForkSafe, connect, no_fork
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.health import describe
-from trellis.engines.sqlite.reads import Queries, Reader
+from trellis.engines.sqlite.reader import Queries, Reader
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.wakeup import Wakeup
 from trellis.engines.sqlite.writer import Writer
@@ -204,8 +204,8 @@ class SqliteEngine:
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
-        batch = fast_complete.prepare(transitions)
-        return await self._write(lambda tx: fast_complete.commit_batch(tx, batch))
+        batch = commit.prepare(transitions)
+        return await self._write(lambda tx: commit.commit_batch(tx, batch))
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         """Keep notes whose fence holds."""

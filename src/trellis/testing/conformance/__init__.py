@@ -47,9 +47,8 @@ from trellis.testing.conformance.claim import (
 from trellis.testing.conformance.commit import TestCommit, TestConflicts
 from trellis.testing.conformance.create import TestCreate
 from trellis.testing.conformance.dedupe import TestDedupe, TestIdempotency
-from trellis.testing.conformance.drain import TestDrain
 from trellis.testing.conformance.durability import TestDurability, TestOpen, TestSharedStore
-from trellis.testing.conformance.failures import TestFailures
+from trellis.testing.conformance.error_filters import TestFailures
 from trellis.testing.conformance.fences import TestFences
 from trellis.testing.conformance.hints import TestHints
 from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestRevival
@@ -69,6 +68,7 @@ from trellis.testing.conformance.slot_lingering import TestSlotLingering
 from trellis.testing.conformance.slots import TestSlots, TestSlotsHeldByJobs
 from trellis.testing.conformance.suite import EngineSuite, capability_of
 from trellis.testing.conformance.timers import TestTimers
+from trellis.testing.conformance.worker_drain import TestDrain
 
 #: The parts of the suite.
 SUITE: Final[tuple[type[EngineSuite], ...]] = (

@@ -1,4 +1,4 @@
-"""The program of a worker process under a guardian: `python -m trellis.cli.worker_process <text>`.
+"""The program of a worker process under a guardian: `python -m trellis.cli.worker_main <text>`.
 
 The text is the JSON form of a `WorkerProgram` with the numbers of the open files that are shared
 with the guardian. The process ends when its guardian does.

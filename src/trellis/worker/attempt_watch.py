@@ -25,7 +25,7 @@ _REPORT_BEGUN_AFTER: Final = 0.25
 _LONGEST_WAIT: Final = 0.5
 
 
-class Sweeper(TaskLoop):
+class AttemptWatch(TaskLoop):
     """Checks every attempt ten times a second."""
 
     def __init__(
