@@ -53,10 +53,12 @@ ROWS: Final[Mapping[Figure, Mapping[System, str]]] = {
 
 def table(results: Results) -> Table:
     """Return all figures as one table."""
-    made = Table(title="SQLite: jobs/s, and p50 / p95 / p99 of the latency in ms")
+    made = Table(
+        title="SQLite: jobs/s, p50 / p95 / p99 of the latency in ms; ratio: first row / this one"
+    )
     made.add_column("", no_wrap=True)
     made.add_column("system", no_wrap=True)
-    for heading in ("median", "lowest–highest", "first / this"):
+    for heading in ("median", "lowest–highest", "ratio"):
         made.add_column(heading, justify="right", no_wrap=True)
     for figure, names in ROWS.items():
         ours = results.series(next(iter(names)), figure)
