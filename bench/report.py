@@ -54,7 +54,7 @@ ROWS: Final[Mapping[Figure, Mapping[System, str]]] = {
 def table(results: Results) -> Table:
     """Return all figures as one table."""
     made = Table(
-        title="SQLite: jobs/s, p50 / p95 / p99 of the latency in ms; ratio: first row / this one"
+        title="SQLite: jobs/s, p50 / p95 / p99 of the latency in ms; ratio: first / this row"
     )
     made.add_column("", no_wrap=True)
     made.add_column("system", no_wrap=True)
