@@ -76,7 +76,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ("claim_pick_few", "order by job", "order by job desc"),
     ),
     "journal a conflict": _journal_a_conflict,
-    "skip a due job": _sql(("due_scheduled", "limit ?3", "limit ?3 offset 1")),
+    "skip a due job": _sql(("due_scheduled", "x.job limit ?", "x.job limit ? offset 1")),
     "look too late": _sql(("due_jobs", "look_at <= ?", "look_at < ?")),
     "keep the dedupe mark after the claim": _sql(("claim_take", "dedupe = null,", "")),
     "free a slot whose handler may still run": _free_instead_of_linger,

@@ -170,3 +170,10 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         ["caller_admit", "caller_waiting", "key_hand_over", "key_lock", "slot_free_jobs"],
     ),
 }  # fmt: skip
+
+
+def test_no_sqlite_statement_numbers_its_parameters() -> None:
+    """Python 3.14 refuses a sequence of values for `?1`, and 3.12 warns."""
+    fragments = load_sections("trellis.engines.sqlite").fragments
+    texts = {**load_statements("trellis.engines.sqlite"), **fragments}
+    assert [name for name, text in texts.items() if re.search(r"\?[0-9{]", text)] == []

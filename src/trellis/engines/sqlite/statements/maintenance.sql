@@ -7,13 +7,14 @@ order by d.look_at, d.job limit ?
 
 -- name: due_scheduled
 -- Delayed jobs of these lanes whose time has come, the earliest first.
--- ?1 lanes, ?2 now, ?3 most per lane, ?4 most in all; null is no limit.
+-- Parameters: lanes, now, most per lane, most in all; null is no limit.
 select q.job, q.key_hash
-from json_each(?1) b
+from json_each(?) b
 cross join trellis_queue q on q.job in (
   select x.job from trellis_queue x
-  where x.lane = b.value and x.availability = 'scheduled' and x.run_at <= ?2 order by x.run_at, x.job limit ?3)
-order by q.run_at, q.job limit coalesce(?4, -1)
+  where x.lane = b.value and x.availability = 'scheduled' and x.run_at <= ?
+  order by x.run_at, x.job limit ?)
+order by q.run_at, q.job limit coalesce(?, -1)
 
 -- name: due_lost
 select r.* from trellis_queue h indexed by trellis_queue_session
@@ -76,7 +77,7 @@ update trellis_queue
 set availability = case when key_hash is null or exists (
       select 1 from trellis_key_slot s where s.job = trellis_queue.job and s.linger_until is null)
     then 'ready' else 'waiting_for_slot' end
-where job in (select value from json_each(?1)) and availability = 'scheduled' and run_at <= ?2
+where job in (select value from json_each(?)) and availability = 'scheduled' and run_at <= ?
 
 -- name: prune_sessions
 delete from trellis_session where id in (

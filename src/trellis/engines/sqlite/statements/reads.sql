@@ -49,8 +49,8 @@ select id from trellis_removal where id in (select value from json_each(?))
 -- fragment: find
 -- A page of the jobs that match a filter. The filter is composed of the fragments `where_...`;
 -- each `?` in one is a value.
-select * from trellis_record where {where} and (?{after} is null or seq < ?{after})
-order by seq desc limit ?{limit}
+select * from trellis_record where {where} and seq < coalesce(?, 9223372036854775807)
+order by seq desc limit ?
 
 -- fragment: count
 select count(*), {groups} from trellis_record where {where} group by {groups}

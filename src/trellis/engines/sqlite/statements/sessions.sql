@@ -21,15 +21,21 @@ from trellis_session s order by s.number desc
 -- name: session_open
 insert into trellis_session (
   id, name, host, pid, version, details, lease, opened_at, renewed_at, lease_until, boot_id
-) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10)
+)
+select id, name, host, pid, version, details, lease, now, now, lease_until, boot_id
+from (select ? as id, ? as name, ? as host, ? as pid, ? as version, ? as details, ? as lease,
+             ? as now, ? as lease_until, ? as boot_id)
 
 -- name: session_renew
--- ?1 session, ?2 busy, ?3 now, ?4 boot, ?5 time since then.
-update trellis_session set lease_until = ?5 + lease, boot_id = ?4, renewed_at = ?3, busy = ?2
-where id = ?1 and ended_at is null
+update trellis_session
+set lease_until = given.moment + lease, boot_id = given.boot, renewed_at = given.now,
+    busy = given.busy
+from (select ? as session, ? as busy, ? as now, ? as boot, ? as moment) given
+where id = given.session and ended_at is null
 
 -- name: session_reap
 -- End a session whose lease is over; one that was renewed in the meantime stays.
--- ?1 session, ?2 now, ?3 boot, ?4 time since then.
-update trellis_session set ended_at = ?2
-where id = ?1 and ended_at is null and (boot_id <> ?3 or lease_until <= ?4)
+update trellis_session set ended_at = given.now
+from (select ? as session, ? as now, ? as boot, ? as moment) given
+where id = given.session and ended_at is null
+  and (boot_id <> given.boot or lease_until <= given.moment)

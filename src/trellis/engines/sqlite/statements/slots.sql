@@ -48,9 +48,8 @@ select id, key_hash, job from trellis_key_slot indexed by trellis_key_slot_linge
 where linger_until is not null and session = ?
 
 -- name: slot_overdue
--- ?1 boot, ?2 time since then.
 select id, key_hash, job from trellis_key_slot
-where linger_until is not null and (linger_until <= ?2 or linger_boot <> ?1)
+where linger_until is not null and (linger_boot <> ? or linger_until <= ?)
 
 -- name: slot_stopped
 select id, key_hash, job from trellis_key_slot indexed by trellis_key_slot_linger
