@@ -24,6 +24,8 @@ class _Created(NamedTuple):
     connection: object
     creator: object
     job_id: JobId
+    #: Whether the connection always has an open transaction; only its own thread may ask it.
+    is_always_open: bool
 
 
 #: libpq's states of a connection without a transaction.
@@ -70,7 +72,9 @@ def create_within(
     """Create in the caller's transaction, in the caller's thread."""
     results = engine.create_within(connection, jobs)
     if jobs:
-        _last_created.set(_Created(connection, waiting_caller(), jobs[-1].id))
+        _last_created.set(
+            _Created(connection, waiting_caller(), jobs[-1].id, _is_always_open(connection))
+        )
     return results
 
 
@@ -84,7 +88,7 @@ async def refuse_while_open(engine: Engine, awaited: JobId | None = None) -> Non
         return
     if not engine.capabilities.one_writer:
         return
-    if is_open(created.connection) and not _is_always_open(created.connection):
+    if is_open(created.connection) and not created.is_always_open:
         (record,) = (await engine.load([created.job_id])).records
         if record is None:
             raise TransactionOpen(
