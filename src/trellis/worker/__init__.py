@@ -1,7 +1,7 @@
 """Running jobs: claiming them, calling their handlers, settling them, and keeping the lease.
 
-Each loop has one task and one module: `fetcher`, `executor`, `settler`, `sweeper`, `renewals`,
-`lease`, `maintenance`. `loop` defines how they start and stop; `supervisor` composes them and
+Each loop has one task and one module: `fetcher`, `executor`, `settler`, `attempt_watch`,
+`renewals`, `lease`, `maintenance`. `loop` defines how they start and stop; `supervisor` composes them and
 decides in which order they stop. `guardian` watches worker processes from outside, `isolation` runs
 handlers in separate processes.
 
