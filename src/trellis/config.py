@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
 from trellis.core.durations import SECOND, Duration, Micros, in_words
 from trellis.declaration import checks
@@ -64,6 +64,28 @@ def size_in_words(value: int) -> str:
 # -- the settings of a worker ------------------------------------------------------------------
 
 
+#: See `WorkerSettings.contract`.
+OnMigration = Literal["warn", "refuse", "off"]
+
+
+class SettingOptions(TypedDict, total=False):
+    """The settings that a program or the command line may choose; None: not chosen."""
+
+    concurrency: int | None
+    lease: Duration | None
+    grace: Duration | None
+    poll: Duration | None
+    processes: int | None
+    stall_limit: Duration | None
+    max_jobs: int | None
+    max_memory: str | int | None
+    types: Sequence[str]
+    queues: Sequence[str]
+    name: str | None
+    idle: Duration | None
+    contract: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How a worker process behaves."""
@@ -72,30 +94,41 @@ class WorkerSettings:
     concurrency: int = 10
     #: How long a worker that sends no heartbeat keeps its jobs.
     lease: Micros = 30 * SECOND
-    #: How often the lease is renewed.
+    #: How often the lease is renewed, at least three times per lease; unless set, 10 s or a third
+    #: of the lease if that is less.
     heartbeat: Micros = 10 * SECOND
-    #: How often maintenance looks for expired leases, deadlines and old jobs.
+    #: How often maintenance looks for expired leases, deadlines and old jobs; unless set, 5 s or a
+    #: third of the lease if that is less.
     sweep: Micros = 5 * SECOND
     #: How long handlers may continue after the worker was asked to stop.
     grace: Micros = 25 * SECOND
-    #: How often the worker asks the engine for jobs without a hint.
+    #: How often the worker looks for jobs when nothing wakes it.
     poll: Micros = SECOND
     #: Worker processes under one guardian.
     processes: int = 1
-    #: How long a worker process may be unresponsive before its guardian kills it.
+    #: How long a worker process may be unresponsive before its guardian kills it; unless set, 10
+    #: leases.
     stall_limit: Micros = _STALLED_LEASES * 30 * SECOND
     #: A worker process is replaced after this many jobs.
     max_jobs: int | None = None
-    #: A worker process is replaced when it uses this much memory, in bytes.
+    #: A worker process is replaced when it uses this much memory: `512MB`.
     max_memory: int | None = None
-    #: Only jobs of these types run; empty: all types.
+    #: Only jobs of these types run.
     types: tuple[str, ...] = ()
-    #: Only jobs of these queues run; empty: all queues.
+    #: Only jobs that wait in these queues run.
     queues: tuple[str, ...] = ()
-    #: The name of the worker in lists; None: its host and process.
+    #: The name of the worker in lists.
     name: str | None = None
+    #: A worker process ends when it has had no job for this long.
+    idle: Micros | None = None
+    #: What a worker does at its start about a change of its contract that needs acceptance and has
+    #: none: `warn` logs it, `refuse` ends the worker, `off` does not compare contracts.
+    contract: OnMigration = "warn"
+    #: How long entries of the audit are kept.
+    keep_audit: Micros = 365 * 86_400 * SECOND
 
     def __post_init__(self) -> None:
+        checks.one_of(OnMigration, "contract", self.contract)
         for name in ("concurrency", "processes", "max_jobs"):
             _check_count(name, getattr(self, name))
         _check_memory(self.max_memory)
@@ -119,38 +152,17 @@ class WorkerSettings:
                 f"{in_words(self.lease)}. Leave it out to use {_STALLED_LEASES} leases."
             )
 
-    def with_options(
-        self,
-        *,
-        concurrency: int | None = None,
-        lease: Duration | None = None,
-        grace: Duration | None = None,
-        poll: Duration | None = None,
-        processes: int | None = None,
-        stall_limit: Duration | None = None,
-        max_jobs: int | None = None,
-        max_memory: str | int | None = None,
-        types: Sequence[str] = (),
-        queues: Sequence[str] = (),
-        name: str | None = None,
-    ) -> WorkerSettings:
-        """Return these settings, changed by arguments of the program or of the command line."""
-        changes: dict[str, Any] = {
-            "concurrency": concurrency,
-            "grace": None if grace is None else checks.duration("grace", grace),
-            "poll": None if poll is None else checks.positive_duration("poll", poll),
-            "processes": processes,
-            "max_jobs": max_jobs,
-            "max_memory": None if max_memory is None else to_bytes("max_memory", max_memory),
-            "types": tuple(types) or None,
-            "queues": tuple(queues) or None,
-            "name": name,
-        }
-        if lease is not None:
-            changes |= self._around_lease(checks.positive_duration("lease", lease))
-        if stall_limit is not None:
-            changes["stall_limit"] = checks.positive_duration("stall_limit", stall_limit)
-        return replace(self, **{key: value for key, value in changes.items() if value is not None})
+    @property
+    def renewal_limit(self) -> float:
+        """How many seconds a renewal may take; then its connection counts as broken."""
+        return max(self.heartbeat, SECOND) / SECOND
+
+    def with_options(self, **options: Unpack[SettingOptions]) -> WorkerSettings:
+        """Return these settings, changed by arguments of the program."""
+        changes = _read_options(options)
+        if "lease" in changes:
+            changes = self._around_lease(changes["lease"]) | changes
+        return replace(self, **changes)
 
     def in_words(self) -> dict[str, str]:
         """Return every setting as text."""
@@ -181,28 +193,56 @@ def _intervals(lease: Micros) -> dict[str, Micros]:
     }
 
 
-def worker_settings(environ: Mapping[str, str]) -> WorkerSettings:
-    """Return the settings of `TRELLIS_CONCURRENCY`, `TRELLIS_LEASE`, ... over the defaults."""
-    return read_settings(environ, str)
+def worker_settings(
+    environ: Mapping[str, str], **options: Unpack[SettingOptions]
+) -> WorkerSettings:
+    """Return the settings in force: options, over variables, over the defaults.
+
+    Only what is in force is checked: a variable that an option overrides is not read, and the
+    heartbeat is compared with the lease that is used.
+    """
+    changes = _read_options(options)
+    given = {name: text for name, text in _texts(environ).items() if name not in changes}
+    return _judged({**_read_texts(given, variable_of), **changes}, given)
 
 
-def read_settings(environ: Mapping[str, str], label: Callable[[str], str] = str) -> WorkerSettings:
-    """Return the settings of these variables; `label` returns the name of a variable in errors."""
-    changes: dict[str, Any] = {}
-    assignments: list[str] = []
-    lease = environ.get("TRELLIS_LEASE")
-    if lease:
-        changes |= _intervals(checks.positive_duration(label("TRELLIS_LEASE"), lease))
-    for field in _FIELDS:
-        variable = variable_of(field.name)
-        text = environ.get(variable)
-        if text:
-            changes[field.name] = _READ[field.name](label(variable), text)
-            assignments.append(f"{label(variable)}={text}")
+def _texts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of the settings that have a variable."""
+    return {field.name: text for field in _FIELDS if (text := environ.get(variable_of(field.name)))}
+
+
+def _read_texts(texts: Mapping[str, str], label: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return the values of texts; `label` returns the name of a setting in errors."""
+    return {name: _READ[name](label(name), text) for name, text in texts.items()}
+
+
+def _read_options(options: SettingOptions) -> dict[str, Any]:
+    """Return the values of the options that are given."""
+    return {
+        name: _READ_OPTION[name](name, value) if name in _READ_OPTION else value
+        for name, value in options.items()
+        if value not in (None, (), [])
+    }
+
+
+def _judged(values: Mapping[str, Any], texts: Mapping[str, str]) -> WorkerSettings:
+    """Return settings of these values; an error names the texts that it is about."""
+    intervals = _intervals(values["lease"]) if "lease" in values else {}
     try:
-        return replace(WorkerSettings(), **changes)
+        return WorkerSettings(**{**intervals, **values})
     except ConfigurationError as error:
-        raise ConfigurationError(f"{', '.join(assignments)} cannot be used: {error}") from error
+        about = [_named(name, text) for name, text in texts.items() if name in str(error)]
+        if not about:
+            raise
+        raise ConfigurationError(f"{', '.join(about)} cannot be used: {error}") from error
+
+
+def _named(name: str, text: str) -> str:
+    """Return a setting with its variable, or with the file it comes from."""
+    found = sources().get(variable_of(name))
+    if found is None or found.text != text or not Path(found.origin).is_absolute():
+        return f"{variable_of(name)}={text}"
+    return f"{name}={text} in {found.origin}"
 
 
 def variable_of(name: str) -> str:
@@ -243,14 +283,23 @@ def _name(_variable: str, text: str) -> str:
     return text
 
 
+_DURATIONS: Final = (
+    "lease", "heartbeat", "sweep", "grace", "poll", "stall_limit", "idle", "keep_audit",
+)  # fmt: skip
 _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    **dict.fromkeys(
-        ("lease", "heartbeat", "sweep", "grace", "poll", "stall_limit"), checks.duration
-    ),
+    **dict.fromkeys(_DURATIONS, checks.duration),
+    **dict.fromkeys(("lease", "idle", "keep_audit"), checks.positive_duration),
     **dict.fromkeys(("concurrency", "processes", "max_jobs"), _count),
     **dict.fromkeys(("types", "queues"), _names),
     "max_memory": to_bytes,
     "name": _name,
+    "contract": _name,
+}
+_READ_OPTION: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "grace": checks.duration,
+    **dict.fromkeys(("lease", "poll", "stall_limit", "idle"), checks.positive_duration),
+    **dict.fromkeys(("types", "queues"), lambda _, names: tuple(names)),
+    "max_memory": to_bytes,
 }
 _UNSET: Final = {
     "max_jobs": "no limit",
@@ -258,13 +307,14 @@ _UNSET: Final = {
     "types": "all",
     "queues": "all",
     "name": "host and process",
+    "idle": "no limit",
 }
 
 
 def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field's value
     if not value and name in _UNSET:
         return None
-    return in_words(value) if _READ[name] is checks.duration else value
+    return in_words(value) if name in _DURATIONS else value
 
 
 def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
@@ -274,7 +324,7 @@ def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
         return size_in_words(value)
     if isinstance(value, tuple):
         return ", ".join(value)
-    return in_words(value) if _READ[name] is checks.duration else str(value)
+    return in_words(value) if name in _DURATIONS else str(value)
 
 
 # -- the settings of a project -----------------------------------------------------------------
@@ -285,12 +335,13 @@ KEYS: Final = (
     "app",
     "log_format",
     "log_level",
+    *("actor", "require_reason"),
     *(field.name for field in fields(WorkerSettings)),
 )
 
 
 #: Variables that are not settings of a project.
-_OTHER_VARIABLES: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT")
+_OTHER_VARIABLES: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT", "TRELLIS_PROGRAM")
 
 
 class Setting(NamedTuple):
@@ -403,7 +454,7 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
     import tomllib  # noqa: PLC0415 - most programs have no such file
 
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))
     except ValueError as error:  # invalid TOML or invalid UTF-8
         raise ConfigurationError(f"{path} is not TOML: {error}.") from error
 
@@ -420,10 +471,10 @@ def _check(path: Path, table: object) -> Mapping[str, str]:
             raise ConfigurationError(f"{path}: there is no setting {key!r}. {meant}")
     texts = {key: _text(path, key, value) for key, value in table.items()}
     try:
-        read_settings(
-            {variable_of(key): text for key, text in texts.items()},
-            lambda variable: variable.removeprefix(_PREFIX).lower(),
-        )
+        values = _read_texts({name: texts[name] for name in _READ if name in texts})
+        # These are compared with the lease in force, which a variable or a flag may set.
+        with_lease = ("heartbeat", "stall_limit")
+        _judged({name: values[name] for name in values if name not in with_lease}, {})
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     return texts
@@ -432,7 +483,8 @@ def _check(path: Path, table: object) -> Mapping[str, str]:
 def _text(path: Path, key: str, value: object) -> str:
     """Return the value as the text of its variable."""
     listed = value if isinstance(value, list) and key in {"app", "types", "queues"} else [value]
-    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in listed):
+    are_texts = all(isinstance(each, str | int) and not isinstance(each, bool) for each in listed)
+    if not are_texts and not (key == "require_reason" and isinstance(value, bool)):
         raise ConfigurationError(
             f"{path}: {key} = {value!r} is not allowed. Write a text in quotes or a whole number."
         )

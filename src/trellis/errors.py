@@ -11,17 +11,27 @@ derived. Each message says what happened and what to do.
     │   ├── UnknownService
     │   ├── UnknownJobType
     │   ├── UnsupportedDatabase
+    │   ├── WorkflowCycle         steps of a workflow wait for each other in a circle
     │   ├── AddressUnusable       also an EngineError
     │   ├── CalledDirectly
-    │   └── CalledFromLoop
+    │   ├── CalledFromLoop
+    │   └── ContractInvalid       a document is no contract, or its fields are wrong
+    │       └── ContractTooNew
     ├── AdmissionError            a job was not accepted; nothing was stored
     │   ├── PayloadInvalid
-    │   │   └── PayloadTooLarge
+    │   │   ├── PayloadTooLarge
+    │   │   ├── PayloadTooNew     its schema version needs a newer program
+    │   │   ├── UpgradeMissing    no upgrader reads its schema version
+    │   │   └── UpgradeFailed
+    │   ├── PlanUnusable          `expect=` names a job that has not completed
     │   ├── KeyUnresolved
     │   ├── KeyBusy
     │   ├── QueueFull
     │   ├── Draining
+    │   ├── BatchClosed
+    │   ├── AttemptOver
     │   ├── IdempotencyMismatch
+    │   ├── UnknownPrerequisite   `after=` names a job that does not exist
     │   └── JobIdTaken
     ├── JobError                  about one existing job
     │   ├── JobNotFound
@@ -32,19 +42,27 @@ derived. Each message says what happened and what to do.
     │   ├── TransactionOpen
     │   └── JobNotCompleted       what `wait` raises when a job ended without a result
     │       ├── JobFailed
+    │       │   ├── JobDead       its attempts are used up
+    │       │   └── PreconditionFailed  the configuration is not what `expect=` says
     │       ├── JobCancelled
     │       ├── JobExpired
-    │       ├── JobDead
     │       └── JobReplaced
-    ├── LockBusy                  another job or worker holds the lock
+    ├── LockBusy                  another job or program holds the lock
+    ├── LockLost                  the lock of a program was lost while its block ran
     ├── NotFound                  an operator named something that does not exist
     │   ├── KeyNotFound
+    │   ├── BatchNotFound
+    │   ├── ScheduleNotFound
     │   └── WorkerNotFound
+    ├── CursorInvalid             a text is no cursor of this engine's feed
+    ├── CursorExpired             events after the cursor were removed, or are not there yet
+    ├── ContractNotAccepted       code and deployed contract differ by an unaccepted migration
     ├── MoveRefused               jobs cannot be moved to another engine now
     ├── Unstorable                the engine refuses the values, and would refuse them again
     ├── EngineError               the engine could not do what was asked
     │   ├── EngineUnavailable     may work later; nothing was lost
     │   │   ├── EngineBusy
+    │   │   │   └── EngineBlocked
     │   │   ├── DiskFull
     │   │   └── EngineClosed
     │   ├── AccessDenied
@@ -68,7 +86,10 @@ The exceptions by which a handler decides about its job (`Fail`, `RetryIn`, `Sno
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class TrellisError(Exception):
@@ -83,46 +104,64 @@ class ConfigurationError(TrellisError):
     code = "configuration"
 
 
+class WorkflowCycle(ConfigurationError):
+    """Steps of a workflow wait for each other in a circle."""
+
+    code = "workflow_cycle"
+
+
 class InvalidName(ConfigurationError):
-    """A service, job type or queue name is not usable on every engine."""
+    """A name of a service, type or queue is not usable; use letters, digits, `_` and `-`."""
 
     code = "invalid_name"
 
 
 class UnknownScheme(ConfigurationError):
-    """The engine URL names a scheme that Trellis does not know."""
+    """The URL begins with an unknown scheme; use `sqlite:///`, `postgresql://` or `memory://`."""
 
     code = "unknown_scheme"
 
 
 class UnknownService(ConfigurationError):
-    """A job names a service that this program does not have."""
+    """There is no such service in the module; write it like `module:variable`."""
 
     code = "unknown_service"
 
 
 class UnknownJobType(ConfigurationError):
-    """A job names a type that its service does not declare."""
+    """No service declares this type; the message lists those that are declared."""
 
     code = "unknown_job_type"
 
 
 class UnsupportedDatabase(ConfigurationError):
-    """The database of a framework is of a kind that Trellis cannot use."""
+    """The framework's database cannot keep jobs; name another one in its settings."""
 
     code = "unsupported_database"
 
 
 class CalledFromLoop(ConfigurationError, RuntimeError):
-    """A `_sync` method was called where it would block an event loop; await the other method."""
+    """A `_sync` method would block the event loop it was called on; await the other method."""
 
     code = "called_from_loop"
 
 
 class CalledDirectly(ConfigurationError, TypeError):
-    """A job was called like a function, which does not create a job."""
+    """A job was called like a function; use `create`, or `run_inline` to call its handler."""
 
     code = "called_directly"
+
+
+class ContractInvalid(ConfigurationError):
+    """The document is not a contract, or a field of it is wrong; the message names the field."""
+
+    code = "contract_invalid"
+
+
+class ContractTooNew(ContractInvalid):
+    """A newer version of Trellis wrote the contract; upgrade the program that reads it."""
+
+    code = "contract_too_new"
 
 
 class AdmissionError(TrellisError):
@@ -137,51 +176,93 @@ class AdmissionError(TrellisError):
 
 
 class PayloadInvalid(AdmissionError):
-    """The payload does not fit its schema or cannot be stored as JSON."""
+    """The payload is not what the type says, or not JSON; correct it, a repetition fails too."""
 
     code = "payload_invalid"
 
 
 class PayloadTooLarge(PayloadInvalid):
-    """The encoded payload (or result) is over the size limit."""
+    """The payload or result is over 1 MiB; store the data elsewhere and pass its name."""
 
     code = "payload_too_large"
 
 
+class PayloadTooNew(PayloadInvalid):
+    """A newer program created the job; a worker with the newer code can run it."""
+
+    code = "payload_too_new"
+
+
+class UpgradeMissing(PayloadInvalid):
+    """The type has no upgrader for the schema version of the job; add one, then retry the job."""
+
+    code = "upgrade_missing"
+
+
+class UpgradeFailed(PayloadInvalid):
+    """An upgrader raised an exception or returned what is not JSON; correct it, then retry."""
+
+    code = "upgrade_failed"
+
+
+class PlanUnusable(AdmissionError):
+    """The job whose configuration is expected has not completed, or was created without one."""
+
+    code = "plan_unusable"
+
+
 class KeyUnresolved(AdmissionError):
-    """A key template points at something in the payload that is not a scalar."""
+    """The key needs a field that this payload lacks, or that is not a text or number."""
 
     code = "key_unresolved"
 
 
 class KeyBusy(AdmissionError):
-    """The key already has as many jobs as its policy allows."""
+    """The key has as many jobs as its policy allows; wait, or use `PerKey.in_turn`."""
 
     code = "key_busy"
 
 
 class QueueFull(AdmissionError):
-    """The key has as many waiting jobs as its policy allows."""
+    """As many jobs wait for the key as its policy allows; wait, or raise `queued`."""
 
     code = "queue_full"
 
 
 class Draining(AdmissionError):
-    """The queue is draining: it finishes its jobs and accepts no new ones."""
+    """The queue, or every queue, accepts no new jobs, until an operator opens it again."""
 
     code = "draining"
 
 
+class BatchClosed(AdmissionError):
+    """The batch accepts no more members: it is sealed, cancelled or finished, or not there."""
+
+    code = "batch_closed"
+
+
+class AttemptOver(AdmissionError):
+    """The attempt that creates the job is over; another one may be running."""
+
+    code = "attempt_over"
+
+
 class IdempotencyMismatch(AdmissionError):
-    """The idempotency key was used before with another payload."""
+    """The idempotency key was used before with another payload; use a key per request."""
 
     code = "idempotency_mismatch"
 
 
 class JobIdTaken(AdmissionError):
-    """The job id was used before for another job."""
+    """The id belongs to another job; leave the choice of the id to Trellis."""
 
     code = "job_id_taken"
+
+
+class UnknownPrerequisite(AdmissionError):
+    """A job that the new one is to follow does not exist."""
+
+    code = "unknown_prerequisite"
 
 
 class JobError(TrellisError):
@@ -212,7 +293,7 @@ def no_such_job(job_id: str, *, removed: bool | None = None) -> JobNotFound:
 
 
 class AmbiguousId(JobError):
-    """Several jobs have an id with this beginning or end."""
+    """Several jobs have an id with this beginning or end; write more of it."""
 
     code = "ambiguous_id"
 
@@ -223,7 +304,7 @@ class AmbiguousId(JobError):
 
 
 class CommandRejected(JobError):
-    """The lifecycle does not allow this command in the present state of the job."""
+    """The state of the job does not allow this command; the message names the state."""
 
     code = "command_rejected"
 
@@ -235,27 +316,50 @@ class ConflictPersists(JobError):
 
 
 class WaitTimeout(JobError):
-    """The job had not ended after the given time; it continues."""
+    """The job had not ended after the given time; it continues, so wait again or look later."""
 
     code = "wait_timeout"
 
 
 class TransactionOpen(JobError):
-    """This call would wait without end for a transaction that only the caller can commit."""
+    """The call would wait for your own open transaction; commit it before you wait."""
 
     code = "transaction_open"
 
 
 class JobNotCompleted(JobError):
-    """The awaited job ended, but not with a result."""
+    """The awaited job ended without a result; catch this for all such ends."""
 
     code = "job_not_completed"
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        job_id: str = "",
+        data: Any = None,  # noqa: ANN401 - plain JSON data
+    ) -> None:
+        super().__init__(message, job_id=job_id)
+        #: What the handler gave: `raise Fail("no such order", data={"order": 7})`.
+        self.data = data
+
 
 class JobFailed(JobNotCompleted):
-    """The job failed."""
+    """The job failed, or lost its worker and its type has `on_lost="stale"`."""
 
     code = "job_failed"
+
+
+class JobDead(JobFailed):
+    """The job used up its attempts; correct the cause, then `trellis dlq replay`."""
+
+    code = "job_dead"
+
+
+class PreconditionFailed(JobFailed):
+    """The configuration is not the expected one, so the handler was not called."""
+
+    code = "precondition_failed"
 
 
 class JobCancelled(JobNotCompleted):
@@ -265,25 +369,19 @@ class JobCancelled(JobNotCompleted):
 
 
 class JobExpired(JobNotCompleted):
-    """The job's deadline passed."""
+    """The deadline of the job passed; `clone` makes a new one."""
 
     code = "job_expired"
 
 
-class JobDead(JobNotCompleted):
-    """The job has no attempts left and is a dead letter."""
-
-    code = "job_dead"
-
-
 class JobReplaced(JobNotCompleted):
-    """The job was skipped, superseded or dismissed."""
+    """The job was skipped for a newer one of its key, or dismissed by an operator."""
 
     code = "job_replaced"
 
 
 class LockBusy(TrellisError):
-    """Another job or worker holds the lock, and the time to wait for it is over."""
+    """Another job or program holds the lock; wait longer, or come back later."""
 
     code = "lock_busy"
 
@@ -296,50 +394,108 @@ class LockBusy(TrellisError):
         self.job_id = job_id
 
 
+class LockLost(TrellisError):
+    """A lock was lost while its block ran; check what the block did, another may run it too."""
+
+    code = "lock_lost"
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        #: The name of the lock.
+        self.name = name
+
+
 class NotFound(TrellisError):
-    """An operator named something that does not exist."""
+    """An operator named something that does not exist; list what there is."""
 
     code = "not_found"
 
 
 class KeyNotFound(NotFound):
-    """No job holds or waits for this key."""
+    """No job holds or waits for this key; see `trellis keys`."""
 
     code = "key_not_found"
 
 
 class WorkerNotFound(NotFound):
-    """No worker process has this id or name."""
+    """No worker process has this id or name; see `trellis workers`."""
 
     code = "worker_not_found"
 
 
+class BatchNotFound(NotFound):
+    """There is no batch with this id, or it was removed; list them with `trellis batches list`."""
+
+    code = "batch_not_found"
+
+
+def no_such_batch(batch_id: str) -> BatchNotFound:
+    """Return the error for an id without a batch."""
+    return BatchNotFound(
+        f"There is no batch {batch_id}. Nothing was changed. List them with: trellis batches list"
+    )
+
+
+class ScheduleNotFound(NotFound):
+    """No schedule has this name; see `trellis schedules`."""
+
+    code = "schedule_not_found"
+
+
+class CursorInvalid(TrellisError):
+    """The text is no cursor of this engine's feed; nothing was read."""
+
+    code = "cursor_invalid"
+
+
+class CursorExpired(TrellisError):
+    """Events after the cursor were removed before they were read; the message says which.
+
+    To go on from the same place with the events that are left, pass `after=error.cursor`.
+    """
+
+    code = "cursor_expired"
+
+    def __init__(self, message: str, *, cursor: str, until: datetime | None) -> None:
+        super().__init__(message)
+        #: The same place in the feed, with the loss accepted.
+        self.cursor = cursor
+        #: When the last of the lost events happened; None: the database is older than the cursor.
+        self.until = until
+
+
+class ContractNotAccepted(TrellisError):
+    """The code differs from the deployed contract by a migration that no operator accepted."""
+
+    code = "contract_not_accepted"
+
+
 class MoveRefused(TrellisError):
-    """Jobs cannot be moved to another engine now. This step moved nothing."""
+    """Jobs cannot be moved to another engine now; this step moved nothing."""
 
     code = "move_refused"
 
 
 class EngineError(TrellisError):
-    """The engine could not do what was asked."""
+    """The database could not do what was asked."""
 
     code = "engine"
 
 
 class AddressUnusable(ConfigurationError, EngineError):
-    """The URL does not fit the TLS settings of the server, or a pooler in front of it."""
+    """The URL does not fit the server or its pooler; the message says what to write."""
 
     code = "address_unusable"
 
 
 class Unstorable(TrellisError):
-    """The database rejected the data (constraint, type or size). The same call fails again."""
+    """The database rejected the values, and would again; nothing was stored."""
 
     code = "unstorable"
 
 
 class EngineUnavailable(EngineError):
-    """The engine cannot be used now. Nothing was lost; the same call may work later."""
+    """The database cannot be used now. Nothing was lost; try again later."""
 
     code = "engine_unavailable"
 
@@ -350,14 +506,25 @@ class EngineBusy(EngineUnavailable):
     code = "engine_busy"
 
 
+class EngineBlocked(EngineBusy):
+    """Another session of the database holds a lock; the message names it. Nothing was stored."""
+
+    code = "engine_blocked"
+
+    def __init__(self, message: str, *, pids: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        #: The server processes that block, as far as they are known: first those to end.
+        self.pids = pids
+
+
 class DiskFull(EngineUnavailable):
-    """The disk is full. The whole transaction was rolled back."""
+    """The disk is full. Nothing of the call was stored; make room, then try again."""
 
     code = "disk_full"
 
 
 class EngineClosed(EngineUnavailable):
-    """The engine was closed before or during this call."""
+    """The service was closed before or during this call; open it again."""
 
     code = "engine_closed"
 
@@ -369,19 +536,19 @@ class AccessDenied(EngineError):
 
 
 class ReadOnlyDatabase(EngineError):
-    """The database cannot be written: a file or folder without permission, or a standby."""
+    """The database cannot be written: check the rights of file and folder; not a standby."""
 
     code = "read_only"
 
 
 class DatabaseMissing(EngineError):
-    """There is no database at this URL, and the caller asked not to create one."""
+    """There is no database at the URL, or it is another one than before; check the URL."""
 
     code = "database_missing"
 
 
 class NotATrellisDatabase(EngineError):
-    """The database at this URL has no tables of Trellis, or tables of another program."""
+    """The database has no tables of Trellis, or those of another program; check the URL."""
 
     code = "not_a_database"
 
@@ -405,12 +572,12 @@ class OutcomeUnknown(EngineError):
 
 
 class TransactionRefused(EngineError):
-    """A job cannot be created in this transaction of the caller. Nothing was stored."""
+    """The job cannot join this transaction of yours; nothing was stored."""
 
     code = "transaction_refused"
 
 
 class CapabilityMissing(EngineError):
-    """This engine cannot do what was asked; the message names one that can."""
+    """This engine, or this installation, cannot do it; the message says what can."""
 
     code = "capability_missing"

@@ -1,8 +1,10 @@
 """Admission: whether a new job is stored. An engine reads the facts, `admit` decides.
 
-The order of the checks is: same id, same idempotency key, same dedupe key, draining queue, key.
-The first check that applies decides. Facts about a key are read last and only if needed
-(`CheckKey`), because an engine needs a lock or several statements to read them.
+The order of the checks is: same id, same idempotency key, same dedupe key, drain, jobs to follow,
+key: a request
+that is already known gets its answer even while nothing new is accepted. The first check that
+applies decides. Facts about a key are read last and only if needed (`CheckKey`), because an engine
+needs a lock or several statements to read them.
 
 A key holds at most `active` + `queued` live jobs. `coalesce` and `replace-oldest` apply only when
 it is full, so a job is never merged or replaced while there is room.
@@ -13,10 +15,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from trellis.core.job import JobId, NewJob
+from trellis.core.batches import Admits
+from trellis.core.dependencies import check_prerequisites
+from trellis.core.durations import Instant
+from trellis.core.fairness import check_weight
+from trellis.core.job import Dedupe, DedupeWhile, Definition, Head, JobId, NewJob, Relations
 from trellis.core.keys import hash_key
 from trellis.core.names import check_queue, check_service, check_type
-from trellis.core.policy import KeyPolicy
+from trellis.core.policy import KeyPolicy, check_word
+from trellis.core.states import ENDED, State
 from trellis.errors import ConfigurationError
 
 MIN_PRIORITY: Final = -4
@@ -30,10 +37,15 @@ class Reason(StrEnum):
     KEY_BUSY = "key_busy"
     QUEUE_FULL = "queue_full"
     DRAINING = "draining"
+    ALL_DRAINING = "all_draining"
     JOB_ID_TAKEN = "job_id_taken"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
     SAME_IDEMPOTENCY_KEY = "same_idempotency_key"
     SAME_DEDUPE_KEY = "same_dedupe_key"
+    NO_PREREQUISITE = "no_prerequisite"
+    BATCH_UNKNOWN = "batch_unknown"
+    BATCH_CLOSED = "batch_closed"
+    ATTEMPT_OVER = "attempt_over"
 
 
 class Facts(NamedTuple):
@@ -43,10 +55,18 @@ class Facts(NamedTuple):
     same_id: tuple[str, str, str] | None = None
     #: Id and payload of the stored job of this type that has the same idempotency key.
     same_idempotency: tuple[JobId, str] | None = None
-    #: The live job of this type that has the same dedupe key.
+    #: The job of this type whose dedupe key is the same and still holds (`holds_dedupe`).
     same_dedupe: JobId | None = None
     #: The request's queue accepts nothing new.
     draining: bool = False
+    #: No queue accepts anything new.
+    all_draining: bool = False
+    #: A job that the request is to follow and that does not exist.
+    missing: JobId | None = None
+    #: Which jobs the batch accepts that the request names; None: there is no such batch.
+    batch: Admits | None = None
+    #: Whether the attempt that creates the job is the present one of its job.
+    spawner_is_current: bool = False
 
 
 class KeyFacts(NamedTuple):
@@ -107,20 +127,66 @@ _ADMIT: Final = Admit()
 
 def admit(new: NewJob, facts: Facts) -> Decision | CheckKey:
     """Decide on a request that `check_new_job` has passed."""
+    # A payload that is handed on may have replaced the one that was sent.
+    is_handed_on = new.relations is not None and new.relations.payload_from is not None
     if facts.same_id is not None:
-        if facts.same_id == (new.service, new.type, new.payload):
+        *same, payload = facts.same_id
+        if same == [new.service, new.type] and (payload == new.payload or is_handed_on):
             return Repeat()
         return Reject(Reason.JOB_ID_TAKEN, new.id)
+    refusal = _refuse_member(new, facts)
+    if refusal is not None:
+        return Reject(refusal, None)
     if facts.same_idempotency is not None:
         existing, payload = facts.same_idempotency
-        if payload == new.payload:
+        if payload == new.payload or is_handed_on:
             return Coalesce(existing, Reason.SAME_IDEMPOTENCY_KEY)
         return Reject(Reason.IDEMPOTENCY_MISMATCH, existing)
     if facts.same_dedupe is not None:
         return Coalesce(facts.same_dedupe, Reason.SAME_DEDUPE_KEY)
+    if facts.all_draining:
+        return Reject(Reason.ALL_DRAINING, None)
     if facts.draining:
         return Reject(Reason.DRAINING, None)
+    if facts.missing is not None:
+        return Reject(Reason.NO_PREREQUISITE, facts.missing)
     return limited_key(new) or _ADMIT
+
+
+def _refuse_member(new: NewJob, facts: Facts) -> Reason | None:
+    """Return why the job may not join its batch, or may not be created by its parent."""
+    if new.spawner is not None and not facts.spawner_is_current:
+        return Reason.ATTEMPT_OVER
+    if new.relations is None or new.relations.batch is None or facts.batch == "members":
+        return None
+    if facts.batch is None:
+        return Reason.BATCH_UNKNOWN
+    # A job that is running is unfinished itself, so what it creates comes before the batch's end.
+    if facts.batch == "spawned" and new.spawner is not None:
+        return None
+    return Reason.BATCH_CLOSED
+
+
+def holds_dedupe(definition: Definition, head: Head, now: Instant) -> bool:
+    """Return whether the dedupe key of a job keeps out other jobs now.
+
+    The job that has the key decides how long, not the one that is to be created. Only creation
+    takes a key: a job that an operator runs again does not.
+    """
+    dedupe = definition.dedupe
+    if dedupe is None:
+        return False
+    if dedupe.period is not None and now < definition.created_at + dedupe.period:
+        return True
+    if head.generation > 0:
+        return False
+    match dedupe.during:
+        case "pending":
+            return head.state is State.PENDING
+        case "unfinished":
+            return head.state not in ENDED
+        case None:
+            return False
 
 
 def limited_key(new: NewJob) -> CheckKey | None:
@@ -171,18 +237,20 @@ def check_new_job(new: NewJob) -> NewJob:
     check_service(new.service)
     check_type(new.type)
     check_queue(new.queue)
-    if not MIN_PRIORITY <= new.priority <= MAX_PRIORITY:
-        raise ConfigurationError(
-            f"Priority {new.priority} is out of range. Use {MIN_PRIORITY} (last) to "
-            f"{MAX_PRIORITY} (first); 0 is normal."
-        )
+    check_priority(new.priority)
+    if new.dedupe is not None:
+        _check_dedupe(new.dedupe)
+    if new.relations is not None:
+        _check_tenant(new.relations)
     for what, text in (
-        ("dedupe", new.dedupe),
         ("idempotency_key", new.idempotency_key),
         ("expect", new.expect),
     ):
         if text is not None:
             _check_identifier(what, text)
+    _check_overrides(new)
+    if new.after:
+        check_prerequisites(new)
     if new.tags and len(dict(new.tags)) != len(new.tags):
         raise ConfigurationError("A tag is given twice. Give each tag one value.")
     if new.key is not None and new.policy.key is None:
@@ -193,6 +261,45 @@ def check_new_job(new: NewJob) -> NewJob:
     if new.key is not None and new.key_hash is None:
         return new._replace(key_hash=hash_key(new.service, new.type, new.key))
     return new
+
+
+def _check_overrides(new: NewJob) -> None:
+    if new.attempts is not None:
+        check_attempts(new.attempts)
+    if new.timeout is not None and new.timeout <= 0:
+        raise ConfigurationError("timeout must be longer than 0.")
+
+
+def _check_tenant(relations: Relations) -> None:
+    if relations.tenant is not None:
+        _check_identifier("tenant", relations.tenant)
+    if relations.weight is not None:
+        check_weight(relations.tenant or "", relations.weight)
+
+
+def _check_dedupe(dedupe: Dedupe) -> None:
+    _check_identifier("dedupe", dedupe.key)
+    if dedupe.during is not None:
+        check_word("dedupe_while", dedupe.during, DedupeWhile)
+    elif dedupe.period is None:
+        raise ConfigurationError("A dedupe key without dedupe_while= needs dedupe_for=.")
+    if dedupe.period is not None and dedupe.period <= 0:
+        raise ConfigurationError("dedupe_for must be longer than 0. Write dedupe_for='1h'.")
+
+
+def check_priority(priority: int) -> None:
+    """Raise `ConfigurationError` for a priority that is out of range."""
+    if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        raise ConfigurationError(
+            f"Priority {priority} is out of range. Use {MIN_PRIORITY} (last) to "
+            f"{MAX_PRIORITY} (first); 0 is normal."
+        )
+
+
+def check_attempts(attempts: int) -> None:
+    """Raise `ConfigurationError` for a number of attempts below 1."""
+    if attempts < 1:
+        raise ConfigurationError("attempts must be at least 1: the first run counts as one.")
 
 
 def _check_identifier(what: str, text: object) -> None:

@@ -1,7 +1,8 @@
 """The commands: every request to change a job.
 
 Commands of a worker carry the fence of their attempt; `decide` answers `Stale` when the job has
-another fence. Commands of operators and of timers carry no fence: the version guards them.
+another fence. Commands of operators and of timers carry no fence: the version guards them. Commands
+of operators say who gives them and why; see `audit.py`.
 `stopped` states whether the handler is known to have stopped: only then are its key slot and its
 locks free.
 
@@ -60,7 +61,7 @@ class Fail:
     fence: Fence
     error: Failure
     retryable: bool = True
-    #: The delay the handler asked for; None: the delay of the policy.
+    #: The delay that the handler or a backoff function asked for; None: the delay of the policy.
     delay: Micros | None = None
     #: The handler stopped because of a cancel, or raised `Cancelled`.
     cancelled: bool = False
@@ -125,6 +126,7 @@ class ReleaseKey:
     then: Literal["retry", "fail"] = "retry"
     actor: str = "operator"
     roll: float = 0.0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,31 @@ class Cancel:
     reason: str = ""
     force: bool = False
     actor: str = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Every job that this one waits for has ended as it was to end: it may start."""
+
+    stopped: ClassVar[bool] = True
+    #: JSON text: the result of the job that it takes as payload; None: it keeps its own payload.
+    payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adjust:
+    """An operator moves a live job to another queue, or changes when and how often it runs.
+
+    None leaves a value as it is. The due time of a running job cannot change.
+    """
+
+    stopped: ClassVar[bool] = True
+    queue: str | None = None
+    priority: int | None = None
+    run_at: Instant | None = None
+    attempts: int | None = None
+    actor: str = "operator"
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +185,19 @@ class Retry:
 
     stopped: ClassVar[bool] = True
     actor: str = "operator"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryItems:
+    """An operator runs a job again for its failed items, with all its attempts.
+
+    What earlier attempts finished still counts; see `items.py`.
+    """
+
+    stopped: ClassVar[bool] = True
+    actor: str = "operator"
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +206,7 @@ class Replay:
 
     stopped: ClassVar[bool] = True
     actor: str = "operator"
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +215,11 @@ class Dismiss:
 
     stopped: ClassVar[bool] = True
     actor: str = "operator"
+    reason: str = ""
 
 
+OperatorCommand: TypeAlias = Cancel | Adjust | Retry | RetryItems | Replay | Dismiss | ReleaseKey
 #: Commands that only the attempt with their fence may give.
 FENCED: Final = (Complete, Fail, Snooze, Release, LoseLease, Crash)
 FencedCommand: TypeAlias = Complete | Fail | Snooze | Release | LoseLease | Crash
-Command: TypeAlias = (
-    Claim | FencedCommand | ReleaseKey | Cancel | Expire | Skip | Retry | Replay | Dismiss
-)
+Command: TypeAlias = Claim | FencedCommand | OperatorCommand | Resolve | Expire | Skip

@@ -63,7 +63,7 @@ def in_words(value: Micros) -> str:
     if value % 1000:
         return f"{value / SECOND:.6f}".rstrip("0") + "s"
     words = ""
-    for unit in ("w", "d", "h", "m", "s", "ms"):
+    for unit in ("d", "h", "m", "s", "ms"):  # "30d" is easier to read than "4w2d"
         count, value = divmod(value, _UNITS[unit])
         words += f"{count}{unit}" if count else ""
     return words or "0s"

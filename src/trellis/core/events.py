@@ -38,6 +38,8 @@ class EventKind(StrEnum):
     BLOCKED = "blocked"
     DEAD = "dead"
     RETRIED = "retried"
+    ADJUSTED = "adjusted"
+    RESOLVED = "resolved"
     DISMISSED = "dismissed"
     STALE_COMPLETION_IGNORED = "staleCompletionIgnored"
 

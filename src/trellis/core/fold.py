@@ -42,6 +42,8 @@ def evolve(head: Head | None, event: Event) -> Head:  # noqa: C901 - one case pe
             )
         case EventKind.CANCEL_REQUESTED:
             return base._replace(asked_at=event.at)
+        case EventKind.ADJUSTED | EventKind.RESOLVED:
+            return base._replace(run_at=data.get("run_at", head.run_at))
         case EventKind.BLOCKED:
             return base._replace(blocked=True)
         case EventKind.RETRY:

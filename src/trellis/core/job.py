@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, NewType
+from typing import Any, Final, Literal, NamedTuple, NewType, TypeAlias
 
 from trellis.core.durations import Instant, Micros
-from trellis.core.policy import Policy
+from trellis.core.policy import Policy, in_force
 from trellis.core.states import State
 
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -72,6 +72,11 @@ def random_traceparent(randomness: bytes) -> str:
     return f"00-{digits[:32]}-{digits[32:]}-00"
 
 
+def is_possible_id(text: str) -> bool:
+    """Return whether a job can have this id; other texts cannot be stored on every engine."""
+    return text.isascii() and "\0" not in text
+
+
 def traceparent(trace_id: int, span_id: int, flags: int) -> str:
     """Write a W3C traceparent."""
     return f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
@@ -113,6 +118,8 @@ class Failure(NamedTuple):
     message: str
     #: The exception's type and stack, where there was one.
     detail: str | None = None
+    #: JSON text that the handler gave: `raise Fail("no such order", data={"order": 7})`.
+    data: str | None = None
 
 
 class Head(NamedTuple):
@@ -169,6 +176,56 @@ def ended_head(
     return _make(Head, fields)
 
 
+#: While its job was never claimed, or while it has not ended.
+DedupeWhile: TypeAlias = Literal["pending", "unfinished"]
+
+
+class Dedupe(NamedTuple):
+    """A dedupe key, and how long it keeps out other jobs; see `admission.holds_dedupe`."""
+
+    key: str
+    #: None: only during the period.
+    during: DedupeWhile | None = "pending"
+    #: So long after creation, whatever happens to the job.
+    period: Micros | None = None
+
+
+#: What a prerequisite must do before the job that waits for it may start: succeed, or just end.
+FollowsOn: TypeAlias = Literal["success", "finished"]
+
+
+class Prerequisite(NamedTuple):
+    """A job that must end before another may start; see `dependencies.py`."""
+
+    id: JobId
+    on: FollowsOn = "success"
+
+
+class Relations(NamedTuple):
+    """What a job belongs to, where it belongs to anything."""
+
+    #: The job in whose handler, or at whose end, it was created.
+    parent: JobId | None = None
+    #: The batch of which it is a member.
+    batch: str | None = None
+    #: The schedule that created it, and the moment for which it did.
+    schedule: str | None = None
+    slot: Instant | None = None
+    #: The tenant whose share of the queue it uses.
+    tenant: str | None = None
+    #: The prerequisite whose result is its payload.
+    payload_from: JobId | None = None
+    #: The batch that it follows: all members of that batch have finished.
+    fan_in_of: str | None = None
+    #: How many turns its tenant gets for each turn of another; None: one.
+    weight: int | None = None
+
+    @property
+    def of_tenant(self) -> Relations:
+        """What a copy of the job belongs to: its tenant only."""
+        return Relations(tenant=self.tenant, weight=self.weight)
+
+
 class NewJob(NamedTuple):
     """A request to create a job, as the client sends it to an engine."""
 
@@ -190,7 +247,7 @@ class NewJob(NamedTuple):
     #: The readable key; engines store its hash beside it.
     key: str | None = None
     key_hash: str | None = None
-    dedupe: str | None = None
+    dedupe: Dedupe | None = None
     idempotency_key: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     #: JSON text: the configuration the job must run with, even if it changes later.
@@ -199,6 +256,14 @@ class NewJob(NamedTuple):
     expect: str | None = None
     schema_version: int = 1
     clone_of: JobId | None = None
+    #: What the creator asked for instead of the type's policy.
+    attempts: int | None = None
+    timeout: Micros | None = None
+    relations: Relations | None = None
+    #: The jobs it waits for.
+    after: tuple[Prerequisite, ...] = ()
+    #: The attempt of the parent that creates it: it must be the present one.
+    spawner: Fence | None = None
 
 
 #: Service, type and queue of a request.
@@ -220,7 +285,12 @@ def vary(shared: NewJob, job_id: JobId, payload: str, context: Context) -> NewJo
 
 
 class Definition(NamedTuple):
-    """A job as accepted; never changes after creation."""
+    """A job as accepted. Only operators change it (queue, priority, attempts).
+
+    A job with `relations.payload_from` gets its payload once, when that job has succeeded.
+
+    `policy` is the policy in force: a claim may replace it, see `policy.in_force`.
+    """
 
     #: The engine's number for the job, in creation order. Only engines interpret it.
     row: int
@@ -241,6 +311,11 @@ class Definition(NamedTuple):
     expect: str | None
     schema_version: int
     clone_of: JobId | None
+    dedupe: Dedupe | None
+    #: What the creator or an operator asked for instead of the type's policy.
+    attempts: int | None
+    timeout: Micros | None
+    relations: Relations | None
 
 
 def build_definition(  # noqa: PLR0917
@@ -262,11 +337,16 @@ def build_definition(  # noqa: PLR0917
     expect: str | None = None,
     schema_version: int = 1,
     clone_of: JobId | None = None,
+    dedupe: Dedupe | None = None,
+    attempts: int | None = None,
+    timeout: Micros | None = None,
+    relations: Relations | None = None,
 ) -> Definition:
     """Return the definition of a job; arguments left out have their defaults."""
     fields = (
         row, id, service, type, queue, payload, policy, context, priority, created_at,
-        deadline_at, key, key_hash, tags, config, expect, schema_version, clone_of,
+        deadline_at, key, key_hash, tags, config, expect, schema_version, clone_of, dedupe,
+        attempts, timeout, relations,
     )  # fmt: skip
     return _make(Definition, fields)
 
@@ -319,7 +399,7 @@ def define(new: NewJob, row: int, now: Instant) -> Definition:
         type=new.type,
         queue=new.queue,
         payload=new.payload,
-        policy=new.policy,
+        policy=in_force(new.policy, None, new.attempts, new.timeout),
         context=new.context,
         priority=new.priority,
         created_at=now,
@@ -331,4 +411,8 @@ def define(new: NewJob, row: int, now: Instant) -> Definition:
         expect=new.expect,
         schema_version=new.schema_version,
         clone_of=new.clone_of,
+        dedupe=new.dedupe,
+        attempts=new.attempts,
+        timeout=new.timeout,
+        relations=new.relations,
     )

@@ -1,8 +1,8 @@
 """Key templates: how the key of a job is derived from its payload.
 
-A template is an ordered list of constants and JSON pointers. `"zendesk/{origin}/tickets"` is the
-short form of `["zendesk/", "/origin", "/tickets"]`; `{user.id}` points at `/user/id`.
-A pointer must lead to a string, number or boolean.
+A template is a text with fields of the payload in braces: `"zendesk/{origin}/tickets"`. Contracts
+write it as a list of constants and JSON pointers, which `/` joins: `["zendesk", "/origin",
+"tickets"]`; `{user.id}` is `/user/id`. A pointer must lead to a string, number or boolean.
 """
 
 from __future__ import annotations
@@ -43,6 +43,42 @@ def parse_template(template: str) -> tuple[str | Pointer, ...]:
             "braces, like 'user/{user.id}'."
         )
     return compiled
+
+
+def template_of(segments: Sequence[str]) -> str:
+    """Return the template of a list of constants and JSON pointers.
+
+    >>> template_of(["zendesk", "/user/id", "tickets"])
+    'zendesk/{user.id}/tickets'
+    """
+    if not all(isinstance(each, str) for each in segments):
+        raise ConfigurationError(f"{list(segments)!r} is not a key template: write texts.")
+    template = "/".join(
+        f"{{{each[1:].replace('/', '.')}}}" if each.startswith("/") else each for each in segments
+    )
+    for each in segments:
+        if not each.startswith("/") and set("{}") & set(each):
+            raise ConfigurationError(
+                f"{each!r} in the key template {list(segments)!r} has braces. Write a field of the "
+                "payload as a JSON pointer, like '/user/id'."
+            )
+    parse_template(template)
+    return template
+
+
+def segments_of(template: str) -> list[str] | None:
+    """Return a template as a list; None if a part between `/` is neither constant nor field.
+
+    >>> segments_of("zendesk/{user.id}/tickets"), segments_of("user-{id}")
+    (['zendesk', '/user/id', 'tickets'], None)
+    """
+    segments = []
+    for part in template.split("/"):
+        hole = _HOLE.fullmatch(part)
+        if hole is None and set("{}") & set(part):
+            return None
+        segments.append(part if hole is None else "/" + hole.group(1).replace(".", "/"))
+    return segments
 
 
 def _pointer(template: str, text: str) -> Pointer:

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from trellis.core import transitions as to
 from trellis.core.commands import (
     FENCED,
+    Adjust,
     Cancel,
     Claim,
     Command,
@@ -28,7 +29,9 @@ from trellis.core.commands import (
     Release,
     ReleaseKey,
     Replay,
+    Resolve,
     Retry,
+    RetryItems,
     Skip,
     Snooze,
 )
@@ -124,6 +127,7 @@ ASKS: Final = When(
     "not forced, not requested before",
     lambda case: not case.command.force and case.head.asked_at is None,
 )
+KEEPS_TIME: Final = When("the due time stays", lambda case: case.command.run_at is None)
 PASSED: Final = When("deadline ≤ now", _expired)
 UNCLAIMED: Final = When("never claimed", lambda case: case.head.claims == 0)
 
@@ -133,7 +137,10 @@ _S, _E = State, EventKind
 _ACTIVE: Final = frozenset({_S.ACTIVE})
 _FAILED: Final = frozenset({_S.FAILED})
 _DEAD: Final = frozenset({_S.DEAD})
+#: What may have left failed items behind.
+_INCOMPLETE: Final = frozenset({_S.COMPLETED_WITH_ERRORS, _S.FAILED, _S.DEAD})
 _PENDING: Final = frozenset({_S.PENDING})
+_RETRY: Final = frozenset({_S.RETRY})
 
 
 def _lost(command: type[C], *also: When) -> tuple[Rule[Any], ...]:
@@ -190,9 +197,14 @@ RULES: Final[tuple[Rule[Any], ...]] = (
     Rule(Cancel, WAITING, None, _S.CANCELLED, _E.CANCELLED, to.cancelled),
     Rule(Cancel, _ACTIVE, FORCED, _S.CANCELLED, _E.CANCELLED, to.cancelled),
     Rule(Cancel, _ACTIVE, ASKS, _S.ACTIVE, _E.CANCEL_REQUESTED, to.cancel_requested),
+    Rule(Resolve, _PENDING, UNCLAIMED, _S.PENDING, _E.RESOLVED, to.resolved),
+    Rule(Adjust, _PENDING, None, _S.PENDING, _E.ADJUSTED, to.adjusted),
+    Rule(Adjust, _RETRY, None, _S.RETRY, _E.ADJUSTED, to.adjusted),
+    Rule(Adjust, _ACTIVE, KEEPS_TIME, _S.ACTIVE, _E.ADJUSTED, to.adjusted),
     Rule(Expire, LIVE, PASSED, _S.EXPIRED, _E.EXPIRED, to.expired),
     Rule(Skip, _PENDING, UNCLAIMED, _S.SKIPPED, _E.SKIPPED, to.skipped),
     Rule(Retry, _FAILED, None, _S.PENDING, _E.RETRIED, to.revived),
+    Rule(RetryItems, _INCOMPLETE, None, _S.PENDING, _E.RETRIED, to.revived),
     Rule(Replay, _DEAD, None, _S.PENDING, _E.RETRIED, to.revived),
     Rule(Dismiss, _DEAD, None, _S.DISMISSED, _E.DISMISSED, to.dismissed),
 )
@@ -203,6 +215,7 @@ RULES: Final[tuple[Rule[Any], ...]] = (
 class Transition(NamedTuple):
     """A decision, ready to be committed."""
 
+    #: After the decision: only `Adjust` and `Resolve` change it.
     definition: Definition
     #: The head it was decided against: its version and fence guard the commit.
     before: Head
@@ -255,12 +268,23 @@ def decide(record: JobRecord, command: Command, now: Instant) -> Transition | St
             event = build_event(
                 kind, after.version, after.state, now, held.attempt, held.fence, data
             )
+            if type(command) is Adjust or type(command) is Resolve:
+                definition = to.redefine(definition, command)
             return _make(Transition, (definition, head, command, event, after))
     return Refused(head, _why_not(command, head))
 
 
+#: Commands in the words of people, where the name of the class is not one.
+_IN_WORDS: Final[dict[type, str]] = {
+    Adjust: "A change of queue, priority, due time or attempts",
+    Resolve: "The end of the jobs it follows",
+    RetryItems: "A retry of failed items",
+    ReleaseKey: "A release of the key",
+}
+
+
 def _why_not(command: Command, head: Head) -> str:
-    name = type(command).__name__
+    name = _IN_WORDS.get(type(command), type(command).__name__)
     if head.state.value in _TABLE[type(command)]:
         return f"{name} is not possible now for this {head.state} job."
     return f"{name} is not possible for a job that is {head.state}."

@@ -1,7 +1,8 @@
-"""Names that services, job types and queues may have.
+"""Names that services, job types, queues and locks may have.
 
-A name must be one token of a NATS subject, a label of a metric and a part of a URL, so that moving
-to another engine never needs a rename.
+A name of the first three must be one token of a NATS subject, a label of a metric and a part of a
+URL, so that moving to another engine never needs a rename. A lock may have any text that every
+engine can store.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from trellis.errors import InvalidName
+from trellis.errors import ConfigurationError, InvalidName
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 #: Trellis uses `workers` and `trellis` beside the names of services.
 RESERVED_SERVICES: Final = frozenset({"workers", "trellis"})
+
+#: The length of the longest name of a lock.
+MAX_NAME_LENGTH: Final = 512
 
 
 def check_service(name: object) -> str:
@@ -33,10 +37,29 @@ def check_queue(name: str) -> str:
     return _check("queue", name)
 
 
+def check_schedule(name: str) -> str:
+    """Return the name if a schedule may have it."""
+    return _check("schedule", name)
+
+
 def _check(what: str, name: object) -> str:
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InvalidName(
             f"{name!r} cannot be a {what} name. Use a letter, then letters, digits, '_' or '-', "
             "at most 63 characters."
+        )
+    return name
+
+
+def check_lock_name(name: str) -> str:
+    """Refuse a name that not every engine can store; return it otherwise."""
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise ConfigurationError(
+            f"The name of a lock must be a text of 1 to {MAX_NAME_LENGTH} characters."
+        )
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name):
+        raise ConfigurationError(
+            "The name of a lock contains U+0000 or a lone surrogate, which not every engine can "
+            "store. Remove it."
         )
     return name

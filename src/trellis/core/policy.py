@@ -1,17 +1,21 @@
-"""Policies of a job type: copied into every job at creation and never changed afterwards.
+"""Policies of a job type, and which of them is in force for a job.
 
-Engines store each policy once, as canonical JSON text, and jobs refer to it by a small number.
+A job keeps the policy of its type at creation, and what its creator said about it (`attempts`,
+`timeout`). Each claim puts the policy that the worker declares in force, so that a changed policy
+reaches jobs that wait, retry or run again; see `in_force`. Engines store each policy once, as
+canonical JSON text, and jobs refer to it by a small number.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from trellis.core.durations import Micros, micros
-from trellis.core.retry import Retry
+from trellis.core.limits import Limit, Rate, parse_rate
+from trellis.core.retry import Retry, RetryRules
 from trellis.core.states import State
 from trellis.errors import ConfigurationError
 
@@ -19,6 +23,7 @@ OnLost = Literal["retry", "fail", "stale", "block"]
 OnShutdown = Literal["requeue", "fail"]
 WhenFull = Literal["reject", "coalesce", "replace-oldest", "wait"]
 Hold = Literal["attempt", "job"]
+HookOn = Literal["success", "failure", "finished"]
 
 DEFAULT_KEEP: Final = micros("7d")
 
@@ -45,14 +50,23 @@ class KeyPolicy:
     when_full: WhenFull = "reject"
     #: `attempt` frees the slot between attempts; `job` keeps it until the job has ended.
     hold: Hold = "attempt"
+    #: How many jobs of a key get a slot per time, such as `1/1s`, and how many at once.
+    rate: str | None = None
+    burst: int | None = None
 
     def __post_init__(self) -> None:
+        Limit(None, self.rate, self.burst)  # raises for what is no rate
         check_word("when_full", self.when_full, WhenFull)
         check_word("hold", self.hold, Hold)
         if self.active < 1:
             raise ConfigurationError("A key needs at least one active slot.")
         if self.queued is not None and self.queued < 0:
             raise ConfigurationError("`queued` cannot be negative; use None for no limit.")
+
+    @property
+    def bucket(self) -> Rate | None:
+        """The rate of a key as a token bucket."""
+        return None if self.rate is None else parse_rate(self.rate, self.burst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,14 @@ class Retention:
                 return self.other
 
 
+class Hook(NamedTuple):
+    """A job type of the same service that runs when a job of this type has ended."""
+
+    on: HookOn
+    type: str
+    queue: str
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Every rule about a job that does not depend on its handler."""
@@ -98,9 +120,11 @@ class Policy:
     retention: Retention = field(default_factory=Retention)
     #: Pointers to values that are shown masked: `/payload/card/number`, `/result/token`.
     secrets: tuple[str, ...] = ()
+    #: Jobs that are created when a job of this type has ended; see `followups.py`.
+    hooks: tuple[Hook, ...] = ()
 
     @property
-    def is_watched(self) -> bool:
+    def has_timers(self) -> bool:
         """Whether a timer may end a running attempt."""
         return self.timeout is not None or self.activity_timeout is not None
 
@@ -122,10 +146,41 @@ class Policy:
 DEFAULT_POLICY: Final = Policy()
 
 
+def in_force(
+    created: Policy, declared: Policy | None, attempts: int | None, timeout: Micros | None
+) -> Policy:
+    """Return the policy that holds for a job.
+
+    `created` is the policy of its type when it was created, `declared` that of the worker that
+    claimed it last (None: it was never claimed), and the other two are what its creator asked for.
+    The key policy is the one at creation: slots that jobs hold depend on it.
+    """
+    policy = created if declared is None else declared
+    if policy.key != created.key or policy.secrets != created.secrets:
+        is_stranded = created.key is None and policy.on_lost == "block"
+        policy = replace(
+            policy,
+            key=created.key,
+            on_lost="retry" if is_stranded else policy.on_lost,
+            secrets=tuple(sorted({*policy.secrets, *created.secrets})),
+        )
+    if attempts is not None:
+        policy = replace(policy, retry=replace(policy.retry, attempts=attempts))
+    return policy if timeout is None else replace(policy, timeout=timeout)
+
+
 @lru_cache(maxsize=4096)
 def encode_policy(policy: Policy) -> str:
     """Write a policy as canonical JSON: equal policies give equal text."""
-    return json.dumps(asdict(policy), sort_keys=True, separators=(",", ":"))
+    # A function cannot be stored, and rules are stored only where there are any.
+    body = asdict(replace(policy, retry=replace(policy.retry, backoff=None)))
+    rules = RetryRules.__annotations__
+    body["retry"] = {
+        name: part for name, part in body["retry"].items() if part or name not in rules
+    }
+    if not policy.hooks:
+        del body["hooks"]
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=4096)
@@ -142,6 +197,7 @@ def decode_policy(text: str) -> Policy:
             "key": KeyPolicy(**_known(KeyPolicy, key)) if key else None,
             "retention": Retention(**_known(Retention, body["retention"])),
             "secrets": tuple(body.get("secrets", ())),
+            "hooks": tuple(Hook(*hook) for hook in body.get("hooks", ())),
         }
     )
 

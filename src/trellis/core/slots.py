@@ -42,6 +42,9 @@ def slot_effect(transition: Transition) -> Literal["keep", "free", "linger"]:
 
 
 def keeps_slot(definition: Definition, head: Head) -> bool:
-    """Return whether a waiting job keeps its slot between attempts."""
+    """Return whether a waiting job keeps its slot between attempts.
+
+    Before its first claim it does not: an operator may postpone it, and others need not wait then.
+    """
     key = definition.policy.key
-    return key is not None and key.hold == "job" and head.state in WAITING
+    return key is not None and key.hold == "job" and head.state in WAITING and head.claims > 0

@@ -34,6 +34,15 @@ LIVE: Final = WAITING | {State.ACTIVE}
 #: Has an outcome: does not run again, unless an operator acts.
 ENDED: Final = frozenset(State) - LIVE
 #: Final: no rule leaves these.
-FINAL: Final = ENDED - {State.FAILED, State.DEAD}
+FINAL: Final = ENDED - {State.COMPLETED_WITH_ERRORS, State.FAILED, State.DEAD}
 #: Ended with a result.
 SUCCEEDED: Final = frozenset({State.COMPLETED, State.COMPLETED_WITH_ERRORS})
+#: Ended without a result, and not by a decision: what people mean by "failed".
+UNSUCCESSFUL: Final = frozenset({State.FAILED, State.DEAD, State.STALE, State.EXPIRED})
+#: Words for several states; filters take them wherever they take a state.
+GROUPS: Final = {
+    "waiting": WAITING,
+    "running": frozenset({State.ACTIVE}),
+    "ended": ENDED,
+    "unsuccessful": UNSUCCESSFUL,
+}

@@ -35,16 +35,14 @@ def look_at(definition: Definition, head: Head, seen_at: Instant | None = None) 
     return min(instants) if instants else None
 
 
-def look_after(policy: Policy) -> Micros | None:
-    """Return how long after its claim the first timer of an attempt expires; None if it has none.
+def look_after(policy: Policy) -> tuple[Micros | None, Micros | None]:
+    """Return how long after its claim an attempt times out, and counts as silent; None: never.
 
-    For engines that claim many jobs in one statement: `look_at` of a new claim is the earlier of
-    this instant and the deadline.
+    For engines that claim many jobs in one statement: `look_at` of a new claim is the earliest of
+    these instants and the deadline.
     """
-    limits = [] if policy.timeout is None else [policy.timeout + TIMEOUT_SLACK]
-    if policy.activity_timeout is not None:
-        limits.append(policy.activity_timeout)
-    return min(limits) if limits else None
+    timeout = None if policy.timeout is None else policy.timeout + TIMEOUT_SLACK
+    return timeout, policy.activity_timeout
 
 
 def overdue(
@@ -72,7 +70,14 @@ def overdue(
 
 
 def keep_until(definition: Definition, head: Head) -> Instant | None:
-    """Return when retention may remove an ended job; None if it has not ended."""
+    """Return when retention may remove an ended job; None if it has not ended.
+
+    A job is kept at least as long as its dedupe key has a period: later requests refer to it.
+    """
     if head.finished_at is None:
         return None
-    return head.finished_at + definition.policy.retention.keep(head.state)
+    until = head.finished_at + definition.policy.retention.keep(head.state)
+    dedupe = definition.dedupe
+    if dedupe is None or dedupe.period is None:
+        return until
+    return max(until, definition.created_at + dedupe.period)

@@ -6,9 +6,12 @@ fence, so the attempt that had it can never write again.
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from trellis.core.commands import (
+    Adjust,
     Cancel,
     Claim,
     Command,
@@ -17,9 +20,12 @@ from trellis.core.commands import (
     Dismiss,
     Fail,
     LoseLease,
+    OperatorCommand,
     ReleaseKey,
     Replay,
+    Resolve,
     Retry,
+    RetryItems,
     Skip,
     Snooze,
 )
@@ -155,7 +161,7 @@ def _failure(case: AnyCase, state: State, error: Failure, crashes: int | None = 
     if crashes is not None:
         data["crashes"] = crashes
     if isinstance(case.command, ReleaseKey):
-        data["actor"] = case.command.actor
+        data |= _asked_by(case.command)
     return _end(case, state, error, crashes), data
 
 
@@ -166,14 +172,14 @@ def snoozed(case: Case[Snooze]) -> Change:
 
 
 def released(case: AnyCase) -> Change:
-    """Hand the attempt back, due at once; it does not count, `suspect` is kept."""
-    return _wait(case, case.now, None, give_back=True, suspect=case.head.suspect)
+    """Hand the attempt back; it keeps its due time, does not count, and stays `suspect`."""
+    return _wait(case, case.head.run_at, None, give_back=True, suspect=case.head.suspect)
 
 
 def suspected(case: Case[Crash]) -> Change:
-    """Hand the attempt back; it does not count, and the next one runs alone."""
+    """Hand the attempt back; it keeps its due time, does not count, and next runs alone."""
     error = Failure("crash", case.command.evidence)
-    return _wait(case, case.now, error, give_back=True, suspect=True)
+    return _wait(case, case.head.run_at, error, give_back=True, suspect=True)
 
 
 def shut_down(case: AnyCase) -> Change:
@@ -197,11 +203,9 @@ def lost_retry(case: AnyCase) -> Change:
     error, crashes = _loss(case)
     delay = case.definition.policy.retry.delay(case.head.attempt, case.command.roll)
     after, data = _wait(case, case.now + delay, error, crashes=crashes)
-    return after, data if not isinstance(case.command, ReleaseKey) else _by(case.command, data)
-
-
-def _by(command: ReleaseKey, data: Data | None) -> Data:
-    return {**(data or {}), "actor": command.actor}
+    if isinstance(case.command, ReleaseKey):
+        return after, {**(data or {}), **_asked_by(case.command)}
+    return after, data
 
 
 def lost_dead(case: AnyCase) -> Change:
@@ -258,18 +262,75 @@ def cancelled(case: AnyCase) -> Change:
     """End as cancelled."""
     command = case.command
     data: Data | None = None
-    if isinstance(command, Cancel):
-        data = {"actor": command.actor, "reason": command.reason}
-    elif isinstance(command, ReleaseKey):
-        data = _by(command, None)
+    if isinstance(command, Cancel | ReleaseKey):
+        data = _asked_by(command)
     return _end(case, State.CANCELLED, case.head.error), data
 
 
 def cancel_requested(case: Case[Cancel]) -> Change:
     """Record that the running attempt is asked to stop."""
     head = case.head
-    data: Data = {"actor": case.command.actor, "reason": case.command.reason}
-    return head._replace(version=head.version + 1, asked_at=case.now), data
+    return head._replace(version=head.version + 1, asked_at=case.now), _asked_by(case.command)
+
+
+def _asked_by(command: OperatorCommand) -> dict[str, JsonValue]:
+    """Return who asked, and why if a reason was given."""
+    reason: dict[str, JsonValue] = {"reason": command.reason} if command.reason else {}
+    return {"actor": command.actor, **reason}
+
+
+def adjusted(case: Case[Adjust]) -> Change:
+    """Record what an operator changed; the definition changes too, see `redefine`."""
+    head, command = case.head, case.command
+    data: dict[str, JsonValue] = {
+        name: value
+        for name in ("queue", "priority", "run_at", "attempts")
+        if (value := getattr(command, name)) is not None
+    }
+    after = head._replace(
+        version=head.version + 1,
+        run_at=head.run_at if command.run_at is None else command.run_at,
+    )
+    if was := _defined(case.definition, data):
+        data["was"] = was
+    return after, data | _asked_by(command)
+
+
+def _defined(definition: Definition, names: Container[str]) -> dict[str, JsonValue]:
+    """Return the values of the definition that have one of these names, before they change."""
+    values: dict[str, JsonValue] = {
+        "queue": definition.queue,
+        "priority": definition.priority,
+        "attempts": definition.policy.retry.attempts,
+    }
+    return {name: value for name, value in values.items() if name in names}
+
+
+def resolved(case: Case[Resolve]) -> Change:
+    """Let a job start whose prerequisites have ended; before this moment it was not due."""
+    head = case.head
+    run_at = max(head.run_at, case.now)
+    data: dict[str, JsonValue] = {"run_at": run_at}
+    if case.command.payload is not None and case.definition.relations is not None:
+        data["payload_from"] = case.definition.relations.payload_from
+    return head._replace(version=head.version + 1, run_at=run_at), data
+
+
+def redefine(definition: Definition, command: Adjust | Resolve) -> Definition:
+    """Return the definition after an operator's change, or with the payload handed on to it."""
+    if isinstance(command, Resolve):
+        text = command.payload
+        return definition if text is None else definition._replace(payload=text)
+    attempts, policy = definition.attempts, definition.policy
+    if command.attempts is not None:
+        attempts = command.attempts
+        policy = replace(policy, retry=replace(policy.retry, attempts=attempts))
+    return definition._replace(
+        queue=definition.queue if command.queue is None else command.queue,
+        priority=definition.priority if command.priority is None else command.priority,
+        attempts=attempts,
+        policy=policy,
+    )
 
 
 def expired(case: AnyCase) -> Change:
@@ -282,7 +343,7 @@ def skipped(case: Case[Skip]) -> Change:
     return _end(case, State.SKIPPED, None), {"replaced_by": case.command.replaced_by}
 
 
-def revived(case: Case[Retry] | Case[Replay]) -> Change:
+def revived(case: Case[Retry] | Case[RetryItems] | Case[Replay]) -> Change:
     """Run the same job again, with all its attempts."""
     head = case.head
     after = Head(
@@ -294,9 +355,12 @@ def revived(case: Case[Retry] | Case[Replay]) -> Change:
         crashes=0,
         run_at=case.now,
     )
-    return after, {"actor": case.command.actor}
+    data = _asked_by(case.command)
+    if isinstance(case.command, RetryItems):
+        data["failed_items"] = True
+    return after, data
 
 
 def dismissed(case: Case[Dismiss]) -> Change:
     """Close a dead letter; its error is kept."""
-    return _end(case, State.DISMISSED, case.head.error), {"actor": case.command.actor}
+    return _end(case, State.DISMISSED, case.head.error), _asked_by(case.command)

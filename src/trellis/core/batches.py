@@ -1,0 +1,121 @@
+"""Batches: groups of jobs, and the one job that may follow when all of them have finished.
+
+A member has finished when it has ended for the first time; what an operator does with it later
+changes nothing. A batch is complete when it is sealed and every member and every batch inside it
+has finished. It then finishes, once: `finish` says whether its fan-in job is created.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from trellis.core.durations import Instant, micros
+from trellis.core.followups import derived_id
+from trellis.core.job import Fence, JobId, NewJob, Relations
+from trellis.core.states import SUCCEEDED, UNSUCCESSFUL, State
+
+FireOn: TypeAlias = Literal["finished", "success"]
+OnFailure: TypeAlias = Literal["continue", "cancel_rest"]
+BatchState: TypeAlias = Literal["open", "sealed", "cancelled", "finished"]
+#: May a job join this batch: it takes members, only those that its members create, or none.
+Admits: TypeAlias = Literal["members", "spawned", "nothing"]
+
+#: How long a finished batch is kept, unless its members are kept longer.
+KEEP_BATCHES: Final = micros("30d")
+#: A member of an unfinished batch is looked at again by retention after this long.
+KEEP_MEMBERS: Final = micros("1h")
+#: The reason that the journal of a cancelled member names, and the actor.
+REST_CANCELLED: Final = "Its batch was cancelled, or another member failed."
+ACTOR: Final = "batch"
+
+
+class NewBatch(NamedTuple):
+    """A request to open a batch."""
+
+    #: A ULID that the client makes, so that a repeated call is the same batch.
+    id: str
+    service: str
+    name: str = ""
+    #: Create the fan-in job when all have finished, or only if all of them succeeded.
+    fire_on: FireOn = "finished"
+    on_failure: OnFailure = "continue"
+    #: The batch that this one is a part of.
+    parent: str | None = None
+    #: The fan-in job; its id and relations are derived when it is created.
+    then: NewJob | None = None
+
+
+class Place(NamedTuple):
+    """What new jobs belong to, and the attempt that creates them."""
+
+    relations: Relations
+    spawner: Fence | None = None
+
+
+class Batch(NamedTuple):
+    """A batch as it is stored."""
+
+    new: NewBatch
+    #: The engine's number for the batch, in order of opening.
+    row: int
+    created_at: Instant
+    sealed_at: Instant | None = None
+    cancelled_at: Instant | None = None
+    #: Since when the members that have not finished are cancelled.
+    stopping_at: Instant | None = None
+    finished_at: Instant | None = None
+    #: Whether all its members succeeded; None before it has finished.
+    succeeded: bool | None = None
+    #: The job that was created when it finished.
+    fan_in: JobId | None = None
+
+    @property
+    def state(self) -> BatchState:
+        """Where the batch stands."""
+        if self.cancelled_at is not None:
+            return "cancelled"
+        if self.finished_at is not None:
+            return "finished"
+        return "open" if self.sealed_at is None else "sealed"
+
+    @property
+    def admits(self) -> Admits:
+        """Which new jobs may join it."""
+        if self.cancelled_at is not None or self.finished_at is not None:
+            return "nothing"
+        return "members" if self.sealed_at is None else "spawned"
+
+
+def finish(batch: Batch, now: Instant, *, succeeded: bool) -> tuple[Batch, NewJob | None]:
+    """Return a complete batch after it has finished, and its fan-in job if that is created now.
+
+    `succeeded`: every member, and every batch inside it, succeeded.
+    """
+    then, is_cancelled = batch.new.then, batch.cancelled_at is not None
+    fires = then is not None and not is_cancelled and (succeeded or batch.new.fire_on == "finished")
+    job = None
+    if then is not None and fires:
+        job = then._replace(
+            id=derived_id(batch.new.id, 0, "fan-in"),
+            relations=Relations(batch=batch.new.parent, fan_in_of=batch.new.id),
+        )
+    after = batch._replace(
+        finished_at=now,
+        succeeded=succeeded and not is_cancelled,
+        fan_in=None if job is None else job.id,
+    )
+    return after, job
+
+
+def is_success(state: State) -> bool:
+    """Return whether a member that ended in this state succeeded."""
+    return state in SUCCEEDED
+
+
+def stops_the_rest(batch: Batch, state: State) -> bool:
+    """Return whether the end of a member in this state cancels those that have not finished."""
+    return (
+        state in UNSUCCESSFUL
+        and batch.new.on_failure == "cancel_rest"
+        and batch.stopping_at is None
+    )
