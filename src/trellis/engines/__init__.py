@@ -7,8 +7,10 @@ Each engine implements `port.Engine` and does not know the lifecycle: it commits
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trellis.engines.redaction import shown
 from trellis.errors import CapabilityMissing, ConfigurationError, UnknownScheme
 
 if TYPE_CHECKING:
@@ -23,9 +25,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
 
     `create=False` refuses to create a missing database, for commands that only read.
     """
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        raise ConfigurationError(f"{url!r} is not an engine URL. Write {_KNOWN}.")
+    scheme, rest = check_url(url)
     if scheme == "memory":
         from trellis.engines.memory import MemoryEngine  # noqa: PLC0415 - loaded only when needed
 
@@ -34,13 +34,37 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
         from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded only when needed
 
         return SqliteEngine(_sqlite_path(url, rest), create=create)
-    if scheme in ("postgresql", "postgres"):
-        return _postgres(url)
+    return _postgres(url)
+
+
+def check_url(url: str) -> tuple[str, str]:
+    """Return scheme and rest of a URL; raise if no engine can have it. Imports no engine."""
+    scheme, separator, rest = str(url).partition("://")
+    if not separator:
+        raise ConfigurationError(f"{url!r} is not an engine URL. Write {_KNOWN}.")
+    if scheme == "sqlite":
+        _sqlite_path(url, rest)
+    if scheme in ("memory", "sqlite", "postgresql", "postgres"):
+        return scheme, rest
     if scheme in _PLANNED:
         raise CapabilityMissing(
             f"This version of Trellis has no {scheme}:// engine yet. Use {_KNOWN}."
         )
+    plain, driver, _ = scheme.partition("+")
+    if driver and plain in ("postgresql", "postgres", "sqlite"):
+        raise UnknownScheme(
+            f"{scheme}:// names a driver, but Trellis brings its own. Write: "
+            f"{shown(f'{plain}://{rest}')}"
+        )
     raise UnknownScheme(f"Trellis does not know {scheme}:// URLs. Use {_KNOWN}.")
+
+
+def absolute_url(url: str) -> str:
+    """Return the URL; that of a SQLite file with the absolute path."""
+    scheme, _, rest = url.partition("://")
+    if scheme != "sqlite":
+        return url
+    return f"sqlite:///{Path(_sqlite_path(url, rest)).absolute()}"
 
 
 def _postgres(url: str) -> Engine:
@@ -57,7 +81,7 @@ def _postgres(url: str) -> Engine:
 def _sqlite_path(url: str, rest: str) -> str:
     if not rest.startswith("/") or rest == "/":
         raise ConfigurationError(
-            f"{url!r} names no file. Write sqlite:///jobs.db (beside the program) or "
+            f"{url!r} has no path to a file. Write sqlite:///jobs.db (beside the program) or "
             "sqlite:////var/lib/jobs.db (an absolute path: four slashes)."
         )
     path = rest[1:]

@@ -131,7 +131,9 @@ def _size(verb: str, answer: object) -> int:
 
 
 #: Verbs that answer how many things they changed.
-_COUNTING: Final = frozenset({"promote", "prune"})
+_COUNTING: Final = frozenset(
+    {"finish_batches", "promote", "prune", "prune_audit", "remove_archived"}
+)
 _VERBS: Final = verbs()
 for _name, _declared in _VERBS.items():
     setattr(Instrumented, _name, _observed(_name, _declared))

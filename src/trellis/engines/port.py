@@ -1,7 +1,9 @@
-"""The engine port: everything Trellis asks of a store, as five protocols.
+"""The engine port: everything Trellis asks of a store, one protocol per subject.
 
-`Engine` is `Jobs` (write jobs), `Sessions` (leases of worker processes), `Locks`, `Maintenance` and
-`Reads`, and can be opened and closed. Verbs work on batches and take and return plain values.
+`Engine` is `Jobs` (write jobs), `Batches`, `Ordering` (the order of claims), `Sessions` (leases of
+worker processes), `Locks`, `Limits`, `Schedules`, `Dependencies` (jobs that wait for others),
+`Contracts`, `Maintenance`, `Reads` and `Feed`, and can be opened and closed. Verbs take and return
+plain values, most of them many at once.
 
 No verb is a word of the lifecycle: the state of a job changes only through `commit`, which stores
 what `core.lifecycle.decide` decided, guarded by version and fence. There are two exceptions:
@@ -16,7 +18,12 @@ Promises of every engine, checked by `trellis.testing.conformance`:
 - A slot is a row owned by a job, then by its attempt. Freeing a slot gives it to the next waiting
   job of the key in the same step.
 - The engine's clock stamps every write and judges every lease, run time and deadline. Answers that
-  depend on the time carry `now` or `as_of`.
+  depend on the time carry `now` or `as_of`, which is not before any event of the jobs in them, so
+  the times of a journal never go back.
+- A change by an operator and its entry in the audit are stored together or not at all; a call that
+  changes nothing leaves no entry.
+- A job that waits for others is resolved or cancelled in the transaction in which the last of them
+  ends, or the first one fails it; after very many of them, by the next `promote`.
 - A lock is a row that is valid only while its holder is; see `Locks.take_lock`.
 - `watch` yields hints. Everything works without it.
 """
@@ -26,10 +33,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Protocol
 
+from trellis.core.batches import Batch, NewBatch
+from trellis.core.dependencies import Link
 from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event
-from trellis.core.job import Fence, JobId, NewJob, SessionId
+from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition
+from trellis.core.limits import Limit, LimitChange, LimitSetting, Scope
+from trellis.core.schedules import Firing, Schedule
+from trellis.engines.archive import Archived, ArchiveState
+from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By
+from trellis.engines.batches import BatchFilter, BatchStatus, Member
+from trellis.engines.contracts import ContractRecord, NewContract
+from trellis.engines.demand import Demand
+from trellis.engines.feed import Changes, Expired
+from trellis.engines.limits import LimitStatus
+from trellis.engines.operating import (
+    RATE_EVENTS,
+    Drain,
+    DrainChange,
+    JobFacts,
+    Rates,
+    WorkerName,
+)
+from trellis.engines.schedules import DueSchedules, SchedulePut, SlotRecord
 from trellis.engines.values import (
     Activity,
     Capabilities,
@@ -37,11 +64,11 @@ from trellis.engines.values import (
     CommitResult,
     Counts,
     CreateResult,
-    Demand,
     Due,
     DueKind,
     GroupBy,
     Health,
+    ItemEntry,
     JobFilter,
     KeyStatus,
     Loaded,
@@ -61,13 +88,17 @@ from trellis.engines.values import (
     Topic,
     WorkerInfo,
 )
+from trellis.engines.worker_report import NO_REPORT, WorkerReport
 
 
 class Jobs(Protocol):
     """Verbs that write jobs and the settings of their queues."""
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
-        """Admit and store new jobs, each separately; return one answer per job, in order."""
+    async def create(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
+        """Admit and store new jobs, each separately; return one answer per job, in order.
+
+        With `by`, an operator creates them, and the audit gets an entry for each that is stored.
+        """
 
     def create_within(
         self, connection: object, jobs: Sequence[NewJob]
@@ -82,7 +113,7 @@ class Jobs(Protocol):
         """
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
-        """Claim up to `limit` due jobs for a session: by priority, then in creation order."""
+        """Claim up to `limit` due jobs for a session: by priority, due time, creation."""
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, each separately, guarded by version and fence; one answer each."""
@@ -90,11 +121,31 @@ class Jobs(Protocol):
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
         """Store progress, items, log lines and signs of life of attempts whose fence holds."""
 
-    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
-        """Remove ended jobs at once, dead letters too, as `prune` does; refuse live ones."""
+    async def remove(self, ids: Sequence[JobId], by: By = OPERATOR) -> list[Removal]:
+        """Remove ended jobs at once, dead letters too, as `prune` does.
 
-    async def set_queue(self, settings: QueueSettings) -> None:
+        Refuse live ones, and those that a live job follows.
+        """
+
+    async def set_queue(self, settings: QueueSettings, by: By = OPERATOR) -> None:
         """Pause, drain or reopen a queue."""
+
+    async def set_drain(self, drain: Drain) -> None:
+        """Accept no new job in any queue, or accept them again; claims go on in both cases."""
+
+
+class Ordering(Protocol):
+    """Verbs about the order of claims; see `trellis.core.fairness`."""
+
+    async def set_aging(self, aging: Micros | None, by: By) -> None:
+        """Let a waiting job count one priority higher for each such span since it was due.
+
+        None turns that off. It is one setting of the whole store. `core.fairness.check_aging` has
+        passed the span.
+        """
+
+    async def aging(self) -> Micros | None:
+        """Return that span; None: off."""
 
 
 class Sessions(Protocol):
@@ -108,12 +159,12 @@ class Sessions(Protocol):
         session: SessionId,
         held: Sequence[Fence],
         stopped: Sequence[Fence] = (),
-        busy: int = 0,
+        report: WorkerReport = NO_REPORT,
     ) -> Renewed | SessionLost:
         """Extend the lease, and compare what the worker holds with what the engine has stored.
 
         `stopped` names ended attempts whose handlers have stopped: their slots and locks stop
-        lingering. `busy` is the number of handlers that run now, for displays.
+        lingering. The report is stored with the session, for displays.
         """
 
     async def close_session(self, session: SessionId) -> None:
@@ -122,7 +173,7 @@ class Sessions(Protocol):
     async def reap(self, session: SessionId) -> bool:
         """End a session whose lease has lapsed; its claims are due as lost. False: it is alive."""
 
-    async def ask_drain(self, session: SessionId) -> bool:
+    async def ask_drain(self, session: SessionId, by: By = OPERATOR) -> bool:
         """Ask a worker process to finish its jobs and exit; False if the session has ended.
 
         The next renewals carry the request; nothing else changes.
@@ -154,11 +205,136 @@ class Locks(Protocol):
         """List the holders of all valid locks, in order of name."""
 
 
+class Schedules(Protocol):
+    """Verbs about schedules and the ledger of their slots."""
+
+    async def schedules(self, services: Sequence[str] = ()) -> list[Schedule]:
+        """Return the schedules of these services, or of all; by service and name."""
+
+    async def put_schedules(self, puts: Sequence[SchedulePut]) -> list[bool]:
+        """Store schedules, each separately; False: its version is no longer the one given.
+
+        A stored schedule has the next version. The audit entry is stored with it.
+        """
+
+    async def due_schedules(self, limit: int) -> DueSchedules:
+        """Return the schedules whose next slot is not after now, and the next slot after now."""
+
+    async def fire(self, firing: Firing) -> list[SlotRecord] | None:
+        """Create the jobs of due slots, write the ledger and advance, in one step.
+
+        Each job passes the ordinary admission; one that is not accepted makes its slot `skipped`.
+        Slots that the ledger has already are left alone. Returns the new entries; None, and nothing
+        is stored, if the version of the schedule is no longer the one decided against.
+        """
+
+    async def run_schedule(self, schedule: Schedule, new: NewJob, by: By) -> CreateResult | None:
+        """Create a job of a schedule outside of its slots, with an audit entry if it is stored.
+
+        None, and nothing is stored, if the version of the schedule has changed.
+        """
+
+    async def slots(
+        self, service: str, name: str, *, before: Instant | None = None, limit: int = 50
+    ) -> list[SlotRecord]:
+        """Return entries of the ledger, the latest slots first; `before`: earlier than this."""
+
+
+class Dependencies(Protocol):
+    """Verbs about jobs that wait for others; creating and settling jobs does the rest."""
+
+    async def links(self, ids: Sequence[JobId], limit: int = 1000) -> list[Link]:
+        """Return which jobs these wait or waited for, and which wait or waited for them.
+
+        In order of creation of the waiting job, then of the other; at most `limit`.
+        """
+
+
+class Limits(Protocol):
+    """Verbs about limits over the fleet, of queues and of types.
+
+    `claim` takes no more jobs than the limits let start, by the engine's clock: claimed jobs and
+    ended attempts whose handlers may still run are counted from their rows, and each job that is
+    claimed costs a token of the rates of its queue and type.
+    """
+
+    async def declare_limits(self, declared: Sequence[tuple[Scope, Limit]]) -> None:
+        """Store the limits that the code declares; what operators have set still wins."""
+
+    async def change_limit(self, scope: Scope, change: LimitChange, by: By) -> LimitSetting:
+        """Set parts of a limit as an operator, or let the declared limit count again."""
+
+    async def limits(self) -> list[LimitStatus]:
+        """Return all limits, unlimited scopes that had one included, by kind and name."""
+
+
+class Batches(Protocol):
+    """Verbs about batches; jobs join one by being created with its id (`Relations.batch`).
+
+    When a batch is sealed and all its members have finished, it finishes in the transaction that
+    ended the last of them, together with its fan-in job.
+    """
+
+    async def open_batch(self, new: NewBatch) -> Batch | None:
+        """Open a batch; None if the batch around it accepts no more.
+
+        Repeating the call changes nothing.
+        """
+
+    async def seal_batch(self, batch_id: str, by: By | None = None) -> Batch | None:
+        """Let a batch finish once its members have; at once if it has none.
+
+        An operator is named by `by`. None: there is no such batch. Repeating changes nothing.
+        """
+
+    async def cancel_batch(self, batch_id: str, by: By) -> Batch | None:
+        """Accept no more members, create no fan-in job, and let the unfinished members be due.
+
+        `due("batches")` returns those that must be cancelled. Batches in it are cancelled too. A
+        batch that has finished does not change. None: there is no such batch.
+        """
+
+    async def finish_batches(self, limit: int) -> int:
+        """Finish batches that are complete and have not finished; return how many.
+
+        There are none, unless the rows were changed by other means.
+        """
+
+    async def batch_status(self, batch_id: str) -> BatchStatus | None:
+        """Return a batch with the number of its members in each state."""
+
+    async def batches(
+        self, where: BatchFilter, *, after: int | None = None, limit: int = 50
+    ) -> list[Batch]:
+        """Return a page of batches, the newest first; `after` is the row of the last one."""
+
+    async def members(self, batch_id: str, after: int = 0, limit: int = 500) -> list[Member]:
+        """Return members of a batch in creation order; `after` is the row of the last one."""
+
+
+class Contracts(Protocol):
+    """Verbs about the contracts of services."""
+
+    async def put_contract(self, new: NewContract, by: By = OPERATOR) -> ContractRecord | None:
+        """Store a contract as the next record of its service, and keep the latest hundred.
+
+        None, and nothing is stored, if the latest record is not the one that the caller knows. A
+        repeated call finds what the first has stored. An acceptance gets an entry in the audit.
+        """
+
+    async def contracts(self, service: str | None = None, limit: int = 100) -> list[ContractRecord]:
+        """Return stored contracts, of one service or of all, by service, the latest first."""
+
+
 class Maintenance(Protocol):
     """Verbs for the upkeep of a store; workers call most of them."""
 
     async def due(self, kind: DueKind, limit: int) -> Due:
-        """Return what maintenance must look at: lapsed sessions, lost attempts, overdue jobs."""
+        """Return what maintenance must look at.
+
+        Lapsed sessions, lost attempts, overdue jobs, and members of batches that are to be
+        cancelled and were not asked yet.
+        """
 
     async def promote(self, limit: int) -> int:
         """Make jobs claimable whose time has come; end lingering that is over.
@@ -172,11 +348,20 @@ class Maintenance(Protocol):
     async def prune(self, limit: int) -> int:
         """Remove ended jobs that retention no longer keeps, leaving a removal record for each.
 
-        Also remove sessions that ended `KEEP_SESSIONS` ago; `limit` and the answer count both.
+        Those of a service that archives are put into its queue instead (`Archive`). Removal records
+        are removed after `KEEP_REMOVALS`.
+        Also remove sessions that ended `KEEP_SESSIONS` ago; `limit` and the answer count both. Of
+        a removed session the name of its worker is kept while there are jobs as old as it.
         """
 
-    async def migrate(self, *, dry_run: bool = False) -> Migration:
-        """Bring the schema up to date; with `dry_run` change nothing, return what would run."""
+    async def prune_audit(self, keep: Micros, limit: int) -> int:
+        """Remove the oldest entries of the audit that are older than this; return how many."""
+
+    async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:
+        """Bring the schema up to date; with `dry_run` change nothing, return what would run.
+
+        With `by`, an operator asks for it, and the audit gets an entry if anything was missing.
+        """
 
     async def health(self) -> Health:
         """Report the kind of engine, its durability, and problems."""
@@ -209,6 +394,16 @@ class Reads(Protocol):
     async def activity(self, job_id: JobId) -> Activity | None:
         """Return what the latest attempt reported about itself."""
 
+    async def items(self, job_id: JobId) -> list[ItemEntry]:
+        """Return the items of all attempts of a job, in order of claim, phase and name."""
+
+    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> int:
+        """Count the claimable jobs of these types that a claim takes before this one.
+
+        Types are written as service/type; jobs in paused queues do not count. At most `limit` jobs
+        are counted.
+        """
+
     async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
         """Return log lines numbered above `after`, oldest first."""
 
@@ -218,11 +413,80 @@ class Reads(Protocol):
     async def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""
 
+    async def facts(self, ids: Sequence[JobId]) -> dict[JobId, JobFacts]:
+        """Return facts about these jobs; ids without a job are left out."""
+
+    async def identify(self, sessions: Sequence[SessionId]) -> dict[SessionId, WorkerName]:
+        """Return the worker processes of sessions, ended and removed ones too."""
+
+    async def rates(self, limit: int = RATE_EVENTS) -> Rates:
+        """Return how many attempts began and failed recently, how long they took, what waits.
+
+        Reads at most about `limit` of the latest events.
+        """
+
+    async def drain_changes(self, limit: int = 20) -> list[DrainChange]:
+        """Return what `set_drain` changed, the latest first; it says what is in force."""
+
+    async def audit(
+        self, where: AuditFilter, *, after: int | None = None, limit: int = 50
+    ) -> list[AuditEntry]:
+        """Return what operators changed, the latest first; `after`: before this number."""
+
     def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield a topic when something may have happened to it."""
 
 
-class Engine(Jobs, Sessions, Locks, Maintenance, Reads, Protocol):
+class Archive(Protocol):
+    """Verbs about jobs that are archived before retention removes them."""
+
+    async def set_archive(self, service: str, *, on: bool, by: By = OPERATOR) -> bool:
+        """Archive the expired jobs of a service before they are removed, or no more.
+
+        While it is on, `prune` puts them into a queue. Returns whether this changed anything.
+        """
+
+    async def archivable(self, service: str, limit: int) -> list[JobRecord]:
+        """Return the first expired jobs in the queue, by creation; forget those that ran again."""
+
+    async def remove_archived(self, archived: Sequence[Archived]) -> int:
+        """Remove jobs that are still as they were archived, as `prune` does; return how many."""
+
+    async def note_archive(self, service: str, error: str | None) -> None:
+        """Record that the archiver of a service failed, or that it works; for displays."""
+
+    async def archives(self) -> list[ArchiveState]:
+        """Return the archives of all services, in order of service."""
+
+
+class Feed(Protocol):
+    """The verb that reads all events of all jobs."""
+
+    async def changes(self, after: str | None = None, limit: int = 1000) -> Changes | Expired:
+        """Return up to `limit` events after a cursor in commit order, without gaps.
+
+        None: from the first event that is kept; "now": from here on, no event. The cursor of the
+        answer says where to go on, also after restarts. Raises `CursorInvalid`. On PostgreSQL, two
+        transactions that change a job at the same moment may appear in either order.
+        """
+
+
+class Engine(
+    Jobs,
+    Batches,
+    Ordering,
+    Sessions,
+    Locks,
+    Limits,
+    Schedules,
+    Dependencies,
+    Contracts,
+    Maintenance,
+    Archive,
+    Reads,
+    Feed,
+    Protocol,
+):
     """A store of jobs."""
 
     @property

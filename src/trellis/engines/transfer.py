@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from trellis.core.audit import By, Change
 from trellis.core.job import JobId
 
 #: The columns of one stored row, in the order that `JobBatch` names.
@@ -62,6 +63,12 @@ class ExportedJob(NamedTuple):
     config: str | None
     expect: str | None
     clone_of: str | None
+    dedupe: str | None
+    dedupe_while: str | None
+    dedupe_until: int | None
+    attempts: int | None
+    timeout: int | None
+    relations: str | None
 
 
 class ExportedHead(NamedTuple):
@@ -82,13 +89,16 @@ class ExportedHead(NamedTuple):
     look_at: int | None
     key_hash: str | None
     dedupe: str | None
+    dedupe_unfinished: bool | None
     error: str | None
+    #: JSON text: the policy that the last claim declared.
+    policy: str | None
     #: The job was claimed before and still holds its slot of the key.
     holds: bool
 
 
 class JobBatch(NamedTuple):
-    """Some jobs in creation order with all their rows; each row begins with the job's number.
+    """Some jobs in creation order with all their rows, which begin with the job's number.
 
     An outline has only jobs, heads and marks: enough to find out what the target must refuse.
     """
@@ -101,16 +111,20 @@ class JobBatch(NamedTuple):
     #: Idempotency marks: job, mark.
     marks: Sequence[Row]
     #: generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at,
-    #: error, result, keep_until
+    #: error, result, keep_until, policy (JSON text)
     outcomes: Sequence[Row] = ()
     #: version, kind, state, at, attempt, session, token, data
     events: Sequence[Row] = ()
     #: claim, began_at, seen_at, progress, phase
     notes: Sequence[Row] = ()
-    #: name, status, detail
+    #: claim, phase, name, status, detail
     items: Sequence[Row] = ()
     #: at, claim, level, message, fields
     logs: Sequence[Row] = ()
+    #: The jobs they wait or waited for: id, follows_on, ended, generation
+    links: Sequence[Row] = ()
+    #: The worker processes that ran them: session, name, host, pid.
+    workers: Sequence[Row] = ()
 
 
 class Clash(NamedTuple):
@@ -155,6 +169,9 @@ class Exporter(Protocol):
     async def count_up_to(self, last: int, states: Sequence[str]) -> int:
         """Return how many jobs in these states have a number up to this one."""
 
+    async def audit(self, after: int, limit: int) -> Sequence[Row]:
+        """Return the next entries of the audit: number, then the columns as they are stored."""
+
     async def finish(self) -> None:
         """Record that every job was transferred."""
 
@@ -173,6 +190,12 @@ class Importer(Protocol):
 
     async def import_batch(self, move: str, batch: JobBatch) -> int:
         """Store a batch together with the progress; return the number of new jobs."""
+
+    async def import_audit(self, move: str, after: int, entries: Sequence[Row]) -> None:
+        """Store entries of the audit together with the progress, as `import_batch` does."""
+
+    async def record(self, move: str, change: Change, by: By) -> None:
+        """Store an entry of the audit about this move; nothing if it has one already."""
 
     async def assign_slots(self) -> None:
         """Give the free slots of all keys to their waiting jobs."""

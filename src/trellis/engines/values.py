@@ -1,8 +1,8 @@
 """Arguments and answers of the engine port: plain values.
 
 Expected results are values of these types; an exception (`trellis.errors.EngineError`) means that
-the engine itself could not work. At the end are the rules that every engine applies in the same
-way: which errors match a text, and which names a lock may have.
+the engine itself could not work. At the end is the rule that every engine applies in the same way:
+which errors match a text.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, assert_never
 
 from trellis.core.admission import Admit, Coalesce, Decision, Reason, Reject, Repeat, Replace
 from trellis.core.durations import Instant, Micros, micros
+from trellis.core.items import ItemStatus
 from trellis.core.job import Failure, Fence, JobId, JobRecord, NewJob, SessionId
 from trellis.core.states import State
-from trellis.errors import ConfigurationError
+from trellis.engines.worker_report import NO_REPORT, WorkerReport
 
 #: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
 _make: Final = tuple.__new__
@@ -76,20 +77,13 @@ def answer_to(new: NewJob, decision: Decision) -> CreateResult:
 # -- claim and commit --------------------------------------------------------------------------
 
 
-class Demand(NamedTuple):
-    """What a worker can claim: up to `limit` jobs of these types from one queue."""
-
-    service: str
-    queue: str
-    types: tuple[str, ...]
-    limit: int
-
-
 class Claimed(NamedTuple):
-    """The claimed jobs, highest priority first, then in creation order."""
+    """The claimed jobs, by priority (highest first), due time and creation."""
 
     now: Instant
     jobs: tuple[JobRecord, ...]
+    #: When a rate lets the next job start, if one that was demanded has no token left.
+    next_at: Instant | None = None
 
 
 class Committed(NamedTuple):
@@ -134,20 +128,21 @@ class Progress(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Which part of the work the attempt is in; a new phase starts with no items."""
+    """Which part of the work the attempt is in; a new phase starts with no progress."""
 
     name: str
 
 
-ItemStatus = Literal["in_progress", "completed", "skipped", "failed"]
-
-
 class Item(NamedTuple):
-    """One item of the work moved to another status."""
+    """One item of the work moved to another status.
+
+    An item belongs to a phase of its attempt: the same name in another phase is another item.
+    """
 
     name: str
     status: ItemStatus
     detail: str | None = None
+    phase: str = ""
 
 
 class LogLine(NamedTuple):
@@ -194,7 +189,15 @@ class Activity(NamedTuple):
     seen_at: Instant | None
     progress: Progress | None
     phase: str | None
+    #: In order of phase and name.
     items: tuple[Item, ...]
+
+
+class ItemEntry(NamedTuple):
+    """One stored item, and the claim whose attempt reported it."""
+
+    claim: int
+    item: Item
 
 
 class LogEntry(NamedTuple):
@@ -223,6 +226,10 @@ class WorkerInfo(NamedTuple):
     version: str = ""
     #: JSON text: services, types, slots.
     details: str = "{}"
+
+
+#: The details of a session that belongs to a lock outside of handlers and runs no jobs.
+LOCK_DETAILS: Final = '{"kind":"lock"}'
 
 
 class Session(NamedTuple):
@@ -265,10 +272,15 @@ class SessionRecord(NamedTuple):
     lapsed: bool
     ended_at: Instant | None
     held: int
-    #: Handlers running at the last renewal.
-    busy: int = 0
+    #: What the process reported with its last renewal, at `renewed_at`.
+    report: WorkerReport = NO_REPORT
     #: Was asked to finish its jobs and exit.
     draining: bool = False
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it belongs to a worker process, and not only to a lock."""
+        return self.info.details != LOCK_DETAILS
 
 
 # -- locks -------------------------------------------------------------------------------------
@@ -289,7 +301,7 @@ class LockHolder(NamedTuple):
 
 # -- due ---------------------------------------------------------------------------------------
 
-DueKind = Literal["sessions", "lost", "jobs"]
+DueKind = Literal["sessions", "lost", "jobs", "batches"]
 
 
 class DueJob(NamedTuple):
@@ -350,6 +362,13 @@ class JobFilter(NamedTuple):
     error_contains: str | None = None
     finished_from: Instant | None = None
     finished_before: Instant | None = None
+    #: The name, host or id of a worker process that has or had an attempt of the job.
+    worker: str | None = None
+    #: The id of a batch of which it is a member.
+    batch: str | None = None
+    #: The id of the job in whose handler, or at whose end, it was created.
+    parent: str | None = None
+    tenant: str | None = None
 
 
 class Page(NamedTuple):
@@ -360,11 +379,21 @@ class Page(NamedTuple):
     next_after: int | None
 
 
-#: `error` is the code of the latest error; jobs without one are in the group "".
-GroupBy = Literal["state", "type", "queue", "service", "error"]
+class TagGroup(NamedTuple):
+    """The value of the tag with this name; jobs without the tag are in the group ""."""
 
-#: The answer to a removal; a live job is refused.
-Removal = Literal["removed", "live", "missing"]
+    name: str
+
+
+#: `error` is the code of the latest error, `worker` the name of the worker process that has or had
+#: the latest attempt, `tenant` the one whose share of the queue a job uses; jobs without one are in
+#: the group "".
+Group = Literal["state", "type", "queue", "service", "error", "worker", "tenant"]
+GroupBy: TypeAlias = Group | TagGroup
+
+#: The answer to a removal; a live job is refused, and one that a live job follows or that is in a
+#: batch that has not finished.
+Removal = Literal["removed", "live", "needed", "in_batch", "missing"]
 
 
 class Counts(NamedTuple):
@@ -463,20 +492,3 @@ def mentions(error: Failure | None, text: str) -> bool:
 def error_code(error: Failure | None) -> str:
     """Return the code under which errors are counted; "" if there is no error."""
     return "" if error is None else error.code
-
-
-MAX_NAME_LENGTH: Final = 512
-
-
-def check_lock_name(name: str) -> str:
-    """Refuse a name that not every engine can store; return it otherwise."""
-    if not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise ConfigurationError(
-            f"The name of a lock must be a text of 1 to {MAX_NAME_LENGTH} characters."
-        )
-    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name):
-        raise ConfigurationError(
-            "The name of a lock contains U+0000 or a lone surrogate, which not every engine can "
-            "store. Remove it."
-        )
-    return name

@@ -8,58 +8,65 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from itertools import islice
 
 from trellis.core.admission import (
     Admit,
     CheckKey,
+    Facts,
     Replace,
     admit,
     admit_key,
     check_new_job,
 )
-from trellis.core.commands import Claim, Skip
+from trellis.core.audit import recorded
+from trellis.core.batches import KEEP_BATCHES
+from trellis.core.commands import Adjust, Claim, Resolve, Skip
 from trellis.core.durations import Instant, Micros
-from trellis.core.events import Event
-from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId
+from trellis.core.fairness import is_due
+from trellis.core.followups import is_end
+from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
+from trellis.core.names import check_lock_name
 from trellis.core.slots import may_run_on
 from trellis.core.states import ENDED, WAITING, State
+from trellis.engines.archive import KEEP_REMOVALS
+from trellis.engines.audit import By, creation_of
 from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.hints import Hints
-from trellis.engines.memory import reads
+from trellis.engines.memory.archive import ArchiveVerbs
+from trellis.engines.memory.batches import BatchEntry
+from trellis.engines.memory.claim import ClaimVerb
+from trellis.engines.memory.contracts import ContractVerbs
+from trellis.engines.memory.dependencies import DependencyVerbs
+from trellis.engines.memory.feed import FeedVerbs
+from trellis.engines.memory.followups import Followups
+from trellis.engines.memory.limits import LimitTable, LimitVerbs, Lingering
 from trellis.engines.memory.locks import Lock, LockTable
+from trellis.engines.memory.operating import OperatorVerbs
+from trellis.engines.memory.reads import ReadVerbs
+from trellis.engines.memory.schedules import ScheduleVerbs
+from trellis.engines.memory.sessions import SessionState
 from trellis.engines.memory.slots import Slot, Slots
-from trellis.engines.memory.store import Entry, Lane, SessionState, Store
+from trellis.engines.memory.store import Entry, Store
 from trellis.engines.values import (
     KEEP_SESSIONS,
-    Activity,
     Capabilities,
-    Claimed,
     CommitResult,
     Committed,
     Conflict,
-    Counts,
     CreateResult,
-    Demand,
     Due,
     DueJob,
     DueKind,
-    GroupBy,
     Health,
-    JobFilter,
-    KeyStatus,
     Loaded,
     LockHolder,
-    LogEntry,
     LogLine,
     Migration,
     Note,
     NoteResult,
-    Outcome,
-    Page,
-    QueueSettings,
-    Removal,
     Renewed,
     Session,
     SessionLost,
@@ -67,11 +74,22 @@ from trellis.engines.values import (
     Topic,
     WorkerInfo,
     answer_to,
-    check_lock_name,
 )
+from trellis.engines.worker_report import NO_REPORT, WorkerReport
 
 
-class MemoryEngine:
+class MemoryEngine(
+    OperatorVerbs,
+    ReadVerbs,
+    ScheduleVerbs,
+    ContractVerbs,
+    FeedVerbs,
+    Followups,
+    DependencyVerbs,
+    ClaimVerb,
+    LimitVerbs,
+    ArchiveVerbs,
+):
     """Jobs in dictionaries."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -80,6 +98,8 @@ class MemoryEngine:
         self._store = Store(self._clock)
         self._slots = Slots(self._store)
         self._locks = LockTable(self._store)
+        self._limits = LimitTable(self._store)
+        self._batches: dict[str, BatchEntry] = {}
         self._hints = Hints()
 
     @property
@@ -97,28 +117,56 @@ class MemoryEngine:
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    async def create(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
         """Admit and store new jobs."""
-        return self.create_within(None, jobs)
+        return self._create_now(jobs, by)
 
-    def create_within(self, connection: object, jobs: Sequence[NewJob]) -> list[CreateResult]:  # noqa: ARG002
+    def create_within(
+        self,
+        connection: object,  # noqa: ARG002 - as in the port
+        jobs: Sequence[NewJob],
+    ) -> list[CreateResult] | Awaitable[list[CreateResult]]:
         """Create at once: there is no transaction here that the caller could roll back."""
+        return self._create_now(jobs)
+
+    def _create_now(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
         with self._lock:
             checked = [check_new_job(new) for new in jobs]
-            results = [self._create_one(new) for new in checked]
+            results = [self._create_one(new, by) for new in checked]
+            self._slots.hand_over_new()
+            linked = (self._store.by_id(new.id) for new in checked if new.after)
+            self._follow(self._judge([entry for entry in linked if entry is not None]))
         self._hints.publish(("ready",))
         return results
 
-    def _create_one(self, new: NewJob) -> CreateResult:
-        decision = admit(new, self._store.facts(new))
+    def _create_one(self, new: NewJob, by: By | None) -> CreateResult:
+        decision = admit(new, self._facts(new))
         if isinstance(decision, CheckKey):
             decision = admit_key(decision.policy, self._slots.facts(decision.key_hash))
         if isinstance(decision, Replace):
             self._skip(decision.existing, new)
         if isinstance(decision, Admit | Replace):
             now = self._clock.now()
-            self._slots.admit(self._store.insert(new, now), now)
-        return answer_to(new, decision)
+            entry = self._store.insert(new, now)
+            if is_due(new, now):
+                self._store.ready.give_ranks([entry], now)
+            self._slots.enter(entry, now)
+            if by is not None:
+                self._store.record(creation_of(new), by)
+        result = answer_to(new, decision)
+        self._join(new, result)
+        return result
+
+    def _facts(self, new: NewJob) -> Facts:
+        facts, relations = self._store.facts(new), new.relations
+        if relations is None:
+            return facts
+        entry = self._batches.get(relations.batch or "")
+        parent = None if relations.parent is None else self._store.by_id(relations.parent)
+        return facts._replace(
+            batch=None if entry is None else entry.batch.admits,
+            spawner_is_current=parent is not None and parent.head.fence == new.spawner,
+        )
 
     def _skip(self, existing: JobId, new: NewJob) -> None:
         entry = self._store.by_id(existing)
@@ -128,47 +176,13 @@ class MemoryEngine:
         if isinstance(decision, Transition):
             self._write(entry, decision)
 
-    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
-        """Claim due jobs."""
-        with self._lock:
-            now = self._clock.now()
-            if self._store.is_over(session):
-                return Claimed(now, ())
-            wanted = self._store.open_lanes(demands)
-            self._start(self._store.startable_of(wanted, now, limit), now)
-            return Claimed(now, tuple(self._take(session, demands, wanted, limit)))
-
-    def _take(
-        self, session: SessionId, demands: Sequence[Demand], wanted: dict[Lane, int], limit: int
-    ) -> list[JobRecord]:
-        now = self._clock.now()
-        left = [demand.limit for demand in demands]
-        lanes = list(wanted)
-        passed_over: list[Entry] = []
-        taken: list[JobRecord] = []
-        for lane, row in self._store.lanes.in_order(lanes):
-            entry = self._store.entries.get(row)
-            if entry is None or entry.availability != "ready":
-                continue
-            if len(taken) >= limit or left[wanted[lane]] <= 0:
-                passed_over.append(entry)
-                lanes.remove(lane)
-                continue
-            decision = _decide_claim(entry, session, now)
-            if decision is None:
-                passed_over.append(entry)
-                continue
-            left[wanted[lane]] -= 1
-            self._write(entry, decision)
-            taken.append(entry.record)
-        for entry in passed_over:
-            self._store.lanes.add(entry)
-        return taken
-
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
         with self._lock:
             results = [self._commit_one(transition) for transition in transitions]
+            pairs = zip(transitions, results, strict=True)
+            # All decisions of a call come before what follows from any of them.
+            self._follow([each for each, got in pairs if got == Committed() and is_end(each)])
         self._hints.publish(("ready", "settled"))
         return results
 
@@ -183,21 +197,51 @@ class MemoryEngine:
             refused = self._slots.refuse_revival(entry)
             if refused is not None:
                 return refused
-        self._write(entry, transition)
+        self._put(entry, transition)
+        found = recorded(transition)
+        if found is not None:
+            self._store.record_at(transition.event.at, *found)
         return Committed()
 
     def _write(self, entry: Entry, transition: Transition) -> None:
-        """Write a transition that has passed its guards."""
+        """Write a transition that has passed its guards, and what follows from it."""
+        self._put(entry, transition)
+        if is_end(transition):
+            self._follow([transition])
+
+    def _follow(self, ended: Sequence[Transition]) -> None:
+        """Store what follows the end of these jobs, and of those that end because of it."""
+        while ended:
+            for transition in ended:
+                self._after_end(transition)
+            ended = self._judge(self._store.dependencies.end(ended))
+
+    def _judge(self, entries: Sequence[Entry]) -> list[Transition]:
+        """Resolve or cancel jobs that wait for others where those allow it; return the ends."""
+        judged = self._store.dependencies.judge(entries)
+        for entry, transition in judged:
+            self._put(entry, transition)
+        return [transition for _, transition in judged if is_end(transition)]
+
+    def _put(self, entry: Entry, transition: Transition) -> None:
+        """Write a transition."""
         store, head = self._store, transition.head
         entry.journal.append(transition.event)
+        store.feed.update(entry)
         entry.head = head
-        if entry.dedupe is not None:
-            store.dedupe.pop(entry.dedupe, None)
-            entry.dedupe = None
+        if isinstance(transition.command, Resolve):
+            entry.definition = transition.definition
+        entry.is_unresolved &= head.state in WAITING and type(transition.command) is not Resolve
+        if head.run_at != transition.before.run_at or head.state in ENDED:
+            entry.rank = None
+        if isinstance(transition.command, Adjust):
+            entry.redefine(transition.definition)
+            store.lane_names.add(entry.lane)
         linger_until = store.linger_until(transition.before.fence)
         self._slots.update(entry, transition, linger_until)
         if linger_until is not None and may_run_on(transition):
             self._locks.linger(transition, linger_until)
+            self._limits.linger(transition, entry.lane, linger_until)
         if head.state is State.ACTIVE:
             entry.availability = "claimed"
             if transition.event.fence != transition.before.fence:
@@ -209,7 +253,7 @@ class MemoryEngine:
             entry.record_outcome(transition)
         if head.state in WAITING:
             self._slots.admit(entry, max(transition.event.at, self._clock.now()))
-        elif entry.definition.key_hash is not None:
+        elif entry.definition.key_hash is not None and type(transition.command) is not Claim:
             self._slots.hand_over(entry.definition.key_hash)
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
@@ -223,27 +267,9 @@ class MemoryEngine:
             return NoteResult.STALE
         if isinstance(note.body, LogLine):
             self._store.last_log += 1
-        return entry.note(note, self._clock.now(), self._store.last_log)
-
-    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
-        """Remove ended jobs at once."""
-        with self._lock:
-            return [self._remove(job_id) for job_id in ids]
-
-    def _remove(self, job_id: JobId) -> Removal:
-        entry = self._store.by_id(job_id)
-        if entry is None:
-            return "missing"
-        if entry.head.state not in ENDED:
-            return "live"
-        self._store.drop(entry)
-        return "removed"
-
-    async def set_queue(self, settings: QueueSettings) -> None:
-        """Pause, drain or reopen a queue."""
-        with self._lock:
-            self._store.queues[settings.service, settings.queue] = settings
-        self._hints.publish(("ready",))
+        result = entry.note(note, self._clock.now(), self._store.last_log)
+        self._store.feed.update(entry)  # a late result is journalled
+        return result
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -263,7 +289,7 @@ class MemoryEngine:
         session: SessionId,
         held: Sequence[Fence],
         stopped: Sequence[Fence] = (),
-        busy: int = 0,
+        report: WorkerReport = NO_REPORT,
     ) -> Renewed | SessionLost:
         """Extend the lease."""
         with self._lock:
@@ -274,10 +300,12 @@ class MemoryEngine:
             state.renewed_at = now
             state.lease_until = self._clock.lease_now() + state.lease
             state.boot_id = self._clock.boot_id()
-            state.busy = busy
+            state.report = report
             reported = {fence for fence in stopped if fence.session == session}
             self._locks.drop_stopped(session, reported)
             self._slots.end_lingering(lambda slot: slot.fence in reported)
+            if self._limits.end_lingering(lambda each: each.fence in reported):
+                self._hints.publish(("ready",))
             stored = {entry.head.fence: entry for entry in self._store.held_by(session)}
             asked = (
                 fence
@@ -304,6 +332,7 @@ class MemoryEngine:
                 lambda slot: slot.fence is not None and slot.fence.session == session
             )
             self._locks.end_lingering(lambda lock: lock.session == session)
+            self._limits.end_lingering(lambda each: each.fence.session == session)
             return True
 
     def _end_session(self, session: SessionId) -> None:
@@ -311,14 +340,6 @@ class MemoryEngine:
         if state is not None and state.ended_at is None:
             state.ended_at = self._clock.now()
             self._locks.drop_of(session)
-
-    async def ask_drain(self, session: SessionId) -> bool:
-        """Ask a worker process to finish its jobs and exit."""
-        with self._lock:
-            if self._store.is_over(session):
-                return False
-            self._store.sessions[session].draining = True
-            return True
 
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
@@ -352,7 +373,10 @@ class MemoryEngine:
             now = self._clock.now()
             if kind == "sessions":
                 return Due(now, sessions=tuple(self._store.lapsed_sessions()[:limit]))
-            entries = self._store.lost() if kind == "lost" else self._store.overdue(now)
+            if kind == "batches":
+                entries = self._to_cancel()
+            else:
+                entries = self._store.lost() if kind == "lost" else self._store.overdue(now)
             jobs = tuple(DueJob(entry.record, entry.seen_at) for entry in entries[:limit])
             return Due(now, jobs=jobs)
 
@@ -361,36 +385,47 @@ class MemoryEngine:
         with self._lock:
             now = self._clock.now()
             moved = self._start(self._store.startable(now)[:limit], now)
+            moved += self._slots.wake(now)
             moved += self._slots.end_lingering(self._has_lingered)
+            if self._limits.end_lingering(self._has_lingered):
+                self._hints.publish(("ready",))
             return moved + self._locks.end_lingering(self._has_lingered)
 
     def _start(self, entries: Sequence[Entry], now: Instant) -> int:
+        self._store.ready.give_ranks(entries, now)
         for entry in entries:
             self._slots.set_availability(entry, now)
-        # Only now, so that jobs of a key that become due together get slots in creation order.
+        # Only now, so that jobs of a key that become due together get slots in their order.
         for key_hash in {entry.definition.key_hash for entry in entries} - {None}:
             self._slots.hand_over(str(key_hash))
         return len(entries)
 
-    def _has_lingered(self, held: Slot | Lock) -> bool:
+    def _has_lingered(self, held: Slot | Lock | Lingering) -> bool:
         return self._store.is_past(held.linger_until or 0, held.boot_id)
 
     async def next_due(self) -> Instant | None:
         """Return the earliest run time among the jobs that wait for theirs."""
         with self._lock:
             store = self._store
-            return min((store.entries[row].head.run_at for row in store.scheduled), default=None)
+            moments = [store.entries[row].head.run_at for row in store.scheduled]
+            return min([*moments, *self._slots.tokens_at.values()], default=None)
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that ended long ago."""
         with self._lock:
             now = self._clock.now()
-            old = self._store.past_retention(now)[:limit]
-            for entry in old:
-                self._store.drop(entry)
-            return len(old) + self._store.drop_sessions(now - KEEP_SESSIONS, limit - len(old))
+            self._slots.drop_full_buckets(now)
+            moved = self._expire(now, limit)
+            self._drop_batches(now - KEEP_BATCHES)
+            self._store.ready.prune(now)
+            removed = self._store.removed
+            for job_id in list(islice(removed, limit)):
+                if removed[job_id] > now - KEEP_REMOVALS:
+                    break
+                del removed[job_id]
+            return moved + self._store.drop_sessions(now - KEEP_SESSIONS, limit - moved)
 
-    async def migrate(self, *, dry_run: bool = False) -> Migration:  # noqa: ARG002
+    async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:  # noqa: ARG002
         """Return that there is no schema."""
         return Migration(0, 0)
 
@@ -411,72 +446,12 @@ class MemoryEngine:
         """Return these jobs."""
         with self._lock:
             entries = [self._store.by_id(job_id) for job_id in ids]
-            records = tuple(None if entry is None else entry.record for entry in entries)
+            records = tuple(
+                None if entry is None or entry.is_held else entry.record for entry in entries
+            )
             removed = self._store.removed.keys() & set(ids) - self._store.rows.keys()
             return Loaded(self._clock.now(), records, frozenset(removed))
-
-    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
-        """Return a page of matching jobs, newest first."""
-        with self._lock:
-            return reads.find(self._store, where, after, limit)
-
-    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
-        """Count matching jobs per combination of groups."""
-        with self._lock:
-            return reads.count(self._store, where, group_by)
-
-    async def journal(self, job_id: JobId) -> list[Event]:
-        """Return all events of a job."""
-        with self._lock:
-            entry = self._store.by_id(job_id)
-            return [] if entry is None else list(entry.journal)
-
-    async def outcomes(self, job_id: JobId) -> list[Outcome]:
-        """Return how each generation ended."""
-        with self._lock:
-            entry = self._store.by_id(job_id)
-            return [] if entry is None else list(entry.outcomes)
-
-    async def activity(self, job_id: JobId) -> Activity | None:
-        """Return what the latest attempt reported."""
-        with self._lock:
-            entry = self._store.by_id(job_id)
-            if entry is None or entry.activity is None:
-                return None
-            return entry.activity if entry.activity.claim == entry.head.claims else None
-
-    async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
-        """Return log lines."""
-        with self._lock:
-            entry = self._store.by_id(job_id)
-            lines = [] if entry is None else [line for line in entry.logs if line.number > after]
-            return lines[:limit]
-
-    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
-        """Return every key of a type that is in use."""
-        with self._lock:
-            return reads.keys(self._store, self._slots, service, job_type)
-
-    async def queue_settings(self) -> list[QueueSettings]:
-        """Return the settings of every queue that has any."""
-        with self._lock:
-            return [self._store.queues[name] for name in sorted(self._store.queues)]
 
     def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield hints."""
         return self._hints.watch(topics)
-
-
-def _decide_claim(entry: Entry, session: SessionId, now: Instant) -> Transition | None:
-    """Decide on a job that has been found due.
-
-    It stays due when the wall clock is set back afterwards: otherwise a correction of the clock
-    would stop every waiting job.
-    """
-    head = entry.head
-    due = head._replace(run_at=min(head.run_at, now))
-    fence = Fence(session, secrets.randbits(62) + 1)
-    decision = decide(JobRecord(entry.definition, due), Claim(fence), now)
-    if not isinstance(decision, Transition):
-        return None
-    return decision._replace(before=head, head=decision.head._replace(run_at=head.run_at))

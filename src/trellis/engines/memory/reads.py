@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from trellis.core.durations import Instant
+from trellis.core.events import Event
+from trellis.core.fairness import tenant_of
+from trellis.core.job import JobId
 from trellis.core.states import WAITING
 from trellis.engines.memory.slots import Slots
 from trellis.engines.memory.store import Entry, Store
 from trellis.engines.values import (
+    Activity,
     Counts,
     GroupBy,
+    ItemEntry,
     JobFilter,
     KeyStatus,
+    LogEntry,
+    Outcome,
     Page,
+    QueueSettings,
+    TagGroup,
     error_code,
     mentions,
 )
@@ -35,11 +45,26 @@ def find(store: Store, where: JobFilter, after: int | None, limit: int) -> Page:
 def count(store: Store, where: JobFilter, group_by: Sequence[GroupBy]) -> Counts:
     """Count matching jobs per combination of groups."""
     found = Counter(
-        tuple(_group(entry, group) for group in group_by) for entry in _matching(store, where)
+        tuple(_group(store, entry, group) for group in group_by)
+        for entry in _matching(store, where)
     )
     if not group_by:
         found.setdefault((), 0)
     return Counts(store.clock.now(), dict(sorted(found.items())))
+
+
+def ahead(store: Store, job_id: JobId, types: Sequence[str]) -> int:
+    """Count the claimable jobs of these types that come before this one."""
+    own = store.by_id(job_id)
+    if own is None:
+        return 0
+    return sum(
+        entry.availability == "ready"
+        and store.ready.order(entry) < store.ready.order(own)
+        and f"{entry.definition.service}/{entry.definition.type}" in types
+        and not store.queue(entry.definition.service, entry.definition.queue).paused
+        for entry in store.entries.values()
+    )
 
 
 def keys(store: Store, slots: Slots, service: str, job_type: str) -> list[KeyStatus]:
@@ -72,11 +97,13 @@ def _status(store: Store, slots: Slots, entry: Entry, key_hash: str) -> KeyStatu
 
 def _matching(store: Store, where: JobFilter) -> Iterator[Entry]:
     for _, entry in sorted(store.entries.items(), reverse=True):
-        if _matches(entry, where):
+        if entry.is_held or not _matches(entry, where):
+            continue
+        if _was_run_by(store, entry, where.worker):
             yield entry
 
 
-def _group(entry: Entry, group_by: GroupBy) -> str:
+def _group(store: Store, entry: Entry, group_by: GroupBy) -> str:
     match group_by:
         case "state":
             return entry.head.state.value
@@ -88,6 +115,13 @@ def _group(entry: Entry, group_by: GroupBy) -> str:
             return entry.definition.service
         case "error":
             return error_code(entry.head.error)
+        case "worker":
+            worker = store.facts_of(entry).worker
+            return "" if worker is None else worker.name
+        case "tenant":
+            return tenant_of(entry.definition.relations) or ""
+        case TagGroup(name):
+            return dict(entry.definition.tags).get(name, "")
 
 
 def _matches(entry: Entry, where: JobFilter) -> bool:
@@ -98,6 +132,7 @@ def _matches(entry: Entry, where: JobFilter) -> bool:
         and (not where.queues or definition.queue in where.queues)
         and (not where.states or entry.head.state in where.states)
         and (where.key is None or definition.key == where.key)
+        and where.tenant in {None, tenant_of(definition.relations)}
         and set(where.tags) <= set(definition.tags)
         and (where.created_from is None or definition.created_at >= where.created_from)
         and (where.created_before is None or definition.created_at < where.created_before)
@@ -105,6 +140,24 @@ def _matches(entry: Entry, where: JobFilter) -> bool:
         and (where.id_suffix is None or definition.id.endswith(where.id_suffix))
         and (where.error_contains is None or mentions(entry.head.error, where.error_contains))
         and _ended_within(entry.head.finished_at, where)
+        and (where.batch is None or where.batch in entry.batches)
+        and (where.parent is None or _parent_of(entry) == where.parent)
+    )
+
+
+def _parent_of(entry: Entry) -> JobId | None:
+    relations = entry.definition.relations
+    return None if relations is None else relations.parent
+
+
+def _was_run_by(store: Store, entry: Entry, worker: str | None) -> bool:
+    if worker is None:
+        return True
+    sessions = {event.fence.session for event in entry.journal if event.fence}
+    return any(
+        worker in {name.name, name.host, f"{session:016x}"}
+        for session in sessions
+        if (name := store.worker_name(session)) is not None
     )
 
 
@@ -114,3 +167,67 @@ def _ended_within(finished_at: Instant | None, where: JobFilter) -> bool:
     return (where.finished_from is None or finished_at >= where.finished_from) and (
         where.finished_before is None or finished_at < where.finished_before
     )
+
+
+class ReadVerbs:
+    """The verbs that read jobs and keys."""
+
+    _lock: threading.RLock
+    _store: Store
+    _slots: Slots
+
+    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
+        """Return a page of matching jobs, newest first."""
+        with self._lock:
+            return find(self._store, where, after, limit)
+
+    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
+        """Count matching jobs per combination of groups."""
+        with self._lock:
+            return count(self._store, where, group_by)
+
+    async def journal(self, job_id: JobId) -> list[Event]:
+        """Return all events of a job."""
+        with self._lock:
+            entry = self._store.by_id(job_id)
+            return [] if entry is None else list(entry.journal)
+
+    async def outcomes(self, job_id: JobId) -> list[Outcome]:
+        """Return how each generation ended."""
+        with self._lock:
+            entry = self._store.by_id(job_id)
+            return [] if entry is None else list(entry.outcomes)
+
+    async def activity(self, job_id: JobId) -> Activity | None:
+        """Return what the latest attempt reported."""
+        with self._lock:
+            entry = self._store.by_id(job_id)
+            return None if entry is None else entry.latest_activity
+
+    async def items(self, job_id: JobId) -> list[ItemEntry]:
+        """Return the items of all attempts of a job."""
+        with self._lock:
+            entry = self._store.by_id(job_id)
+            return [] if entry is None else entry.item_entries
+
+    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> int:
+        """Count the claimable jobs of these types that a claim takes before this one."""
+        with self._lock:
+            return min(limit, ahead(self._store, job_id, types))
+
+    async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
+        """Return log lines."""
+        with self._lock:
+            entry = self._store.by_id(job_id)
+            lines = [] if entry is None else [line for line in entry.logs if line.number > after]
+            return lines[:limit]
+
+    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
+        """Return every key of a type that is in use."""
+        with self._lock:
+            return keys(self._store, self._slots, service, job_type)
+
+    async def queue_settings(self) -> list[QueueSettings]:
+        """Return the settings of every queue that has any."""
+        with self._lock:
+            return [self._store.queues[name] for name in sorted(self._store.queues)]

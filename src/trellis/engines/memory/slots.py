@@ -9,6 +9,7 @@ from trellis.core.admission import KeyFacts, Reject, revive_key
 from trellis.core.durations import Instant
 from trellis.core.job import Fence
 from trellis.core.lifecycle import Transition
+from trellis.core.policy import KeyPolicy
 from trellis.core.slots import keeps_slot, slot_effect
 from trellis.core.states import WAITING
 from trellis.engines.memory.store import Entry, Store
@@ -33,6 +34,11 @@ class Slots:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.by_key: dict[str, list[Slot]] = {}
+        #: When the bucket of a key's rate is full again, and when a token that is awaited comes.
+        self._full_at: dict[str, Instant] = {}
+        self.tokens_at: dict[str, Instant] = {}
+        #: Keys of jobs that the present call has created.
+        self._new: set[str] = set()
 
     def of(self, entry: Entry) -> Slot | None:
         """Return the slot this job holds for its next or present attempt."""
@@ -47,8 +53,24 @@ class Slots:
         entries = (self._store.entries[row] for row in rows)
         return [entry for entry in entries if entry.head.state in WAITING]
 
+    def enter(self, entry: Entry, now: Instant) -> None:
+        """Set the availability of a new job; its key is handed over when all of a call are there.
+
+        So the order of claims decides between jobs of a key that are created together.
+        """
+        self.set_availability(entry, now)
+        if entry.definition.key_hash is not None:
+            self._new.add(entry.definition.key_hash)
+
+    def hand_over_new(self) -> None:
+        """Give free slots to the jobs that the present call has created."""
+        for key_hash in self._new:
+            self.hand_over(key_hash)
+        self._new.clear()
+
     def facts(self, key_hash: str) -> KeyFacts:
         """Gather what admission must know about a key."""
+        self.hand_over_new()
         slots = self.by_key.get(key_hash, [])
         waiters = self.waiters(key_hash)
         unclaimed = [entry.definition.id for entry in waiters if entry.head.claims == 0]
@@ -78,7 +100,9 @@ class Slots:
     def set_availability(self, entry: Entry, now: Instant) -> None:
         """Set the availability of a waiting job."""
         self._store.scheduled.discard(entry.definition.row)
-        if entry.head.run_at > now:
+        if entry.is_unresolved:
+            entry.availability = "waiting_for_jobs"
+        elif entry.head.run_at > now or entry.needs_rank:
             entry.availability = "scheduled"
             self._store.scheduled.add(entry.definition.row)
         elif entry.definition.key_hash is not None and self.of(entry) is None:
@@ -88,21 +112,49 @@ class Slots:
 
     def _make_ready(self, entry: Entry) -> None:
         entry.availability = "ready"
-        self._store.lanes.add(entry)
+        self._store.ready.add(entry)
 
     def hand_over(self, key_hash: str) -> None:
-        """Give free slots of a key to its waiting jobs, in creation order."""
+        """Give free slots of a key to its waiting jobs, in the order of claims."""
         slots = self.by_key.setdefault(key_hash, [])
-        for entry in self.waiters(key_hash):
+        for entry in sorted(self.waiters(key_hash), key=self._store.ready.order):
             policy = entry.definition.policy.key
             if entry.availability != "waiting_for_slot" or policy is None:
                 continue
-            if len(slots) >= policy.active:
+            if len(slots) >= policy.active or not self._take_token(key_hash, policy):
                 break
             slots.append(Slot(entry.definition.row))
             self._make_ready(entry)
         if not slots:
             del self.by_key[key_hash]
+
+    def _take_token(self, key_hash: str, policy: KeyPolicy) -> bool:
+        """Take a token of the key's rate; without one, remember when to look again."""
+        bucket = policy.bucket
+        if bucket is None:
+            return True
+        full_at = self._full_at.get(key_hash, 0)
+        self._full_at[key_hash], next_at = bucket.take_one(full_at, self._store.clock.now())
+        self.tokens_at.pop(key_hash, None)
+        if next_at is not None:
+            self.tokens_at[key_hash] = next_at
+        return next_at is None
+
+    def drop_full_buckets(self, now: Instant) -> None:
+        """Forget the buckets that are full, unless a job waits for their token."""
+        for key_hash, full_at in list(self._full_at.items()):
+            if full_at <= now and key_hash not in self.tokens_at:
+                del self._full_at[key_hash]
+
+    def wake(self, now: Instant) -> int:
+        """Hand over the keys that wait for a token which has come; return how many jobs."""
+        due = [key_hash for key_hash, moment in self.tokens_at.items() if moment <= now]
+        for key_hash in due:
+            del self.tokens_at[key_hash]
+        before = sum(map(len, self.by_key.values()))
+        for key_hash in due:
+            self.hand_over(key_hash)
+        return sum(map(len, self.by_key.values())) - before
 
     def update(self, entry: Entry, transition: Transition, linger_until: int | None) -> None:
         """Keep, free or linger the job's slot, as the transition requires."""
@@ -126,14 +178,17 @@ class Slots:
 
     def end_lingering(self, is_over: Callable[[Slot], bool]) -> int:
         """End the lingering of slots, and hand over the freed ones; return how many ended."""
-        ended = 0
-        for key_hash in list(self.by_key):
-            for slot in list(self.by_key[key_hash]):
-                if slot.linger_until is not None and is_over(slot):
-                    self._end(key_hash, slot)
-                    ended += 1
+        over = [
+            (key_hash, slot)
+            for key_hash, slots in self.by_key.items()
+            for slot in slots
+            if slot.linger_until is not None and is_over(slot)
+        ]
+        for key_hash, slot in over:
+            self._end(key_hash, slot)
+        for key_hash in {key_hash for key_hash, _ in over}:
             self.hand_over(key_hash)
-        return ended
+        return len(over)
 
     def _end(self, key_hash: str, slot: Slot) -> None:
         """Free a slot that lingered, unless its job keeps it for the next attempt and has none."""

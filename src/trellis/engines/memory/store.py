@@ -6,26 +6,40 @@ several verbs ask about them.
 
 from __future__ import annotations
 
-import heapq
+import secrets
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trellis.core.admission import Facts
-from trellis.core.durations import Instant, Micros
+from trellis.core.admission import Facts, holds_dedupe
+from trellis.core.commands import Claim
+from trellis.core.durations import Instant
 from trellis.core.events import Event, late_result
+from trellis.core.fairness import tenant_of
 from trellis.core.job import Definition, Fence, Head, JobId, JobRecord, NewJob, SessionId, define
-from trellis.core.lifecycle import Transition, creation, first_run_at
+from trellis.core.lifecycle import Transition, creation, decide, first_run_at
+from trellis.core.policy import Policy, in_force
+from trellis.core.schedules import Schedule
 from trellis.core.states import ENDED, State
 from trellis.core.timers import keep_until, look_at
+from trellis.engines.audit import AuditEntry, By, Change, storable, storable_by
 from trellis.engines.clock import Clock
+from trellis.engines.contracts import ContractRecord
+from trellis.engines.demand import Demand, demanded
+from trellis.engines.memory.archive import Archives
+from trellis.engines.memory.dependencies import DependencyTable
+from trellis.engines.memory.fairness import Line, Place, ReadyJobs
+from trellis.engines.memory.feed import Feed
+from trellis.engines.memory.sessions import SessionState
+from trellis.engines.operating import DrainChange, JobFacts, WorkerName
+from trellis.engines.schedules import SlotRecord
 from trellis.engines.values import (
     Activity,
     Begun,
-    Demand,
     Heartbeat,
     Item,
+    ItemEntry,
     LateResult,
     LogEntry,
     LogLine,
@@ -36,11 +50,11 @@ from trellis.engines.values import (
     Progress,
     QueueSettings,
     SessionRecord,
-    WorkerInfo,
 )
 
-#: Whether a live job can be claimed: yes, not before its run time, not without a slot, or no more.
-Availability = Literal["ready", "scheduled", "waiting_for_slot", "claimed"]
+#: Whether a live job can be claimed: yes, not before its run time, not without a slot, not before
+#: others have ended, or no more.
+Availability = Literal["ready", "scheduled", "waiting_for_slot", "waiting_for_jobs", "claimed"]
 #: Service, queue and type: what a demand names.
 Lane = tuple[str, str, str]
 
@@ -55,10 +69,24 @@ class Entry:
     availability: Availability | None
     dedupe: tuple[str, str, str] | None
     idempotency: tuple[str, str, str] | None
+    #: The policy of its type when it was created.
+    created_with: Policy
+    #: Its rank in the order of claims, if it has a tenant and was due; otherwise the due time.
+    rank: Instant | None = None
     seen_at: Instant | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     activity: Activity | None = None
+    #: By claim, phase and name.
+    items: dict[tuple[int, str, str], Item] = field(default_factory=dict)
     logs: list[LogEntry] = field(default_factory=list)
+    #: Waits for other jobs: has links, and was not resolved yet.
+    is_unresolved: bool = False
+    #: The batches of which it is a member.
+    batches: set[str] = field(default_factory=set)
+    #: Created in a transaction of the caller that is still open: no other code sees the job.
+    is_held: bool = False
+    #: The numbers of its events in the feed.
+    numbers: list[int] = field(default_factory=list)
 
     @property
     def record(self) -> JobRecord:
@@ -70,6 +98,55 @@ class Entry:
         """The lane the job waits in."""
         definition = self.definition
         return definition.service, definition.queue, definition.type
+
+    @property
+    def line(self) -> Line:
+        """The line in which its tenant takes turns with others."""
+        definition = self.definition
+        return definition.service, definition.queue, definition.priority
+
+    @property
+    def place(self) -> Place:
+        """The place of the job in its lane."""
+        rank = self.head.run_at if self.rank is None else self.rank
+        return Place(self.lane, self.definition.priority, rank, self.definition.row)
+
+    @property
+    def needs_rank(self) -> bool:
+        """Whether the job has a tenant and waits for its promotion, which gives it a rank."""
+        return self.rank is None and tenant_of(self.definition.relations) is not None
+
+    def redefine(self, definition: Definition) -> None:
+        """Store what an operator changed; in another line its tenant takes another turn."""
+        line = self.line
+        self.definition = definition
+        if self.line != line:
+            self.rank = None
+
+    def is_ready_at(self, place: Place) -> bool:
+        """Return whether the job still waits there: it may be claimed, or moved, since."""
+        return self.availability == "ready" and self.place == place
+
+    def decide_claim(self, session: SessionId, now: Instant) -> Transition | None:
+        """Decide on a claim of the job, which has been found due; None if it expires instead.
+
+        It stays due when the wall clock is set back afterwards: otherwise a correction of the clock
+        would stop every waiting job.
+        """
+        head = self.head
+        due = head._replace(run_at=min(head.run_at, now))
+        fence = Fence(session, secrets.randbits(62) + 1)
+        decision = decide(JobRecord(self.definition, due), Claim(fence), now)
+        if not isinstance(decision, Transition):
+            return None
+        return decision._replace(before=head, head=decision.head._replace(run_at=head.run_at))
+
+    def put_in_force(self, declared: Policy | None) -> None:
+        """Let the policy that a worker declares decide about the job from now on."""
+        if declared is not None:
+            was = self.definition
+            policy = in_force(self.created_with, declared, was.attempts, was.timeout)
+            self.definition = was._replace(policy=policy)
 
     @property
     def look_at(self) -> Instant | None:
@@ -98,8 +175,23 @@ class Entry:
             self.seen_at = now
         if isinstance(note.body, LogLine):
             self.logs.append(LogEntry(log_number, now, note.claim, *note.body))
+        if isinstance(note.body, Item):
+            self.items[note.claim, note.body.phase, note.body.name] = note.body
         self.activity = _updated(self.activity, note, now)
         return NoteResult.NOTED
+
+    @property
+    def latest_activity(self) -> Activity | None:
+        """What the latest attempt reported."""
+        if self.activity is None or self.activity.claim != self.head.claims:
+            return None
+        items = (each.item for each in self.item_entries if each.claim == self.head.claims)
+        return self.activity._replace(items=tuple(items))
+
+    @property
+    def item_entries(self) -> list[ItemEntry]:
+        """The items of all attempts, in order of claim, phase and name."""
+        return [ItemEntry(at[0], item) for at, item in sorted(self.items.items())]
 
     def record_outcome(self, transition: Transition) -> None:
         """Store how this generation ended."""
@@ -134,57 +226,9 @@ def _updated(activity: Activity | None, note: Note, now: Instant) -> Activity:
         case Progress() as progress:
             return activity._replace(progress=progress)
         case Phase(name):
-            return activity._replace(phase=name, progress=None, items=())
-        case Item() as item:
-            others = [each for each in activity.items if each.name != item.name]
-            items = sorted([*others, item], key=lambda each: each.name)
-            return activity._replace(items=tuple(items))
-        case Heartbeat() | LogLine() | LateResult():
+            return activity._replace(phase=name, progress=None)
+        case Item() | Heartbeat() | LogLine() | LateResult():
             return activity
-
-
-@dataclass(slots=True)
-class SessionState:
-    """The session of one worker process."""
-
-    info: WorkerInfo
-    lease: Micros
-    opened_at: Instant
-    renewed_at: Instant
-    #: The end of the lease: lease clock, in the boot named beside it.
-    lease_until: int
-    boot_id: str
-    ended_at: Instant | None = None
-    busy: int = 0
-    draining: bool = False
-
-
-class ReadyLanes:
-    """Claimable jobs by lane, best first; the reader skips jobs that are no longer ready."""
-
-    def __init__(self) -> None:
-        self._heaps: dict[Lane, list[tuple[int, int]]] = {}
-
-    def add(self, entry: Entry) -> None:
-        """Add a job that became ready to its lane."""
-        best = (-entry.definition.priority, entry.definition.row)
-        heapq.heappush(self._heaps.setdefault(entry.lane, []), best)
-
-    def in_order(self, lanes: list[Lane]) -> Iterator[tuple[Lane, int]]:
-        """Yield and remove jobs of these lanes: by priority, then in creation order.
-
-        The caller may drop a lane from `lanes` while iterating; the rest of that lane stays.
-        """
-        while True:
-            best = min(
-                ((self._heaps[lane][0], lane) for lane in lanes if self._heaps.get(lane)),
-                default=None,
-            )
-            if best is None:
-                return
-            lane = best[1]
-            _, row = heapq.heappop(self._heaps[lane])
-            yield lane, row
 
 
 class Store:
@@ -197,14 +241,29 @@ class Store:
         self.dedupe: dict[tuple[str, str, str], int] = {}
         self.idempotency: dict[tuple[str, str, str], int] = {}
         self.sessions: dict[SessionId, SessionState] = {}
+        #: Of removed sessions: when they ended, and whose they were.
+        self.past_sessions: dict[SessionId, tuple[Instant, WorkerName]] = {}
         self.queues: dict[tuple[str, str], QueueSettings] = {}
-        self.removed: dict[JobId, State] = {}
+        self.drain_changes: list[DrainChange] = []
+        #: By service and name; the ledger of each by slot.
+        self.schedules: dict[tuple[str, str], Schedule] = {}
+        self.slots: dict[tuple[str, str], dict[Instant, SlotRecord]] = {}
+        #: When each job was removed, the earliest first.
+        self.removed: dict[JobId, Instant] = {}
+        self.audit: list[AuditEntry] = []
+        self.contracts: dict[str, list[ContractRecord]] = {}
+        self._last_entry = 0
+        self.feed = Feed()
+        self.archives = Archives()
+        self.dependencies = DependencyTable(self)
         #: Rows of jobs before their run time, and rows of all jobs of a key: saves scanning all.
         self.scheduled: set[int] = set()
         self.keyed: dict[str, set[int]] = {}
         self.last_log = 0
         self._last_row = 0
-        self.lanes = ReadyLanes()
+        self.ready = ReadyJobs(self.entries)
+        #: Every lane that a job has ever waited in.
+        self.lane_names: set[Lane] = set()
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -226,11 +285,13 @@ class Store:
                 stored = self.entries[row].definition
                 same_idempotency = (stored.id, stored.payload)
         if new.dedupe is not None:
-            row = self.dedupe.get((*scope, new.dedupe))
-            if row is not None:
-                same_dedupe = self.entries[row].definition.id
+            row = self.dedupe.get((*scope, new.dedupe.key))
+            same = None if row is None else self.entries[row]
+            if same is not None and holds_dedupe(*same.record, self.clock.now()):
+                same_dedupe = same.definition.id
         draining = self.queue(new.service, new.queue).draining
-        return Facts(same_id, same_idempotency, same_dedupe, draining)
+        missing = self.dependencies.missing(new) if new.after else None
+        return Facts(same_id, same_idempotency, same_dedupe, draining, self.is_draining, missing)
 
     def insert(self, new: NewJob, now: Instant) -> Entry:
         """Store an admitted job."""
@@ -243,10 +304,13 @@ class Store:
             head,
             [event],
             None,
-            None if new.dedupe is None else (*scope, new.dedupe),
+            None if new.dedupe is None else (*scope, new.dedupe.key),
             None if new.idempotency_key is None else (*scope, new.idempotency_key),
+            new.policy,
         )
         self.entries[definition.row] = entry
+        self.feed.update(entry)
+        self.lane_names.add(entry.lane)
         self.rows[new.id] = definition.row
         if new.key_hash is not None:
             self.keyed.setdefault(new.key_hash, set()).add(definition.row)
@@ -254,17 +318,25 @@ class Store:
             self.dedupe[entry.dedupe] = definition.row
         if entry.idempotency is not None:
             self.idempotency[entry.idempotency] = definition.row
+        if new.after:
+            self.dependencies.add(entry, new)
         return entry
 
     def drop(self, entry: Entry) -> None:
         """Remove an ended job and record its removal."""
         definition = entry.definition
+        self.dependencies.drop(entry)
         del self.entries[definition.row], self.rows[definition.id]
+        if entry.dedupe is not None and self.dedupe.get(entry.dedupe) == definition.row:
+            del self.dedupe[entry.dedupe]
         if entry.idempotency is not None:
             self.idempotency.pop(entry.idempotency, None)
         if definition.key_hash is not None:
             self.keyed[definition.key_hash].discard(definition.row)
-        self.removed[definition.id] = entry.head.state
+        self.removed.pop(definition.id, None)
+        self.removed[definition.id] = self.clock.now()
+        self.feed.drop(entry)
+        self.archives.waiting.pop(definition.row, None)
 
     # -- sessions and queues -------------------------------------------------------------------
 
@@ -298,18 +370,8 @@ class Store:
 
     def session_record(self, session: SessionId, state: SessionState) -> SessionRecord:
         """Return a session as operators see it."""
-        return SessionRecord(
-            session,
-            state.info,
-            state.opened_at,
-            state.renewed_at,
-            state.lease,
-            state.ended_at is None and self.is_lapsed(state),
-            state.ended_at,
-            len(self.held_by(session)),
-            state.busy,
-            state.draining,
-        )
+        is_lapsed = state.ended_at is None and self.is_lapsed(state)
+        return state.record(session, len(self.held_by(session)), is_lapsed=is_lapsed)
 
     def drop_sessions(self, ended: Instant, limit: int) -> int:
         """Remove sessions that ended at or before this moment, the earliest first."""
@@ -320,9 +382,41 @@ class Store:
         ]
         # Sessions are in the order they were opened, which a stable sort keeps.
         oldest = sorted(over, key=lambda each: each[0])[:limit]
-        for _, session in oldest:
-            del self.sessions[session]
+        for moment, session in oldest:
+            self.past_sessions[session] = moment, WorkerName(*self.sessions.pop(session).info[:3])
+        first = next(iter(self.entries.values()), None)
+        for session, (moment, _) in list(self.past_sessions.items()):
+            if first is None or moment < first.definition.created_at:
+                del self.past_sessions[session]
         return len(oldest)
+
+    def worker_name(self, session: SessionId) -> WorkerName | None:
+        """Return which worker process a session belongs or belonged to, if that is kept."""
+        state = self.sessions.get(session)
+        if state is not None:
+            return WorkerName(*state.info[:3])
+        return self.past_sessions.get(session, (None, None))[1]
+
+    def facts_of(self, entry: Entry) -> JobFacts:
+        """Return what people want to know of a job beside its record."""
+        changes = [event for event in entry.journal if event.version]
+        session = next((event.fence.session for event in reversed(changes) if event.fence), None)
+        outcome = entry.outcomes[-1] if entry.head.state in ENDED else None
+        activity = entry.activity
+        if activity is not None and activity.claim != entry.head.claims:
+            activity = None
+        return JobFacts(
+            (outcome and outcome.started_at) or (activity and activity.began_at),
+            changes[-1].at,
+            session,
+            None if session is None else self.worker_name(session),
+            outcome and outcome.result,
+        )
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether all queues drain."""
+        return bool(self.drain_changes) and self.drain_changes[-1].drain.on
 
     def queue(self, service: str, queue: str) -> QueueSettings:
         """Return the settings of a queue."""
@@ -330,12 +424,20 @@ class Store:
 
     def open_lanes(self, demands: Sequence[Demand]) -> dict[Lane, int]:
         """Return the demanded lanes of queues that are not paused, with the index of the demand."""
-        return {
-            (demand.service, demand.queue, job_type): index
-            for index, demand in enumerate(demands)
-            for job_type in demand.types
-            if not self.queue(demand.service, demand.queue).paused
-        }
+        wanted = demanded(demands, self.lane_names)
+        return {lane: index for lane, index in wanted.items() if not self.queue(*lane[:2]).paused}
+
+    # -- audit ---------------------------------------------------------------------------------
+
+    def record(self, change: Change, by: By) -> None:
+        """Store a change that an operator makes."""
+        self.record_at(self.clock.now(), change, by)
+
+    def record_at(self, at: Instant, change: Change, by: By) -> None:
+        """Store a change that an operator decided at this moment."""
+        self._last_entry += 1
+        change = change._replace(target=storable(change.target))
+        self.audit.append(AuditEntry(self._last_entry, at, change, storable_by(by)))
 
     # -- due -----------------------------------------------------------------------------------
 
@@ -367,7 +469,8 @@ class Store:
         """Return the jobs that retention no longer keeps, the oldest first."""
         moments = ((entry.keep_until, row) for row, entry in self.entries.items())
         due = sorted((until, row) for until, row in moments if until and until <= now)
-        return [self.entries[row] for _, row in due]
+        old = (self.entries[row] for _, row in due)
+        return [entry for entry in old if not self.dependencies.is_needed(entry)]
 
     def startable(self, now: Instant) -> list[Entry]:
         """Return the jobs whose run time has come, the longest due first."""

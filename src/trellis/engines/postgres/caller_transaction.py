@@ -22,6 +22,7 @@ from trellis.engines.postgres.connection import PLAIN, ServerConnection
 from trellis.engines.postgres.drivers import CallerDriver, CallerStatements, driver_for
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import statements
+from trellis.engines.postgres.storage import UnknownNumbers
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.url import Address
 from trellis.engines.sql.caller_transaction import failed_transaction, no_transaction
@@ -81,13 +82,26 @@ async def _join(
         registry = await _registry_for(address, driver, jobs)
         tx = Transaction(on_caller, registry, is_callers=True)
         await _check_isolation(on_caller, jobs)
-        results = await gates.create_jobs(tx, jobs)
+        await _check_prerequisites(on_caller, jobs)
+        results = await _create(address, driver, tx, jobs)
         await on_caller.rows("notify", f"{address.schema}_ready", "")
     except BaseException as error:
         await _undo(driver, sql)
         raise _explained(error, address, driver) from error
     await driver.run(sql["caller_release"])
     return results
+
+
+async def _create(
+    address: Address, driver: CallerDriver, tx: Transaction, jobs: Sequence[NewJob]
+) -> list[CreateResult]:
+    """Create the jobs; a job that they replace may have hooks of a type that is new."""
+    try:
+        return await gates.create_jobs(tx, jobs)
+    except UnknownNumbers as unknown:
+        await driver.run(statements(address.schema)["caller_undo"])
+        await _apart(driver, _enter_numbers, address, tx.registry, unknown.jobs)
+    return await gates.create_jobs(tx, jobs)
 
 
 async def _save(address: Address, driver: CallerDriver) -> None:
@@ -120,6 +134,18 @@ async def _check_isolation(driver: CallerStatements, jobs: Sequence[NewJob]) -> 
             "have created since it began, and could break the promise of a dedupe key, idempotency "
             "key or bounded key. Nothing was stored. Use READ COMMITTED, or create this job "
             "without such a key."
+        )
+
+
+async def _check_prerequisites(driver: CallerStatements, jobs: Sequence[NewJob]) -> None:
+    """Refuse to follow live jobs of other transactions: they could not end before the commit."""
+    ids = sorted({each.id for new in jobs for each in new.after} - {new.id for new in jobs})
+    foreign = await driver.rows("dependency_foreign", ids) if ids else ()
+    if foreign:
+        raise TransactionRefused(
+            f"The job is to follow job {foreign[0][0]}, which has not ended and was not created in "
+            "your transaction: its worker would have to wait for your commit. Nothing was stored. "
+            "Create the job after your commit, or follow jobs of the same transaction."
         )
 
 
@@ -169,6 +195,11 @@ async def _own_instance(address: Address) -> str:
 async def _enter(address: Address, registry: Registry, jobs: Sequence[NewJob]) -> None:
     async with Apart(address) as link:
         await registry.enter(link, jobs)
+
+
+async def _enter_numbers(address: Address, registry: Registry, jobs: Sequence[NewJob]) -> None:
+    async with Apart(address) as link:
+        await registry.enter_numbers(link, jobs)
 
 
 def _explained(error: BaseException, address: Address, driver: CallerDriver) -> BaseException:

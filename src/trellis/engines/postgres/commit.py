@@ -2,7 +2,8 @@
 
 Decisions about jobs without keys are stored in one statement per kind: successes, other ends and
 moves. Each statement returns which guards held; the others are conflicts. Successes of jobs with
-keys are stored together too, in a transaction that also hands their slots over.
+keys are stored together too, in a transaction that also hands their slots over. So are ends of jobs
+that something follows, in a transaction that also stores what follows (`engines.sql.followups`).
 
 Nearly all decisions are successes. They are read column by column, and one statement stores those
 that have their state and moment in common. Numbers are sent as one text: the driver takes longer to
@@ -11,26 +12,36 @@ write an array of them than to do everything else with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from trellis.core.commands import Complete
+from trellis.core.audit import ACTIONS
+from trellis.core.commands import Adjust, Complete
 from trellis.core.durations import Instant
 from trellis.core.events import Event
+from trellis.core.followups import is_followed, is_member
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
 from trellis.core.slots import may_run_on
 from trellis.core.timers import keep_until
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
-from trellis.engines.postgres.storage import PostgresStorage, end_columns, move_columns, seen_at
+from trellis.engines.postgres.storage import (
+    PostgresStorage,
+    UnknownNumbers,
+    end_columns,
+    move_columns,
+    seen_at,
+)
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sql import commit
-from trellis.engines.sql.rows import record_from
+from trellis.engines.sql import audit, commit, followups
+from trellis.engines.sql.rows import lane_of, record_from
 from trellis.engines.sql.slots import hand_over, lock_keys
-from trellis.engines.values import CommitResult, Conflict, Topic
+from trellis.engines.values import CommitResult, Committed, Conflict, Topic
+from trellis.errors import EngineBusy, OutcomeUnknown
 
+T = TypeVar("T")
 Placed = list[tuple[int, Transition]]
 #: The statement, and what its decisions must have in common.
 Kind = tuple[str, object]
@@ -43,6 +54,8 @@ def _field(kind: type[tuple[Any, ...]], name: str) -> itemgetter[Any]:
 
 _ROW: Final = _field(Definition, "row")
 _POLICY: Final = _field(Definition, "policy")
+_RELATIONS: Final = _field(Definition, "relations")
+_DEDUPE: Final = _field(Definition, "dedupe")
 _KEY_HASH: Final = _field(Definition, "key_hash")
 _VERSION: Final = _field(Head, "version")
 _FENCE: Final = _field(Head, "fence")
@@ -62,59 +75,134 @@ async def commit_batch(
     Each is accepted or refused independently of the others.
     """
     topics: set[Topic] = {"settled"}
-    results: list[CommitResult] = [commit.COMMITTED] * len(transitions)
+    results: list[CommitResult] = [followups.COMMITTED] * len(transitions)
     if transitions and _are_alike(transitions):  # as nearly always
         held = await _together(link, "commit_done", _in_order(transitions))
         if held is not None:
             await _explain(link, list(enumerate(transitions)), set(held), results)
+            topics |= await _store_watched(link, registry, transitions, results)
         return results, topics
-    groups = _group(transitions)
-    singles = groups.pop(("", None), [])
-    for (kind, _), group in groups.items():
-        group.sort(key=lambda pair: pair[1].definition.row)
-        batch = [each for _, each in group]
-        if kind == "keyed_done":
+    for number, ((kind, _), group) in enumerate(_group(transitions).items()):
+        if kind not in {"commit_done", "commit_end"}:
             topics.add("ready")
-            held = await _keyed_together(link, registry, batch)
-        else:
-            if kind == "commit_move":
-                topics.add("ready")
-            held = await _together(link, kind, batch)
-        if held is not None:
-            await _explain(link, group, set(held), results)
-    if singles:
-        topics.add("ready")
-        await _one_by_one(link, registry, singles, results)
-    return results, topics
+        try:
+            await _store_group(link, registry, kind, group, results)
+        except EngineBusy as error:
+            if not number:
+                raise
+            raise OutcomeUnknown(
+                f"A part of this call was stored, the rest was not: {error} Read the jobs before "
+                "you repeat it; repeating is safe."
+            ) from error
+    return results, topics | await _store_watched(link, registry, transitions, results)
+
+
+async def _store_watched(
+    link: ServerConnection,
+    registry: Registry,
+    transitions: Sequence[Transition],
+    results: list[CommitResult],
+) -> set[Topic]:
+    """Store decisions that were refused only because their jobs are watched."""
+    pairs = enumerate(zip(transitions, results, strict=True))
+    group = [(at, each) for at, (each, result) in pairs if followups.was_watched(each, result)]
+    return await _settle_followed(link, registry, group, results) if group else set()
+
+
+async def _settle_followed(
+    link: ServerConnection, registry: Registry, group: Placed, results: list[CommitResult]
+) -> set[Topic]:
+    """End jobs together with what follows them."""
+    wanted = [each for _, each in group]
+
+    async def settle(tx: Transaction) -> set[Topic]:
+        answers = await followups.settle(tx, PostgresStorage(tx), wanted)
+        for (position, _), answer in zip(group, answers, strict=True):
+            results[position] = answer
+        await _record(tx, group, results)
+        return tx.topics
+
+    return await _numbered(link, registry, settle, "followups")
+
+
+async def _numbered(
+    link: ServerConnection,
+    registry: Registry,
+    verb: Callable[[Transaction], Awaitable[T]],
+    file: str,
+) -> T:
+    """Run a verb in a transaction; again, if it creates jobs of a lane that is new."""
+    while True:
+        try:
+            async with link.transaction(file) as connection:
+                return await verb(Transaction(connection, registry))
+        except UnknownNumbers as unknown:
+            await registry.enter_numbers(link, unknown.jobs)
+
+
+async def _store_group(
+    link: ServerConnection,
+    registry: Registry,
+    kind: str,
+    group: Placed,
+    results: list[CommitResult],
+) -> None:
+    """Store what is stored together, in a transaction of its own."""
+    if not kind:
+        adjusted = [each.definition for _, each in group if type(each.command) is Adjust]
+        await registry.enter_lanes(link, {lane_of(each) for each in adjusted})
+        await _one_by_one(link, registry, group, results)
+        return
+    if kind == "followed":
+        await _settle_followed(link, registry, group, results)
+        return
+    group.sort(key=lambda pair: pair[1].definition.row)
+    batch = [each for _, each in group]
+    if kind == "keyed_done":
+        held = await _keyed_together(link, registry, batch)
+    elif type(batch[0].command) in ACTIONS:
+        held = await _recorded_together(link, registry, kind, batch)
+    else:
+        held = await _together(link, kind, batch)
+    if held is not None:
+        await _explain(link, group, set(held), results)
 
 
 def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
-    """Sort decisions by how they are stored; two about one job are never stored together."""
+    """Sort decisions by how they are stored, single ones last.
+
+    Two about one job are never stored together.
+    """
     groups: dict[Kind, Placed] = {}
     seen: set[int] = set()
     for position, transition in enumerate(transitions):
         row = transition.definition.row
         kind = "" if row in seen else _kind_of(transition)
         seen.add(row)
-        # Successes have one state and moment per statement.
+        # Successes have one state and moment per statement; the audit records what operators do.
         event = transition.event
-        same = (event.state, event.at) if kind.endswith("_done") else None
+        same: object = None
+        if kind.endswith("_done"):
+            same = event.state, event.at
+        elif kind and type(transition.command) in ACTIONS:
+            same = "audit"
         found = groups.get((kind, same))
         if found is None:
             found = groups[kind, same] = []
         found.append((position, transition))
-    return groups
+    singles = groups.pop(("", None), None)
+    return groups if singles is None else {**groups, ("", None): singles}
 
 
 async def _together(
-    link: ServerConnection, kind: str, batch: Sequence[Transition]
+    link: ServerConnection | Transaction, kind: str, batch: Sequence[Transition]
 ) -> Sequence[int] | None:
     """Run one statement for all; None if every guard held, else the jobs whose did."""
     held: Sequence[int] | None
     if kind == "commit_done":
         held = await link.value(kind, *_success_columns(batch))
     elif kind == "commit_end":
-        held = await link.value(kind, *end_columns(batch))
+        held = await link.value(kind, *end_columns(batch), False)
     else:
         seen = await seen_at(link, batch)
         held = await link.value(kind, *move_columns(batch, seen))
@@ -136,6 +224,25 @@ async def _keyed_together(
     return held
 
 
+async def _recorded_together(
+    link: ServerConnection, registry: Registry, kind: str, batch: Sequence[Transition]
+) -> Sequence[int] | None:
+    """Store decisions of operators, and the entries of the audit for those whose guard held."""
+    async with link.transaction("commit") as connection:
+        tx = Transaction(connection, registry)
+        held = await _together(tx, kind, batch)
+        done = batch if held is None else [each for each in batch if each.definition.row in held]
+        await audit.record_decisions(tx, done)
+    return held
+
+
+async def _record(tx: Transaction, group: Placed, results: Sequence[CommitResult]) -> None:
+    """Store the entries of the audit for those decisions of operators that were stored."""
+    await audit.record_decisions(
+        tx, [each for position, each in group if isinstance(results[position], Committed)]
+    )
+
+
 async def _explain(
     link: ServerConnection, group: Placed, held: set[int], results: list[CommitResult]
 ) -> None:
@@ -154,8 +261,7 @@ async def _explain(
 async def _one_by_one(
     link: ServerConnection, registry: Registry, singles: Placed, results: list[CommitResult]
 ) -> None:
-    async with link.transaction() as connection:
-        tx = Transaction(connection, registry)
+    async def store(tx: Transaction) -> None:
         storage = PostgresStorage(tx)
         await lock_keys(tx, (each.definition.key_hash for _, each in singles))
         await tx.read_clock()
@@ -163,6 +269,9 @@ async def _one_by_one(
         singles.sort(key=lambda pair: pair[1].definition.row)
         for position, transition in singles:
             results[position] = await commit.commit_one(tx, storage, transition)
+        await _record(tx, singles, results)
+
+    await _numbered(link, registry, store, "commit")
 
 
 def _kind_of(transition: Transition) -> str:
@@ -173,9 +282,11 @@ def _kind_of(transition: Transition) -> str:
     definition, before, command, event, head = transition
     if before.finished_at is not None:
         return ""
+    if is_followed(transition):
+        return "followed"
     if type(command) is Complete and event.data is None:
         return "commit_done" if definition.key_hash is None else "keyed_done"
-    if definition.key_hash is not None:
+    if definition.key_hash is not None or type(command) is Adjust:
         return ""
     if may_run_on(transition):
         return ""
@@ -189,12 +300,22 @@ def _are_alike(batch: Sequence[Transition]) -> bool:
         return False
     return (
         _all_are(None, list(map(_KEY_HASH, definitions)))
+        and not _have_followers(definitions)
         and _all_are(None, list(map(_FINISHED_AT, befores)))
         and _all_are(None, list(map(_DATA, events)))
         and _all_are(_STATE(events[0]), list(map(_STATE, events)))
         and _all_are(_AT(events[0]), list(map(_AT, events)))
         and len(set(map(_ROW, definitions))) == len(batch)
     )
+
+
+def _have_followers(definitions: Sequence[Definition]) -> bool:
+    """Return whether a definition shows that something follows its job; see `is_followed`."""
+    policies = {id(policy): policy for policy in map(_POLICY, definitions)}
+    if any(policy.hooks for policy in policies.values()):
+        return True
+    relations = list(map(_RELATIONS, definitions))
+    return not _all_are(None, relations) and any(map(is_member, definitions))
 
 
 def _success_columns(batch: Sequence[Transition]) -> tuple[object, ...]:
@@ -236,6 +357,8 @@ def _one_for_all(values: list[Any]) -> list[Any]:
 
 def _kept(definitions: Sequence[Definition], heads: Sequence[Head]) -> list[Instant | None]:
     """Return until when each is kept; jobs that share a policy and a moment share that too."""
+    if not _all_are(None, list(map(_DEDUPE, definitions))):  # a key may have a period
+        return list(map(keep_until, definitions, heads))
     policies = list(map(id, map(_POLICY, definitions)))
     one_of_each = dict(zip(policies, zip(definitions, heads, strict=True), strict=True))
     kept = {policy: keep_until(*one) for policy, one in one_of_each.items()}

@@ -2,7 +2,8 @@
 
 Each call is answered, or raises an error if the outcome is unknown; nothing is repeated
 here. A call that gets no answer in time closes the connection, because a half-open connection
-reports nothing.
+reports nothing. A wait for a lock is ended by the server much earlier, and the error names who
+holds the lock (`blockers.py`).
 
 Statements are prepared before a transaction begins, not in the middle of it. The driver prepares in
 two steps, and between them the server waits for the client without being idle. A process that is
@@ -17,14 +18,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from trellis import failpoints
+from trellis.engines.postgres.blockers import Watch
 from trellis.engines.postgres.errors import cannot_connect, is_about_the_connection, translate
-from trellis.engines.postgres.statements import fragments, names_in, statements
+from trellis.engines.postgres.statements import fragments, names_in, names_of_reads, statements
 from trellis.engines.postgres.url import Address
 from trellis.engines.sql.rows import Row
 from trellis.errors import EngineClosed
@@ -45,15 +48,38 @@ PINNED: Final = {
     **_STOPPED,
 }
 PLAIN: Final = {"jit": "off", **_STOPPED}
+#: The files of what creates jobs, and of what follows the end of one.
+_CREATE: Final = (
+    "common", "create", "slots", "commit", "followups", "batches", "locks", "limits", "audit",
+    "fairness",
+)  # fmt: skip
 #: The files of statements that the transactions of a verb run.
 FILES: Final[dict[str, tuple[str, ...]]] = {
-    "create": ("common", "create", "slots", "commit"),
-    "commit": ("common", "commit", "slots", "locks"),
+    "create": (*_CREATE, "dependencies", "maintenance"),
+    "claim": ("common", "claim", "limits"),
+    "commit": ("common", "commit", "slots", "locks", "limits", "audit", "dependencies"),
+    "followups": (*_CREATE, "dependencies", "maintenance"),
+    "batches": (*_CREATE, "dependencies", "maintenance"),
+    "dependencies": (*_CREATE, "dependencies", "maintenance"),
     "notes": ("common", "notes"),
-    "sessions": ("common", "sessions", "slots", "locks"),
+    "sessions": ("common", "sessions", "slots", "locks", "limits", "audit"),
     "locks": ("common", "locks"),
-    "maintenance": ("common", "maintenance", "slots", "locks"),
-    "queues": ("queues",),
+    "maintenance": (
+        "common",
+        "maintenance",
+        "archive",
+        "feed",
+        "slots",
+        "locks",
+        "limits",
+        "batches",
+        "audit",
+        "fairness",
+    ),
+    "queues": ("common", "queues", "audit"),
+    "limits": ("common", "limits", "audit"),
+    "schedules": (*_CREATE, "dependencies", "maintenance", "schedules"),
+    "contracts": ("common", "contracts", "audit"),
 }
 
 
@@ -124,18 +150,22 @@ class ServerConnection:
         verb: str = "",
     ) -> None:
         self._address = address
-        self._settings = settings
+        self._settings = settings | _limits(address)
         self._on_open = on_open
         #: The verb of its transactions, unless they name another.
         self._verb = verb
         self._sql = statements(address.schema)
+        self._reads = names_of_reads()
         self._begin = self._sql["begin"]
         if address.pooler == "transaction":
             # Nothing set for a connection would last, so it is set for each transaction.
-            self._begin += _settings(address, "setting_of_transaction", settings)
+            self._begin += _settings(address, "setting_of_transaction", self._settings)
+        #: Called when a call had no answer in time: other connections may be silent, too.
+        self.on_silence: Callable[[], None] = lambda: None
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
         self._closed = False
+        self._watch = Watch(address, partial(connect, address, PLAIN, self._sql))
 
     async def rows(self, name: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
         """Run a statement in a separate transaction; return its rows."""
@@ -147,7 +177,8 @@ class ServerConnection:
         async with self._turn:
             connection = await self._connected()
             failpoints.reach("postgres.statement")
-            return await self._guarded(connection, connection.rows(name, *values))
+            call = connection.rows(name, *values)
+            return await self._guarded(connection, call, sent=name not in self._reads)
 
     async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
         """Run a statement in a separate transaction; return its first value."""
@@ -155,7 +186,7 @@ class ServerConnection:
         return found[0][0] if found else None
 
     async def query(self, text: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401 - any value
-        """Run a statement that was put together from pieces."""
+        """Run a statement that was put together from pieces, and reads."""
         if self._address.pooler == "transaction":
             async with self.transaction() as pooled:
                 found: Sequence[Row] = await self._composed(pooled, text, values)
@@ -163,7 +194,8 @@ class ServerConnection:
         async with self._turn:
             connection = await self._connected()
             failpoints.reach("postgres.statement")
-            return await self._guarded(connection, self._composed(connection, text, values))
+            call = self._composed(connection, text, values)
+            return await self._guarded(connection, call, sent=False)
 
     @staticmethod
     def _composed(connection: Connection, text: str, values: Sequence[Any]) -> Awaitable[Any]:
@@ -190,13 +222,17 @@ class ServerConnection:
             connection = await self._connected()
             await self._prepare(connection, verb or self._verb)
             await self._guarded(connection, connection.driver.execute(self._begin), sent=False)
+            self._watch.start(connection)
             try:
                 yield connection
             except BaseException as error:
                 await self._undo(connection, error)
                 if isinstance(error, Exception):
-                    raise translate(error, self._address, sent=False) from error
+                    found = self._watch.found
+                    raise translate(error, self._address, sent=False, blockers=found) from error
                 raise
+            finally:
+                self._watch.stop()
             failpoints.reach("postgres.before-commit")
             await self._guarded(connection, connection.run("commit"))
             failpoints.reach("postgres.after-commit")
@@ -205,11 +241,29 @@ class ServerConnection:
         """Close the connection; calls that wait for it raise `EngineClosed`."""
         self._closed = True
         connection, self._connection = self._connection, None
+        await self._watch.close()
         if connection is not None:
             with suppress(Exception):
                 async with asyncio.timeout(1):
                     await connection.driver.close()
             connection.driver.terminate()
+
+    def limit_calls(self, seconds: float) -> None:
+        """Wait at most this long for an answer or a new connection, from the next call on.
+
+        A half-open connection reports nothing: this is how long a worker waits for it.
+        """
+        limit = self._address
+        self._address = replace(
+            limit,
+            statement_timeout=min(limit.statement_timeout, seconds),
+            connect_timeout=min(limit.connect_timeout, seconds),
+        )
+
+    def drop_if_idle(self) -> None:
+        """Use a new connection for the next call, unless a call is under way."""
+        if self._connection is not None and not self._turn.locked():
+            self._drop(self._connection)
 
     def reopen(self) -> None:
         """Allow connecting again after `close`."""
@@ -235,6 +289,7 @@ class ServerConnection:
 
     async def _guarded(self, connection: Connection, call: Awaitable[T], *, sent: bool = True) -> T:
         """Await a call; raise an error of Trellis if it fails, and drop a broken connection."""
+        self._watch.start(connection)
         try:
             async with asyncio.timeout(self._address.statement_timeout):
                 return await call
@@ -245,7 +300,12 @@ class ServerConnection:
         except Exception as error:
             if is_about_the_connection(error):
                 self._drop(connection)
-            raise translate(error, self._address, sent=sent) from error
+            if isinstance(error, TimeoutError):
+                self.on_silence()
+            found = self._watch.found
+            raise translate(error, self._address, sent=sent, blockers=found) from error
+        finally:
+            self._watch.stop()
 
     async def _undo(self, connection: Connection, error: BaseException) -> None:
         if not isinstance(error, Exception) or is_about_the_connection(error):
@@ -284,6 +344,10 @@ async def connect(
             return Connection(driver, sql or statements(address.schema), prepares=prepares)
     except Exception as error:
         raise cannot_connect(error, address) from error
+
+
+def _limits(address: Address) -> dict[str, str]:
+    return {"lock_timeout": str(int(address.lock_timeout * 1000))}
 
 
 def _settings(address: Address, fragment: str, settings: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from trellis.engines.postgres.statements import statements
-from trellis.engines.sql.caller_transaction import is_django
+from trellis.engines.sql.caller_transaction import is_django, other_dialect
 from trellis.engines.sql.rows import Row
 
 _FAILED: Final = "25P02"
@@ -112,6 +112,8 @@ class _SqlAlchemy(_Driver):
             connection = connection.connection()
             if self.is_async:
                 connection = await connection
+        if connection.dialect.name != "postgresql":
+            raise other_dialect(connection.dialect.name, "PostgreSQL")
         text, values = self._in_dialect(connection.dialect, query, args)
         result = connection.exec_driver_sql(text, values)
         if self.is_async:

@@ -16,10 +16,12 @@ from typing import Final, TypeVar
 import asyncpg
 
 from trellis.core.admission import check_new_job
-from trellis.core.durations import Instant, Micros
-from trellis.core.events import Event
-from trellis.core.job import Fence, JobId, NewJob, SessionId
+from trellis.core.durations import SECOND, Instant, Micros
+from trellis.core.job import Fence, NewJob, SessionId
 from trellis.core.lifecycle import Transition
+from trellis.core.names import check_lock_name
+from trellis.engines.audit import By
+from trellis.engines.demand import Demand
 from trellis.engines.hints import Hints
 from trellis.engines.postgres import (
     caller_transaction,
@@ -32,40 +34,29 @@ from trellis.engines.postgres import (
 )
 from trellis.engines.postgres.claim import Claimer
 from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, ServerConnection
-from trellis.engines.postgres.feed import FeedEntry, Position, feed
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.notifications import Notifications
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import fragments
 from trellis.engines.postgres.transaction import Queries, Transaction
 from trellis.engines.postgres.url import read_address
-from trellis.engines.sql import locks, maintenance, reads, sessions, slots
+from trellis.engines.sql import followups, locks, maintenance, sessions, slots
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.notes import keep_notes
+from trellis.engines.sql.verbs import Creating, Query, SharedVerbs, Verb
 from trellis.engines.values import (
-    Activity,
+    LOCK_DETAILS,
     Capabilities,
     Claimed,
     CommitResult,
-    Counts,
     CreateResult,
-    Demand,
     Due,
     DueKind,
-    GroupBy,
     Health,
-    JobFilter,
-    KeyStatus,
-    Loaded,
     LockHolder,
-    LogEntry,
     Migration,
     Note,
     NoteResult,
-    Outcome,
-    Page,
-    QueueSettings,
-    Removal,
     Renewed,
     Session,
     SessionLost,
@@ -73,17 +64,20 @@ from trellis.engines.values import (
     Topic,
     WorkerInfo,
     accepted,
-    check_lock_name,
 )
+from trellis.engines.worker_report import NO_REPORT, WorkerReport
 from trellis.errors import EngineClosed, Unstorable
 
 T = TypeVar("T")
-Verb = Callable[[Transaction], Awaitable[T]]
 _READY: Final[tuple[Topic, ...]] = ("ready",)
+#: The least limit of a worker's calls, in seconds: the server ends waits for locks before it.
+_SHORTEST_LIMIT: Final = 4.0
 
 
-class PostgresEngine:
+class PostgresEngine(SharedVerbs):
     """Jobs in a PostgreSQL database."""
+
+    feed_kind = "p"
 
     def __init__(self, url: str) -> None:
         self._address = address = read_address(url)
@@ -122,6 +116,7 @@ class PostgresEngine:
             link.reopen()
         self._hints.reopen()
         await self._registry.read_lanes(self._hot)
+        await self._registry.read_limits(Transaction(self._hot, self._registry))
         self._is_open = True
 
     async def _begin(self, connection: Connection) -> None:
@@ -142,11 +137,18 @@ class PostgresEngine:
     def _links(self) -> set[ServerConnection]:
         return {self._hot, self._settle, self._reading, self._listening}
 
-    async def migrate(self, *, dry_run: bool = False) -> Migration:
+    def _drop_idle(self) -> None:
+        for link in self._links:
+            link.drop_if_idle()
+
+    async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:
         """Bring the schema up to date; with `dry_run` change nothing."""
         address = self._address
         async with self._apart() as link:
-            before = await (schema.look if dry_run else schema.migrate)(link, address)
+            if dry_run:
+                before = await schema.look(link, address)
+            else:
+                before = await schema.migrate(link, address, by)
         latest = schema.latest_version(address.schema)
         return Migration(before, latest, schema.missing(address, before))
 
@@ -175,19 +177,20 @@ class PostgresEngine:
 
     # -- the path of a job ---------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    async def create(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
         """Admit and store new jobs."""
         self._check_open()
-        page = fast_create.page_of(jobs)
+        page = fast_create.page_of(jobs) if by is None else None
         if page is not None and await self._create_page(page):
             return accepted(page.ids)
         jobs = [check_new_job(new) for new in jobs]
         if not self._registry.knows(jobs):
             await self._registry.enter(self._hot, jobs)
-        if not any(map(fast_create.needs_look, jobs)) and await self._create_at_once(jobs):
+        is_plain = by is None and not any(map(fast_create.needs_look, jobs))
+        if is_plain and await self._create_at_once(jobs):
             self._notifications.publish(_READY, self._settle)
             return accepted([new.id for new in jobs])
-        return await self._create_carefully(jobs)
+        return await self._create_carefully(jobs, by)
 
     async def _create_page(self, page: fast_create.Page) -> bool:
         """Store jobs without options; return False if one of them needs the general path."""
@@ -209,7 +212,7 @@ class PostgresEngine:
     async def _create_at_once(self, jobs: Sequence[NewJob]) -> bool:
         """Store jobs that need no look at others in one statement; False if that did not do."""
         columns = storage.job_columns(jobs, self._registry)
-        return bool(await self._store("create", *columns, "waiting_for_slot", True))
+        return bool(await self._store("create", *columns, "waiting_for_slot", True, []))
 
     async def _store(self, name: str, *values: object) -> int:
         """Run a statement that stores new jobs; return how many, none if an id is there already."""
@@ -220,14 +223,16 @@ class PostgresEngine:
                 return 0
             raise
 
-    async def _create_carefully(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    async def _create_carefully(self, jobs: Sequence[NewJob], by: By | None) -> list[CreateResult]:
         while True:
             try:
-                return await self._within(lambda tx: gates.create_jobs(tx, jobs), "create")
+                return await self._within(lambda tx: gates.create_jobs(tx, jobs, by), "create")
             except Unstorable as error:
                 # Another process has stored one of the ids since: look again.
                 if not isinstance(error.__cause__, asyncpg.UniqueViolationError):
                     raise
+            except storage.UnknownNumbers as unknown:
+                await self._registry.enter_numbers(self._hot, unknown.jobs)
 
     def create_within(
         self, connection: object, jobs: Sequence[NewJob]
@@ -250,6 +255,8 @@ class PostgresEngine:
         """Store decisions, guarded by version and fence."""
         self._check_open()
         results, topics = await commit.commit_batch(self._settle, self._registry, transitions)
+        if self._registry.limits and any(map(self._registry.frees, transitions)):
+            topics.add("ready")
         self._notifications.publish(topics, self._settle)
         return results
 
@@ -260,7 +267,10 @@ class PostgresEngine:
     # -- sessions ------------------------------------------------------------------------------
 
     async def open_session(self, info: WorkerInfo, lease: Micros) -> Session:
-        """Start a session."""
+        """Start a session; no call of a worker waits longer than half of its lease from now on."""
+        for link in () if info.details == LOCK_DETAILS else self._links:
+            link.limit_calls(max(lease / SECOND / 2, _SHORTEST_LIMIT))
+            link.on_silence = self._drop_idle
         return await sessions.open_session(self._on(self._hot), info, lease)
 
     async def renew(
@@ -268,11 +278,11 @@ class PostgresEngine:
         session: SessionId,
         held: Sequence[Fence],
         stopped: Sequence[Fence] = (),
-        busy: int = 0,
+        report: WorkerReport = NO_REPORT,
     ) -> Renewed | SessionLost:
         """Extend the lease."""
         return await self._within(
-            lambda tx: sessions.renew(tx, session, held, stopped, busy), "sessions"
+            lambda tx: sessions.renew(tx, session, held, stopped, report), "sessions"
         )
 
     async def close_session(self, session: SessionId) -> None:
@@ -286,10 +296,6 @@ class PostgresEngine:
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
         return await sessions.list_sessions(self._on(self._reading))
-
-    async def ask_drain(self, session: SessionId) -> bool:
-        """Ask a worker process to finish its jobs and stop."""
-        return await sessions.ask_drain(self._on(self._hot), session)
 
     # -- locks ---------------------------------------------------------------------------------
 
@@ -322,66 +328,24 @@ class PostgresEngine:
         lanes = list(self._registry.lanes)
         # Each in its own transaction, because a transaction locks keys only once, in one order.
         moved = await self._within(lambda tx: maintenance.promote(tx, lanes, limit), "maintenance")
+        moved += await self._within(lambda tx: slots.wake_rated(tx, limit), "maintenance")
         await self._admit(lanes, limit)
+        moved += await self._work_off()
         return moved + await self._within(maintenance.end_lingering, "maintenance")
 
-    async def next_due(self) -> Instant | None:
-        """Return when the next waiting job becomes due."""
-        return await reads.next_due(self._on(self._hot))
+    async def _work_off(self) -> int:
+        """Judge jobs that wait for others and that earlier transactions have left."""
+        while True:
+            try:
+                return await self._within(
+                    lambda tx: followups.work_off(tx, storage.PostgresStorage(tx)), "dependencies"
+                )
+            except storage.UnknownNumbers as unknown:
+                await self._registry.enter_numbers(self._hot, unknown.jobs)
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that are long over."""
         return await self._within(lambda tx: maintenance.prune(tx, limit), "maintenance")
-
-    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
-        """Remove ended jobs at once."""
-        return await self._within(lambda tx: maintenance.remove(tx, ids), "maintenance")
-
-    # -- reading -------------------------------------------------------------------------------
-
-    async def load(self, ids: Sequence[JobId]) -> Loaded:
-        """Return these jobs."""
-        return await reads.load(self._on(self._hot), ids)
-
-    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
-        """Return a page of matching jobs, newest first."""
-        return await reads.find(self._on(self._reading), where, after, limit)
-
-    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
-        """Count matching jobs per combination of groups."""
-        return await reads.count(self._on(self._reading), where, group_by)
-
-    async def journal(self, job_id: JobId) -> list[Event]:
-        """Return all events of a job."""
-        return await reads.journal(self._on(self._hot), job_id)
-
-    async def feed(self, after: Position, limit: int = 1000) -> list[FeedEntry]:
-        """Return events of all jobs after a position in the feed, in its order, without gaps."""
-        return await feed(self._on(self._reading), after, limit)
-
-    async def outcomes(self, job_id: JobId) -> list[Outcome]:
-        """Return how each generation ended."""
-        return await reads.outcomes(self._on(self._hot), job_id)
-
-    async def activity(self, job_id: JobId) -> Activity | None:
-        """Return what the latest attempt reported."""
-        return await reads.activity(self._on(self._hot), job_id)
-
-    async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
-        """Return log lines."""
-        return await reads.logs(self._on(self._hot), job_id, after, limit)
-
-    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
-        """Return every key of a type that is in use."""
-        return await reads.keys(self._on(self._reading), service, job_type)
-
-    async def queue_settings(self) -> list[QueueSettings]:
-        """Return the settings of every queue that has any."""
-        return await reads.queue_settings(self._on(self._reading))
-
-    async def set_queue(self, settings: QueueSettings) -> None:
-        """Pause, drain or reopen a queue."""
-        await self._within(lambda tx: maintenance.set_queue(tx, settings), "queues")
 
     # -- import --------------------------------------------------------------------------------
 
@@ -391,12 +355,39 @@ class PostgresEngine:
 
     # -- transactions --------------------------------------------------------------------------
 
+    async def run_write(self, verb: Verb[T], file: str) -> T:
+        """Run a verb in a transaction."""
+        return await self._within(verb, file)
+
+    async def run_create(self, verb: Creating[T], jobs: Sequence[NewJob], file: str) -> T:
+        """Run a verb in a transaction that has passed the gates of these jobs."""
+        self._check_open()
+        await self._registry.enter(self._hot, jobs)
+
+        async def work(tx: Transaction) -> T:
+            await gates.pass_gates(tx, jobs)
+            return await verb(tx, storage.PostgresStorage(tx))
+
+        while True:
+            try:
+                return await self._within(work, file)
+            except storage.UnknownNumbers as unknown:
+                await self._registry.enter_numbers(self._hot, unknown.jobs)
+
+    async def run_read(self, verb: Query[T]) -> T:
+        """Run a verb on the connection for people's queries."""
+        return await verb(self._on(self._reading))
+
+    async def run_work(self, verb: Query[T]) -> T:
+        """Run a verb on the connection that a worker has already."""
+        return await verb(self._on(self._hot))
+
     def _on(self, link: ServerConnection) -> Queries:
         """Return a transaction in which each statement is committed alone."""
         self._check_open()
         return Queries(link, self._registry, self._filters)
 
-    async def _within(self, verb: Verb[T], name: str = "") -> T:
+    async def _within(self, verb: Callable[[Transaction], Awaitable[T]], name: str = "") -> T:
         """Run a verb in a transaction; then publish its topics."""
         self._check_open()
         async with self._hot.transaction(name) as connection:

@@ -7,17 +7,21 @@ outcome is unknown, and the caller must look (creates by their ids, settlements 
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
+from collections.abc import Sequence
 
 import asyncpg
 
-from trellis.engines.postgres.url import Address
+from trellis.engines.postgres.blockers import Blocker, advice
+from trellis.engines.postgres.url import Address, nearest_option
 from trellis.engines.redaction import as_argument
 from trellis.errors import (
     AccessDenied,
     AddressUnusable,
     DatabaseMissing,
     DiskFull,
+    EngineBlocked,
     EngineBusy,
     EngineError,
     EngineUnavailable,
@@ -39,6 +43,7 @@ _UNAVAILABLE = (
 _BUSY = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,
     asyncpg.SerializationError,
 )
 _LOST = (
@@ -53,6 +58,13 @@ _LOST = (
 _ABOUT_THE_VALUES = frozenset({"22", "23", "54"})
 #: Prepared statements of another client on this connection: only a pooler causes that.
 _SHARED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+#: The server refuses one of its settings in the URL.
+_WRONG_OPTION = (
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidParameterValueError,
+    asyncpg.CantChangeRuntimeParamError,
+)
+_NAMED = re.compile(r'parameter:? "?(\w+)')
 
 
 def cannot_connect(error: BaseException, address: Address) -> EngineError:
@@ -69,20 +81,41 @@ def cannot_connect(error: BaseException, address: Address) -> EngineError:
         )
     if isinstance(error, asyncpg.ClientConfigurationError | ValueError | ssl.SSLError):
         return AddressUnusable(f"{where} cannot be used: {_text(error)}")
+    if isinstance(error, _WRONG_OPTION):
+        return _wrong_option(error, where)
     if isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error):
-        return _pooler(error, where)
+        # A pooler that the URL names gets no settings of ours.
+        return (_pooler if address.pooler == "none" else _wrong_option)(error, where)
     if isinstance(error, TimeoutError):
         text = f"no answer within {address.connect_timeout:g} s."
     else:
         text = _text(error)
     return EngineUnavailable(
         f"PostgreSQL cannot be reached at {where}: {text} Nothing was stored. Check that the "
-        "server runs and that the URL is right; work continues automatically once it answers."
+        "server runs and that the URL is right. Workers that run already go on once it answers."
     )
 
 
-def translate(error: BaseException, address: Address, *, sent: bool = True) -> Exception:
-    """Return the typed error for what went wrong in a call."""
+def _wrong_option(error: BaseException, where: str) -> AddressUnusable:
+    """Return that the server refuses what the driver sent as one of its settings."""
+    found = _NAMED.search(str(error))
+    name = found[1] if found else ""
+    near = nearest_option(name)
+    hint = f"Did you mean {near}?" if near else "Remove or correct it."
+    return AddressUnusable(
+        f"The URL {where} has an option that the server refuses: {_text(error)} {hint} Options of "
+        "Trellis and of the driver are listed in docs/operations/postgresql.md."
+    )
+
+
+def translate(
+    error: BaseException,
+    address: Address,
+    *,
+    sent: bool = True,
+    blockers: Sequence[Blocker] = (),
+) -> Exception:
+    """Return the typed error for what went wrong in a call; `blockers`: what it waited for."""
     where = address.shown
     if isinstance(error, asyncpg.DiskFullError):
         return DiskFull(
@@ -94,8 +127,8 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
             f"PostgreSQL at {where} is not available now: {_text(error)} Nothing of this call was "
             "stored; work continues automatically once it is back."
         )
-    if isinstance(error, (*_BUSY, asyncpg.QueryCanceledError)):
-        return _busy(error, where)
+    if isinstance(error, _BUSY):
+        return _busy(error, where, blockers)
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError):
         return NotATrellisDatabase(
             f"{where} has no Trellis tables in the schema {address.schema!r} ({_text(error)}) Run: "
@@ -126,7 +159,18 @@ def translate(error: BaseException, address: Address, *, sent: bool = True) -> E
     return error if isinstance(error, Exception) else EngineError(str(error))
 
 
-def _busy(error: BaseException, where: str) -> EngineError:
+def _blocked(where: str, blockers: Sequence[Blocker]) -> EngineBlocked:
+    who = advice(blockers) if blockers else "Look for long transactions in pg_stat_activity."
+    return EngineBlocked(
+        f"A statement waited too long for a lock at {where}. Nothing of this call was stored. "
+        f"{who} Work continues automatically afterwards.",
+        pids=tuple(each.pid for each in blockers),
+    )
+
+
+def _busy(error: BaseException, where: str, blockers: Sequence[Blocker]) -> EngineError:
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return _blocked(where, blockers)
     if isinstance(error, asyncpg.QueryCanceledError):
         return EngineBusy(
             f"PostgreSQL at {where} cancelled a statement: {_text(error)} Nothing of this call was "
@@ -163,15 +207,21 @@ def _pooler(error: BaseException, where: str) -> EngineError:
 
 def lost(error: BaseException, address: Address, *, sent: bool) -> EngineError:
     """Return that the connection broke, and whether the call may have been carried out."""
-    text = "no answer in time." if isinstance(error, TimeoutError) else _text(error)
+    where = address.shown
+    if isinstance(error, TimeoutError):
+        what = (
+            f"PostgreSQL at {where} did not answer within {address.statement_timeout:g} s (a slow "
+            "statement or a broken connection), so the connection was closed."
+        )
+    else:
+        what = f"The connection to {where} was lost during a call ({_text(error)})"
     if sent:
         return OutcomeUnknown(
-            f"The connection to {address.shown} was lost during a call ({text}) It may or may "
-            "not have been stored. Repeating it with the same ids is safe."
+            f"{what} The call may or may not have been stored. Repeating it with the same ids is "
+            "safe."
         )
     return EngineUnavailable(
-        f"The connection to {address.shown} was lost ({text}) Nothing of this call was stored; "
-        "work continues automatically once it is back."
+        f"{what} Nothing of this call was stored; work continues automatically once it is back."
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from trellis.core.admission import check_new_job
+from trellis.core.fairness import tenant_of
+from trellis.core.followups import is_member
 from trellis.core.job import NOTHING_SPECIAL, JobId, NewJob, special_options_of
 from trellis.core.policy import Policy
 from trellis.engines.postgres.registry import Registry
@@ -49,8 +51,12 @@ def page_of(jobs: Sequence[NewJob]) -> Page | None:
 
 
 def needs_look(new: NewJob) -> bool:
-    """Return whether a job must pass a gate, or take a slot."""
-    return new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None
+    """Return whether a job must pass a gate, take a slot, join a batch, get a rank or wait."""
+    if new.dedupe is not None or new.idempotency_key is not None or new.key_hash is not None:
+        return True
+    if tenant_of(new.relations) is not None:
+        return True
+    return bool(new.after) or new.spawner is not None or is_member(new)
 
 
 def check(page: Page) -> None:

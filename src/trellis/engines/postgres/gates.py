@@ -11,18 +11,21 @@ from collections.abc import Iterable, Sequence
 
 from trellis.core.admission import limited_key
 from trellis.core.job import NewJob
+from trellis.engines.audit import By
 from trellis.engines.postgres.storage import PostgresStorage
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import create
-from trellis.engines.sql.create import mark_of
+from trellis.engines.sql.rows import dedupe_mark_of, mark_of
 from trellis.engines.values import CreateResult
 from trellis.errors import EngineBusy
 
 
-async def create_jobs(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]:
+async def create_jobs(
+    tx: Transaction, jobs: Sequence[NewJob], by: By | None = None
+) -> list[CreateResult]:
     """Admit and store new jobs that were checked and whose numbers are in the registry."""
-    await _pass_gates(tx, jobs)
-    return await create.create(tx, PostgresStorage(tx), jobs)
+    await pass_gates(tx, jobs)
+    return await create.create(tx, PostgresStorage(tx), jobs, by)
 
 
 def has_gates(new: NewJob) -> bool:
@@ -30,12 +33,12 @@ def has_gates(new: NewJob) -> bool:
     return any(True for _ in _gates(new))
 
 
-async def _pass_gates(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+async def pass_gates(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+    """Wait until no other transaction creates jobs that could keep these out."""
     names = sorted({name for new in jobs for name in _gates(new)})
     if not names:
         return
     if not tx.is_callers:
-        await tx.run("gate_patience")
         await tx.lock("gate", names)
     elif not await tx.value("gate_try", names):
         raise EngineBusy(
@@ -47,7 +50,7 @@ async def _pass_gates(tx: Transaction, jobs: Sequence[NewJob]) -> None:
 
 def _gates(new: NewJob) -> Iterable[str]:
     if new.dedupe is not None:
-        yield f"dedupe/{mark_of(new, new.dedupe)}"
+        yield f"dedupe/{dedupe_mark_of(new)}"
     if new.idempotency_key is not None:
         yield f"idempotency/{mark_of(new, new.idempotency_key)}"
     if limited_key(new) is not None:

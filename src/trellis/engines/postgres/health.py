@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
+from trellis.engines.postgres.blockers import Blocker, advice, in_units, look
 from trellis.engines.postgres.connection import PINNED, PLAIN, ServerConnection, connect
 from trellis.engines.postgres.url import Address
 from trellis.engines.values import Health
@@ -22,6 +23,8 @@ from trellis.errors import TrellisError
 #: An old snapshot is reported from this age on: seconds, or transactions since.
 _SECONDS: Final = 60.0
 _TRANSACTIONS: Final = 50_000
+#: How many seconds a transaction may block others before that is reported.
+_BLOCKED: Final = 1.0
 #: How long a notification may take.
 _ECHO: Final = 2.0
 _OLDEST_VERSION: Final = 140_000
@@ -64,6 +67,7 @@ async def describe(
     tried = await probe(address)
     if tried.is_notified is None and address.can_listen:
         tried = tried._replace(is_notified=is_notified)
+    blockers = await look(server, address.schema, None)
     row: Any
     (row,) = await server.rows("health")
     holders = [
@@ -71,7 +75,7 @@ async def describe(
     ]
     slots = [(name, size) for name, size in await server.rows("health_slots")]
     facts = _facts(row, address, tried)
-    warnings = findings(row, address, tried, holders, slots)
+    warnings = [*_blockers(blockers), *findings(row, address, tried, holders, slots)]
     return Health("postgresql", _durability(facts), facts, tuple(warnings))
 
 
@@ -109,10 +113,10 @@ def _wake_up(address: Address, tried: Probe) -> str:
 
 def _durability(facts: dict[str, Any]) -> str:
     if facts["fsync"] == "on" and facts["synchronous_commit"] != "off":
-        return "K2: what was acknowledged survives a crash of the server and a power cut"
+        return "what was acknowledged survives a crash of the server and a power cut"
     if facts["fsync"] == "on":
-        return "K1: the last moments before a crash of the server may be lost"
-    return "K0: a crash of the machine may damage the database"
+        return "the last moments before a crash of the server may be lost"
+    return "a crash of the machine may damage the database"
 
 
 # -- tests on separate connections -------------------------------------------------------------
@@ -213,6 +217,11 @@ def findings(
         )
 
 
+def _blockers(blockers: Sequence[Blocker]) -> Iterator[str]:
+    if long := [each for each in blockers if (each.seconds or _BLOCKED) >= _BLOCKED]:
+        yield f"Statements on the tables of Trellis wait for a lock. {advice(long)}"
+
+
 def _settings(row: Mapping[str, Any]) -> Iterator[str]:
     if row["version_number"] < _OLDEST_VERSION:
         yield (
@@ -300,7 +309,7 @@ def _notifications(address: Address, tried: Probe) -> Iterator[str]:
 
 
 def _horizon(holder: Horizon) -> str:
-    since = "" if holder.seconds is None else f" for {_duration(holder.seconds)}"
+    since = "" if holder.seconds is None else f" for {in_units(holder.seconds)}"
     age = f"{since} ({holder.transactions or 0:,} transactions ago)"
     match holder.kind:
         case "session":
@@ -342,13 +351,6 @@ def _crowd(row: Mapping[str, Any]) -> Iterator[str]:
             "them. Raise max_connections, or put a pooler "
             "in front of the server (pooler=transaction)."
         )
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _size(count: int) -> str:

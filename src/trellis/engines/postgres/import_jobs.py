@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from trellis import failpoints
+from trellis.core.audit import By, Change
 from trellis.core.job import Context, JobId, NewJob
 from trellis.core.policy import decode_policy
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import audit
 from trellis.engines.sql.rows import Row, lane_of
 from trellis.engines.sql.slots import hand_over, lock_keys
 from trellis.engines.transfer import Clash, Compared, ExportedHead, ExportedJob, JobBatch, refusal
@@ -67,8 +69,22 @@ class PostgresImporter:
     async def import_batch(self, move: str, batch: JobBatch) -> int:
         """Store a batch together with the progress of the move; return how many jobs were new."""
         await self._registry.enter(self._link, [_as_new(job) for job in batch.jobs])
+        texts = {head.policy for head in batch.heads} | {row[-1] for row in batch.outcomes}
+        await self._registry.enter_policies(
+            self._link, [decode_policy(text) for text in texts if text is not None]
+        )
         await self._link.rows("import_begin", _name(move))
         return await self._within(lambda tx: _import_batch(tx, move, batch))
+
+    async def import_audit(self, move: str, after: int, entries: Sequence[Row]) -> None:
+        """Store entries of the audit together with the progress of the move."""
+        await self._link.rows("import_begin", _name(move))
+        await self._within(lambda tx: _import_audit(tx, move, after, entries))
+
+    async def record(self, move: str, change: Change, by: By) -> None:
+        """Store an entry of the audit about this move, once."""
+        await self._link.rows("import_begin", _name(move))
+        await self._within(lambda tx: _record(tx, move, change, by))
 
     async def assign_slots(self) -> None:
         """Give the free slots of all keys to their waiting jobs."""
@@ -127,24 +143,50 @@ async def _taken_marks(tx: Transaction, batch: JobBatch, known: frozenset[JobId]
     """Return the jobs that are not here, but whose marks belong to other jobs."""
     ids = {job.row: job.id for job in batch.jobs if job.id not in known}
     once = {mark: ids[row] for row, mark in batch.marks if row in ids}
-    dedupe = {head.dedupe: ids[head.row] for head in batch.heads if head.dedupe and head.row in ids}
+    dedupe: dict[str, JobId] = {}
+    until: dict[str, int | None] = {}
+    for job in batch.jobs:
+        if job.dedupe is not None and job.dedupe_until is not None and job.row in ids:
+            dedupe[job.dedupe], until[job.dedupe] = job.id, job.dedupe_until
+    for head in batch.heads:
+        if head.dedupe is not None and head.row in ids:
+            dedupe[head.dedupe], until[head.dedupe] = ids[head.row], None
     if not once and not dedupe:
         return []
+    taken = await tx.rows("import_taken", list(once), list(dedupe), list(until.values()))
     return [
         Clash(
             (dedupe if is_dedupe else once)[mark],
             f"job {holder} has its {'dedupe' if is_dedupe else 'idempotency'} key",
         )
-        for is_dedupe, mark, holder in await tx.rows("import_taken", list(once), list(dedupe))
+        for is_dedupe, mark, holder in taken
     ]
 
 
-async def _import_batch(tx: Transaction, move: str, batch: JobBatch) -> int:
-    if await tx.value("import_turn", _name(move)) != batch.after:
+async def _check_turn(tx: Transaction, move: str, after: int) -> None:
+    if await tx.value("import_turn", _name(move)) != after:
         raise MoveRefused(
             "Another `trellis move` of the same database is running, or has just ended. Let it "
             "finish, then run this again to check that all jobs are there."
         )
+
+
+async def _import_audit(tx: Transaction, move: str, after: int, entries: Sequence[Row]) -> None:
+    await _check_turn(tx, move, after)
+    await tx.run_many("audit_add", [tuple(map(_clean, entry[1:])) for entry in entries])
+    await tx.rows("import_advance", _name(move), entries[-1][0])
+
+
+async def _record(tx: Transaction, move: str, change: Change, by: By) -> None:
+    if await tx.value("import_turn", _name(move)):
+        return
+    await tx.read_clock()
+    await audit.record(tx, change, by)
+    await tx.rows("import_advance", _name(move), 1)
+
+
+async def _import_batch(tx: Transaction, move: str, batch: JobBatch) -> int:
+    await _check_turn(tx, move, batch.after)
     # Before any row of the jobs is locked: the lock of a key always comes first.
     await lock_keys(tx, (head.key_hash for head in batch.heads if head.holds))
     compared = await _compare(tx, batch)
@@ -171,13 +213,29 @@ async def _store(tx: Transaction, jobs: Sequence[ExportedJob], batch: JobBatch) 
     await _put(
         tx,
         "import_heads",
-        [(seqs[head.row], lanes[head.row], *_columns_of_head(head)) for head in heads],
+        [(seqs[head.row], lanes[head.row], *_columns_of_head(tx, head)) for head in heads],
     )
+    await _put(tx, "import_workers", batch.workers)
+    outcomes = [(row, *rest, _number(tx, policy)) for row, *rest, policy in batch.outcomes]
+    batch = batch._replace(outcomes=outcomes)
     for name in _PLAIN:
         theirs: Iterable[Row] = getattr(batch, name.removeprefix("import_"))
         await _put(
             tx, name, [(seqs[row], *map(_clean, rest)) for row, *rest in theirs if row in seqs]
         )
+    await _link(tx, [(seqs[row], *rest) for row, *rest in batch.links if row in seqs])
+
+
+async def _link(tx: Transaction, links: Sequence[Row]) -> None:
+    """Let jobs wait for those that they are to follow."""
+    if not links:
+        return
+    # Those that were imported before may run here already: none ends before this commits.
+    await tx.lock("dependency_lock", sorted({prerequisite for _, prerequisite, *_ in links}))
+    stored = await tx.rows("import_links", *_columns(links))
+    if stored:
+        await tx.rows("import_waits", sorted({job for pair in stored for job in pair}))
+        await tx.rows("import_backlog", sorted({prerequisite for _, prerequisite in stored}))
 
 
 def _clean(value: object) -> object:
@@ -189,14 +247,18 @@ def _policy(tx: Transaction, job: ExportedJob) -> int:
     return tx.registry.policy_numbers[decode_policy(job.policy)]
 
 
+def _number(tx: Transaction, policy: str | None) -> int | None:
+    return None if policy is None else tx.registry.policy_numbers[decode_policy(policy)]
+
+
 def _definition(job: ExportedJob) -> Row:
     """Return the columns after the policy."""
     return job[7:]
 
 
-def _columns_of_head(head: ExportedHead) -> Row:
+def _columns_of_head(tx: Transaction, head: ExportedHead) -> Row:
     """Return the columns after the lane, without `holds`."""
-    return head[1:-1]
+    return (*head[1:-2], _number(tx, head.policy))
 
 
 async def _put(tx: Transaction, name: str, rows: Sequence[Row]) -> None:

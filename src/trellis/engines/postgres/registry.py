@@ -11,9 +11,15 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
+from trellis.core.durations import Micros
 from trellis.core.job import NewJob
-from trellis.core.policy import Policy, decode_policy, encode_policy
+from trellis.core.lifecycle import Transition
+from trellis.core.limits import Scope
+from trellis.core.policy import Policy, decode_policy, encode_policy, in_force
 from trellis.core.timers import look_after
+from trellis.engines.limits import scopes_of
+from trellis.engines.sql import transaction
+from trellis.engines.sql.limits import StoredLimit, read_settings
 from trellis.engines.sql.rows import Lane, Row, lane_of
 
 
@@ -33,10 +39,36 @@ class Registry:
         self.policies: dict[int, Policy] = {}
         self.lane_numbers: dict[Lane, int] = {}
         self.policy_numbers: dict[Policy, int] = {}
+        self._in_force: dict[tuple[int | None, ...], Policy] = {}
         #: What was entered together, so that the type's policy is known to SQL.
         self._entered: set[tuple[Lane, Policy]] = set()
+        #: The span after which a waiting job counts one priority higher.
+        self.aging: Micros | None = None
         #: Changes whenever lanes were read, for what is derived from them.
         self.edition = 0
+        #: The limits that limit anything now, and the version of the latest change of any.
+        self.limits: dict[Scope, StoredLimit] = {}
+        self._limits_version = 0
+
+    @property
+    def known(self) -> int:
+        """How many lanes and changes of limits are known; both only grow."""
+        return len(self.lanes) + self._limits_version
+
+    def is_limited(self, lane: int) -> bool:
+        """Return whether a limit holds for a lane."""
+        return not self.limits.keys().isdisjoint(scopes_of(self.lanes[lane]))
+
+    def frees(self, transition: Transition) -> bool:
+        """Return whether a limit lets another job start when this attempt has ended."""
+        definition = transition.definition
+        lane = (definition.service, definition.queue, definition.type)
+        return not self.limits.keys().isdisjoint(scopes_of(lane))
+
+    async def read_limits(self, tx: transaction.Transaction) -> None:
+        """Read all limits."""
+        stored, self._limits_version = await read_settings(tx)
+        self.limits = {each.setting.scope: each for each in stored if each.setting.in_force}
 
     def knows(self, jobs: Iterable[NewJob]) -> bool:
         """Return whether the numbers of all these jobs are known."""
@@ -50,20 +82,38 @@ class Registry:
                 return False
         return True
 
+    def has_numbers(self, jobs: Iterable[NewJob]) -> bool:
+        """Return whether the lanes and policies of all these jobs have known numbers."""
+        return all(
+            lane_of(new) in self.lane_numbers and new.policy in self.policy_numbers for new in jobs
+        )
+
+    async def enter_numbers(self, link: StatementRunner, jobs: Sequence[NewJob]) -> None:
+        """Read the numbers of jobs that follow others, which declare no type."""
+        await self.enter_lanes(link, {lane_of(new) for new in jobs})
+        await self.enter_policies(link, {new.policy for new in jobs})
+
     async def enter(self, link: StatementRunner, jobs: Sequence[NewJob]) -> None:
         """Read the numbers of these jobs' lanes and policies, and store the new ones."""
-        lanes = {lane_of(new) for new in jobs} - self.lane_numbers.keys()
+        await self.enter_numbers(link, jobs)
+        await self._enter_types(link, jobs)
+
+    async def enter_lanes(self, link: StatementRunner, lanes: Iterable[Lane]) -> None:
+        """Read the numbers of these lanes, and store the new ones."""
+        lanes = set(lanes) - self.lane_numbers.keys()
         if lanes:
             await link.rows("lane_add", *map(list, zip(*sorted(lanes), strict=True)))
             await self.read_lanes(link)
-        policies = {new.policy for new in jobs} - self.policy_numbers.keys()
+
+    async def enter_policies(self, link: StatementRunner, policies: Iterable[Policy]) -> None:
+        """Read the numbers of these policies, and store the new ones."""
+        policies = set(policies) - self.policy_numbers.keys()
         if policies:
             by_digest = {_digest(policy): policy for policy in policies}
             rows = [(digest, *_columns(policy)) for digest, policy in sorted(by_digest.items())]
             await link.rows("policy_add", *map(list, zip(*rows, strict=True)))
             for digest, number in await link.rows("policy_find", list(by_digest)):
                 self._remember(number, by_digest[digest])
-        await self._enter_types(link, jobs)
 
     async def _enter_types(self, link: StatementRunner, jobs: Sequence[NewJob]) -> None:
         pairs = {(lane_of(new), new.policy) for new in jobs} - self._entered
@@ -84,12 +134,30 @@ class Registry:
             self.lane_numbers[lane] = number
         self.edition += 1
 
+    async def read_aging(self, link: StatementRunner) -> None:
+        """Read the span of aging."""
+        rows = await link.rows("aging")
+        self.aging = rows[0][0] if rows else None
+
     async def read_policies(self, link: StatementRunner, numbers: Iterable[int]) -> None:
         """Read these policies."""
         missing = sorted(set(numbers) - self.policies.keys())
         if missing:
             for number, body in await link.rows("policy_load", missing):
                 self._remember(number, decode_policy(body))
+
+    def in_force(
+        self, created: int, declared: int | None, attempts: int | None, timeout: Micros | None
+    ) -> Policy:
+        """Return the policy in force from the numbers of those at creation and at the claim."""
+        source = (created, declared, attempts, timeout)
+        policy = self._in_force.get(source)
+        if policy is None:
+            latest = None if declared is None else self.policies[declared]
+            policy = in_force(self.policies[created], latest, attempts, timeout)
+            if attempts is timeout is None:  # the others are as many as creators ask for
+                self._in_force[source] = policy
+        return policy
 
     def _remember(self, number: int, policy: Policy) -> None:
         self.policies[number] = policy
@@ -100,6 +168,8 @@ def _digest(policy: Policy) -> str:
     return hashlib.sha256(encode_policy(policy).encode()).hexdigest()
 
 
-def _columns(policy: Policy) -> tuple[str, int | None, int | None]:
-    active = None if policy.key is None else policy.key.active
-    return encode_policy(policy), active, look_after(policy)
+def _columns(policy: Policy) -> tuple[str, int | None, bool, int | None, int | None]:
+    key = policy.key
+    active = None if key is None else key.active
+    is_rated = key is not None and key.rate is not None
+    return encode_policy(policy), active, is_rated, *look_after(policy)

@@ -15,10 +15,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from trellis import failpoints
+from trellis.engines.audit import By, migration_of
 from trellis.engines.postgres.connection import Connection, ServerConnection
+from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import fragments, migrations
+from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.url import Address
 from trellis.engines.redaction import as_argument
+from trellis.engines.sql import audit
 from trellis.errors import EngineBusy, NotATrellisDatabase, SchemaTooNew, SchemaTooOld
 
 Scripts = Sequence[tuple[int, str]]
@@ -34,14 +38,18 @@ def latest_version(schema: str) -> int:
     return migrations(schema)[-1][0]
 
 
-async def migrate(server: ServerConnection, address: Address) -> int:
+async def migrate(server: ServerConnection, address: Address, by: By | None = None) -> int:
     """Run the missing migrations; return the version before."""
-    before, _ = await bring_to(server, address, migrations(address.schema))
+    before, _ = await bring_to(server, address, migrations(address.schema), by=by)
     return before
 
 
 async def bring_to(
-    server: ServerConnection, address: Address, scripts: Scripts, patience: float = _PATIENCE
+    server: ServerConnection,
+    address: Address,
+    scripts: Scripts,
+    patience: float = _PATIENCE,
+    by: By | None = None,
 ) -> tuple[int, int]:
     """Run those of these migrations that are missing, as soon as their locks are free."""
     latest = scripts[-1][0]
@@ -51,7 +59,7 @@ async def bring_to(
         if before >= latest:  # without any lock: most calls find nothing to do
             return before, latest
         try:
-            if await _run(server, address, scripts):
+            if await _run(server, address, scripts, by):
                 return before, latest
         except EngineBusy as error:
             if time.monotonic() > give_up_at:
@@ -68,7 +76,7 @@ async def look(server: ServerConnection, address: Address) -> int:
     return version
 
 
-async def _run(server: ServerConnection, address: Address, scripts: Scripts) -> bool:
+async def _run(server: ServerConnection, address: Address, scripts: Scripts, by: By | None) -> bool:
     """Run what is missing; False if another process is doing it or was first."""
     schema = address.schema
     async with server.transaction() as connection:
@@ -80,7 +88,12 @@ async def _run(server: ServerConnection, address: Address, scripts: Scripts) -> 
             if number > before:
                 failpoints.reach("postgres.migrate")
                 await connection.driver.execute(_complete(number, script, schema), timeout=_WORK)
-        return before < scripts[-1][0]
+        latest = scripts[-1][0]
+        if by is not None and before < latest:
+            tx = Transaction(connection, Registry())
+            await tx.read_clock()
+            await audit.record(tx, migration_of(before, latest), by)
+        return before < latest
 
 
 async def _in_the_way(server: ServerConnection, address: Address, error: EngineBusy) -> EngineBusy:
@@ -128,9 +141,9 @@ async def check_version(connection: Connection, address: Address) -> None:
     _refuse_newer(version, address)
     latest = latest_version(address.schema)
     if version < latest:
-        what = "no Trellis tables" if version == 0 else f"schema version {version}"
+        outdated = f"tables of version {version}, and this Trellis needs version {latest}"
         raise SchemaTooOld(
-            f"{address.shown} has {what}, this Trellis needs version {latest}. Run: "
+            f"{address.shown} has {outdated if version else 'no Trellis tables'}. Run: "
             f"trellis migrate --url {as_argument(address.url)}"
         )
 
@@ -139,12 +152,14 @@ async def stored_version(connection: Connection, address: Address) -> int:
     """Return the database's schema version; 0 when it has no Trellis tables."""
     table = f"{address.schema}.meta"
     if not await connection.value("schema_table", table):
-        if await connection.value("schema_others", address.schema):
+        if not await connection.value("schema_others", address.schema):
+            return 0
+        # Another process may have committed the first migration between the two looks.
+        if not await connection.value("schema_table", table):
             raise NotATrellisDatabase(
                 f"{address.shown} has a schema {address.schema!r} without Trellis tables. Use "
                 "another name: ?schema=..."
             )
-        return 0
     found = await connection.value("schema_version")
     return int(found) if found is not None else 0
 

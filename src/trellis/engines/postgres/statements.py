@@ -14,6 +14,10 @@ from trellis.engines.sql.statements import load_migrations, load_sections
 
 _PACKAGE: Final = "trellis.engines.postgres"
 _QUALIFIER: Final = re.compile(r"\btrellis\.(?=[a-z])")
+#: What a statement contains that may store something; also a function of ours, except the clock.
+_STORES: Final = re.compile(
+    r"\b(insert|update|delete|pg_notify)\b|\btrellis\.(?!clock\()[a-z_]+\(", re.IGNORECASE
+)
 
 
 @lru_cache(maxsize=8)
@@ -28,6 +32,12 @@ def fragments(schema: str) -> dict[str, str]:
     """Return every fragment by name."""
     found = load_sections(_PACKAGE).fragments
     return {name: in_schema(text, schema) for name, text in found.items()}
+
+
+@lru_cache(maxsize=1)
+def names_of_reads() -> frozenset[str]:
+    """Return the names of the statements that store nothing."""
+    return frozenset(n for n, text in statements("trellis").items() if not _STORES.search(text))
 
 
 def names_in(files: Iterable[str]) -> list[str]:

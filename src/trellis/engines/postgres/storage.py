@@ -10,15 +10,35 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from trellis.core.durations import Instant
-from trellis.core.job import NewJob
+from trellis.core.followups import is_member
+from trellis.core.job import Definition, NewJob
 from trellis.core.lifecycle import Transition
 from trellis.core.timers import keep_until, look_at
 from trellis.engines.postgres.registry import Registry, StatementRunner
 from trellis.engines.postgres.transaction import Transaction
-from trellis.engines.sql.create import mark_of
-from trellis.engines.sql.rows import encode_data, encode_failure, encode_tags, lane_of
+from trellis.engines.sql import fairness
+from trellis.engines.sql.rows import (
+    dedupe_mark_of,
+    encode_data,
+    encode_failure,
+    encode_relations,
+    encode_tags,
+    lane_of,
+    mark_of,
+)
 
 Columns: TypeAlias = Iterable[list[Any]]
+
+
+class UnknownNumbers(Exception):
+    """Jobs that follow others have lanes or policies without numbers yet.
+
+    Numbers are made outside of the transaction, which is then run again.
+    """
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        super().__init__(f"{len(jobs)} jobs")
+        self.jobs = jobs
 
 
 class PostgresStorage:
@@ -29,21 +49,41 @@ class PostgresStorage:
 
     async def insert(self, jobs: Sequence[NewJob]) -> None:
         """Store new jobs, in the order given."""
+        columns = job_columns(jobs, self._tx.registry)
         due = "unadmitted" if self._tx.is_callers else "waiting_for_slot"
-        await self._tx.run("create", *job_columns(jobs, self._tx.registry), due, False)
+        ranks = await fairness.rank_new(self._tx, jobs, columns[1])
+        await self._tx.run("create", *columns, due, False, ranks)
+
+    async def insert_following(self, jobs: Sequence[NewJob]) -> None:
+        """Store jobs that follow others; those with keys are admitted after the commit."""
+        if not self._tx.registry.has_numbers(jobs):
+            raise UnknownNumbers(jobs)
+        columns = job_columns(jobs, self._tx.registry)
+        await self._tx.run("create", *columns, "unadmitted", False, [])
 
     async def end(self, transition: Transition) -> bool:
-        """End a live job; False if its guard does not hold."""
-        return await self._tx.value("commit_end", *end_columns([transition])) is None
+        """End a live job that is not watched; False if its guard does not hold."""
+        return await self._tx.value("commit_end", *end_columns([transition]), False) is None
+
+    async def end_watched(self, transitions: Sequence[Transition]) -> set[int]:
+        """End live jobs; return the numbers of those whose guards held."""
+        held = await self._tx.value("commit_end", *end_columns(transitions), True)
+        return {each.definition.row for each in transitions} if held is None else set(held)
 
     async def move(self, transition: Transition) -> bool:
         """Change a live job that stays live; False if its guard does not hold."""
         seen = await seen_at(self._tx, [transition])
         return await self._tx.value("commit_move", *move_columns([transition], seen)) is None
 
+    async def redefine(self, definition: Definition) -> None:
+        """Store the queue, priority and attempts of a live job."""
+        lane = self._tx.registry.lane_numbers[lane_of(definition)]
+        await self._tx.run("adjust_job", lane, definition.attempts, definition.row)
+        await self._tx.run("adjust_queue", lane, definition.row)
 
-def job_columns(jobs: Sequence[NewJob], registry: Registry) -> tuple[list[object], ...]:
-    """Return the first values of `create`."""
+
+def job_columns(jobs: Sequence[NewJob], registry: Registry) -> tuple[list[Any], ...]:
+    """Return the first values of `create`: ids, lanes, ..."""
     return (
         [new.id for new in jobs],
         [registry.lane_numbers[lane_of(new)] for new in jobs],
@@ -63,8 +103,14 @@ def job_columns(jobs: Sequence[NewJob], registry: Registry) -> tuple[list[object
         [new.expect for new in jobs],
         [new.clone_of for new in jobs],
         [new.schema_version for new in jobs],
-        [mark_of(new, new.dedupe) for new in jobs],
+        [dedupe_mark_of(new) for new in jobs],
         [mark_of(new, new.idempotency_key) for new in jobs],
+        [None if new.dedupe is None else new.dedupe.during for new in jobs],
+        [None if new.dedupe is None else new.dedupe.period for new in jobs],
+        [new.attempts for new in jobs],
+        [new.timeout for new in jobs],
+        [encode_relations(new.relations) for new in jobs],
+        [is_member(new) for new in jobs],
     )
 
 

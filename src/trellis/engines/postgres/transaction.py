@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from trellis.core.durations import Instant, Micros
+from trellis.core.policy import decode_policy
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry, StatementRunner
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import Row
+from trellis.engines.sql.slots import take_token
 from trellis.engines.values import Topic
 
 
@@ -81,7 +83,26 @@ class Transaction:
 
     async def hand_over(self, key_hashes: Sequence[str]) -> int:
         """Give free slots of these keys to their waiting jobs; return how many."""
-        return int(await self.value("key_hand_over", key_hashes))
+        ((handed, rated),) = await self.rows("key_hand_over", key_hashes)
+        for key_hash in sorted(rated or ()):
+            handed += await self._hand_over_rated(key_hash)
+        return int(handed)
+
+    async def _hand_over_rated(self, key_hash: str) -> int:
+        """Give free slots of a key to its jobs one by one, while its rate has tokens."""
+        handed = 0
+        while (waiter := await self.one("key_next", key_hash)) is not None:
+            job, body = waiter
+            key = decode_policy(body).key
+            if key is None or await self.value("key_held", key_hash) >= key.active:
+                break
+            bucket = key.bucket
+            if bucket is not None and not await take_token(self, key_hash, bucket):
+                break
+            await self.run("slot_take", key_hash, job)
+            await self.run("key_availability", "ready", job)
+            handed += 1
+        return handed
 
 
 class Queries(Transaction):

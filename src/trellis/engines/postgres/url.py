@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from trellis.core.durations import SECOND, micros
-from trellis.engines.redaction import shown
+from trellis.engines.redaction import parts_of, repaired, shown
 from trellis.errors import ConfigurationError
 
+_PORTS: Final = 1 << 16
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OPTIONS: Final = frozenset(
     {"schema", "wake", "pooler", "listen", "statement_timeout", "connect_timeout"}
 )
+#: Options of the driver. It sends all others to the server, which knows its own settings.
+_DRIVERS: Final = frozenset(
+    {
+        "dbname", "gsslib", "host", "krbsrvname", "passfile", "password", "port", "service",
+        "ssl_max_protocol_version", "ssl_min_protocol_version", "sslcert", "sslcrl", "sslkey",
+        "sslmode", "sslnegotiation", "sslpassword", "sslrootcert", "target_session_attrs", "user",
+    }
+)  # fmt: skip
+#: Reading commands answer within about five seconds, also while another session locks the tables.
+_LOCK_TIMEOUT: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,11 @@ class Address:
     url: str = ""
 
     @property
+    def lock_timeout(self) -> float:
+        """Seconds after which the server ends a wait for a lock: before the statement's timeout."""
+        return min(_LOCK_TIMEOUT, self.statement_timeout / 2)
+
+    @property
     def can_listen(self) -> bool:
         """Whether LISTEN can be tried."""
         return self.wake == "listen" and (self.pooler != "transaction" or self.listen is not None)
@@ -52,10 +69,14 @@ class Address:
 
 
 def read_address(url: str) -> Address:
-    """Read a URL; raise ConfigurationError if an option is wrong."""
+    """Read a URL; raise ConfigurationError if it cannot be right."""
+    _refuse_unquoted(url)
+    _refuse_ports(url)
     parts = urlsplit(url)
     options = parse_qsl(parts.query, keep_blank_values=True)
     own = {name: value for name, value in options if name in _OPTIONS}
+    if "listen" in own:
+        read_address(own["listen"])
     drivers = [(name, value) for name, value in options if name not in _OPTIONS]
     dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(drivers, safe="/")))
     # urlunsplit leaves out the empty host of postgresql:///name, which the driver insists on.
@@ -70,6 +91,39 @@ def read_address(url: str) -> Address:
         _seconds("statement_timeout", own, "30s"),
         _seconds("connect_timeout", own, "10s"),
         url,
+    )
+
+
+def nearest_option(name: str) -> str | None:
+    """Return the option that was probably meant."""
+    return next(iter(get_close_matches(name, sorted(_OPTIONS | _DRIVERS), 1)), None)
+
+
+def _refuse_unquoted(url: str) -> None:
+    """Refuse characters that end the password too early, and a `#`."""
+    instead = repaired(url)
+    if instead is not None:
+        raise ConfigurationError(
+            "The user or password of the URL contains a character that must be quoted there: @ as "
+            f"%40, / as %2F, ? as %3F, # as %23. Write: {instead} (*** stays as it is)."
+        )
+    if "#" in url:
+        raise ConfigurationError(
+            f"{shown(url)} contains #, which ends a URL too early. Write it as %23."
+        )
+
+
+def _refuse_ports(url: str) -> None:
+    """Refuse a port that is no number; it is not repeated, because it may be a password."""
+    place = parts_of(url).place.partition("/")[0]
+    options = dict(parse_qsl(parts_of(url).options[1:]))
+    ports = [each.rpartition("]")[2].partition(":")[2] for each in place.split(",")]
+    ports += options.get("port", "").split(",")
+    if all(not port or (port.isdecimal() and 0 < int(port) < _PORTS) for port in ports):
+        return
+    raise ConfigurationError(
+        "A port in the URL is not a number from 1 to 65535. Write it like "
+        "postgresql://user:password@host:5432/database."
     )
 
 
@@ -100,4 +154,9 @@ def _pooler(given: dict[str, str]) -> Literal["none", "session", "transaction"]:
 
 
 def _seconds(name: str, given: dict[str, str], default: str) -> float:
-    return micros(given.get(name, default)) / SECOND
+    try:
+        return micros(given.get(name, default)) / SECOND
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{name}={given[name]!r} is not a duration. Write it like {name}={default}."
+        ) from error

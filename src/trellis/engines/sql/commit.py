@@ -5,24 +5,29 @@ What is decided most often is stored in batches instead, by each engine's `commi
 
 from __future__ import annotations
 
-from typing import Final
-
 from trellis.core.admission import Reject, revive_key
+from trellis.core.commands import Adjust
+from trellis.core.followups import is_followed
 from trellis.core.lifecycle import Transition
 from trellis.core.slots import may_run_on
 from trellis.core.states import ENDED, LIVE, WAITING
 from trellis.core.timers import keep_until, look_at
-from trellis.engines.sql import locks
-from trellis.engines.sql.rows import event_row, record_from
+from trellis.engines.sql import followups, limits, locks
+from trellis.engines.sql.followups import COMMITTED, conflict
+from trellis.engines.sql.rows import event_row
 from trellis.engines.sql.slots import availability, gather_facts, hand_over, update_slot
 from trellis.engines.sql.transaction import Storage, Transaction
-from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
-
-COMMITTED: Final = Committed()
+from trellis.engines.values import CommitResult, KeyRefused
 
 
 async def commit_one(tx: Transaction, storage: Storage, transition: Transition) -> CommitResult:
-    """Store one decision; unless the transaction is a caller's, it holds the lock of the key."""
+    """Store one decision; unless the transaction is a caller's, it holds the lock of the key.
+
+    A watched job is not ended: the answer is then a conflict with the job unchanged, and
+    `followups.settle` must store the decision.
+    """
+    if is_followed(transition):
+        return (await followups.settle(tx, storage, [transition]))[0]
     before, after = transition.before.state, transition.head.state
     if before in LIVE and after in ENDED:
         stored = await _end(tx, storage, transition)
@@ -36,17 +41,22 @@ async def commit_one(tx: Transaction, storage: Storage, transition: Transition) 
             return refused
         stored = await _revive(tx, transition)
     if not stored:
-        return await _conflict(tx, transition)
+        return await conflict(tx, transition)
+    if isinstance(transition.command, Adjust):
+        await _redefine(tx, storage, transition)
     if may_run_on(transition):
         await locks.linger(tx, transition)
+        await limits.linger(tx, transition)
     if transition.definition.key_hash is not None:
         await hand_over(tx, [transition.definition.key_hash])
     return COMMITTED
 
 
-async def _conflict(tx: Transaction, transition: Transition) -> Conflict:
-    row = await tx.one("record_by_seq", tx.array([transition.definition.row]))
-    return Conflict(record_from(row) if row else None)
+async def _redefine(tx: Transaction, storage: Storage, transition: Transition) -> None:
+    """Store what an operator has changed; a job that waits for others waits on."""
+    await storage.redefine(transition.definition)
+    if not transition.head.claims:
+        await tx.run("commit_repark", transition.definition.row)
 
 
 async def _end(tx: Transaction, storage: Storage, transition: Transition) -> bool:
@@ -93,9 +103,9 @@ async def _refuse_revival(tx: Transaction, transition: Transition) -> CommitResu
     key = definition.policy.key
     if key is None or definition.key_hash is None:
         return None
-    conflict = await _conflict(tx, transition)
-    if conflict.record is None or conflict.record.head.version != transition.before.version:
-        return conflict
+    stored = await conflict(tx, transition)
+    if stored.record is None or stored.record.head.version != transition.before.version:
+        return stored
     decision = revive_key(key, await gather_facts(tx, definition.key_hash, key.active))
     return KeyRefused(*decision) if isinstance(decision, Reject) else None
 

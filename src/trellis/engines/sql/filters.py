@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trellis.core.states import State
-from trellis.engines.values import GroupBy, JobFilter
+from trellis.engines.values import GroupBy, JobFilter, TagGroup
 
 
 class Filters:
@@ -36,28 +36,40 @@ class Filters:
         return self._fragments[name].format(**words)
 
     def where(
-        self, where: JobFilter, errors: Sequence[str] | None = None
+        self, where: JobFilter, errors: Sequence[str] | None = None, bound: Sequence[object] = ()
     ) -> tuple[str, list[object]]:
-        """Return the condition on the record view, and its values.
+        """Return the condition on the record view, and all values of the statement so far.
 
-        `errors` are the errors that match, for an engine that finds them beforehand.
+        `errors` are the errors that match, for an engine that finds them beforehand; `bound` are
+        the values that stand before the condition.
         """
-        parts: list[str] = []
-        values: list[object] = []
-        for name, bound in self._conditions(where, errors):
-            first, *pieces = self._fragments[name].split("?")
-            # A condition with one value may use it more than once.
-            bound_values = bound if len(bound) == len(pieces) else bound * len(pieces)
-            text = first
-            for value, piece in zip(bound_values, pieces, strict=True):
-                values.append(value)
-                text += f"{self._mark(len(values))}{piece}"
-            parts.append(text)
+        values = list(bound)
+        parts = [
+            self._filled(name, given, values) for name, given in self._conditions(where, errors)
+        ]
         return (" and ".join(parts) or "true"), values
 
-    def groups(self, groups: Iterable[GroupBy]) -> str:
-        """Return the columns to group by."""
-        return ", ".join(self._fragments[f"group_{group}"] for group in groups)
+    def groups(self, groups: Iterable[GroupBy]) -> tuple[str, list[object]]:
+        """Return the columns to group by, and their values."""
+        values: list[object] = []
+        columns = [
+            self._filled("group_tag", group, values)
+            if isinstance(group, TagGroup)
+            else self._fragments[f"group_{group}"]
+            for group in groups
+        ]
+        return ", ".join(columns), values
+
+    def _filled(self, name: str, given: tuple[object, ...], values: list[object]) -> str:
+        """Return a fragment with its parameters, after adding its values to those before it."""
+        text, *pieces = self._fragments[name].split("?")
+        # A fragment with one value may use it more than once.
+        for value, piece in zip(
+            given if len(given) == len(pieces) else given * len(pieces), pieces, strict=True
+        ):
+            values.append(value)
+            text += f"{self._mark(len(values))}{piece}"
+        return text
 
     def _mark(self, position: int) -> str:
         return f"${position}" if self._numbered else "?"
@@ -83,6 +95,10 @@ class Filters:
             ("where_finished_from", where.finished_from),
             ("where_finished_before", where.finished_before),
             ("where_error", where.error_contains if errors is None else self._as_list(errors)),
+            ("where_worker", where.worker),
+            ("where_batch", where.batch),
+            ("where_parent", where.parent),
+            ("where_tenant", where.tenant),
             ("where_id_prefix", where.id_prefix),
             ("where_id_suffix", where.id_suffix),
         ):

@@ -36,8 +36,6 @@ class Found(NamedTuple):
     token: int | None
     #: Whether its policy may watch for silence.
     is_watched: bool
-    #: The claim whose notes are kept, if there are any.
-    noted_claim: int | None
     attempt: int
     state: str
 
@@ -96,8 +94,6 @@ async def _mark_seen(tx: Transaction, notes: Sequence[Note], found: dict[int, Fo
     """Keep the signs of life, and postpone the look at attempts whose policies watch activity."""
     claims = {each.row: each.claim for each in notes}
     jobs = [found[row] for row in claims if row in found]
-    if any(job.noted_claim not in {None, claims[job.job]} for job in jobs):
-        await tx.run_many("note_forget", list(claims.items()))
     begun = {each.row: each.body.at for each in notes if isinstance(each.body, Begun)}
     touched = [(row, claim, tx.now, begun.get(row)) for row, claim in claims.items()]
     await tx.run_many("note_touch", touched)
@@ -110,6 +106,8 @@ async def _mark_seen(tx: Transaction, notes: Sequence[Note], found: dict[int, Fo
 
 async def _write(tx: Transaction, notes: Sequence[Note]) -> None:
     logs: list[tuple[object, ...]] = []
+    # The last report about each item: one statement cannot change a row twice.
+    items: dict[tuple[object, ...], tuple[object, ...]] = {}
     for each in notes:
         match each.body:
             case LogLine(level, message, fields):
@@ -119,11 +117,11 @@ async def _write(tx: Transaction, notes: Sequence[Note]) -> None:
                 await tx.run("note_progress", text, each.row)
             case Phase(name):
                 await tx.run("note_phase", name, each.row)
-                await tx.run("note_items_clear", each.row)
-            case Item(name, status, detail):
-                await tx.run("note_item", each.row, name, status, detail)
+            case Item(name, status, detail, phase):
+                items[each.row, each.claim, phase, name] = (status, detail)
             case Begun() | Heartbeat() | LateResult():
                 pass
+    await tx.run_many("note_items", [(*item, *report) for item, report in items.items()])
     await tx.run_many("note_log", logs)
 
 

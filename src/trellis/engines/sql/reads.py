@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from trellis.core.durations import Instant
 from trellis.core.events import Event
-from trellis.core.job import JobId, JobRecord
+from trellis.core.job import JobId, JobRecord, is_possible_id
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import Row, decode_failure, event_from, record_from, state_from
 from trellis.engines.sql.transaction import Transaction
@@ -17,6 +17,7 @@ from trellis.engines.values import (
     Counts,
     GroupBy,
     Item,
+    ItemEntry,
     JobFilter,
     KeyStatus,
     Loaded,
@@ -40,13 +41,13 @@ class Queries(Transaction, Protocol):
 
 async def load(tx: Transaction, ids: Sequence[JobId]) -> Loaded:
     """Return these jobs; look for removals only of those that are missing."""
-    await tx.read_clock()
-    rows = await tx.rows("record_by_id", tx.array(ids))
+    rows = await tx.rows("record_by_id", tx.array([i for i in ids if is_possible_id(i)]))
+    await tx.read_clock()  # after the rows: not before any event of these jobs
     found: dict[JobId, JobRecord] = {row[1]: record_from(row) for row in rows}
     records = tuple(found.get(job_id) for job_id in ids)
     if None not in records:
         return Loaded(tx.now, records)
-    missing = [job_id for job_id in ids if job_id not in found]
+    missing = [job_id for job_id in ids if job_id not in found and is_possible_id(job_id)]
     removed = await tx.rows("read_removed", tx.array(missing))
     return Loaded(tx.now, records, frozenset(job_id for (job_id,) in removed))
 
@@ -57,8 +58,8 @@ async def find(tx: Queries, where: JobFilter, after: int | None, limit: int) -> 
     text = tx.filters.statement(
         "find", where=condition, after=len(values) + 1, limit=len(values) + 2
     )
-    await tx.read_clock()
     rows = await tx.query(text, *values, after, limit + 1)
+    await tx.read_clock()  # after the rows: not before any event of these jobs
     page = tuple(record_from(row) for row in rows[:limit])
     more = page[-1].definition.row if page and len(rows) > limit else None
     return Page(tx.now, page, more)
@@ -66,27 +67,31 @@ async def find(tx: Queries, where: JobFilter, after: int | None, limit: int) -> 
 
 async def count(tx: Queries, where: JobFilter, group_by: Sequence[GroupBy]) -> Counts:
     """Count matching jobs per combination of groups."""
-    condition, values = await _where(tx, where)
+    groups, bound = tx.filters.groups(group_by)
+    condition, values = await _where(tx, where, bound)
     name = "count" if group_by else "count_all"
-    text = tx.filters.statement(name, where=condition, groups=tx.filters.groups(group_by))
+    places = ", ".join(str(number) for number, _ in enumerate(group_by, 2))
+    text = tx.filters.statement(name, where=condition, groups=groups, places=places)
     await tx.read_clock()
     rows = await tx.query(text, *values)
     return Counts(tx.now, dict(sorted((tuple(names), number) for number, *names in rows)))
 
 
-async def _where(tx: Queries, where: JobFilter) -> tuple[str, list[object]]:
-    """Return the conditions of a filter, and their values.
+async def _where(
+    tx: Queries, where: JobFilter, bound: Sequence[object] = ()
+) -> tuple[str, list[object]]:
+    """Return the conditions of a filter, and the values up to their end.
 
     Databases differ in what they call the same letter in another case, so Python compares the texts
     of errors: in a function that the database calls, or here, before the query.
     """
     if where.error_contains is None or tx.filters.searches_errors:
-        return tx.filters.where(where)
+        return tx.filters.where(where, bound=bound)
     condition, values = tx.filters.where(where._replace(error_contains=None))
     rows = await tx.query(tx.filters.statement("find_errors", where=condition), *values)
     wanted = where.error_contains
     errors = [error for (error,) in rows if mentions(decode_failure(error), wanted)]
-    return tx.filters.where(where, errors)
+    return tx.filters.where(where, errors, bound)
 
 
 async def journal(tx: Transaction, job_id: JobId) -> list[Event]:
@@ -107,10 +112,24 @@ async def activity(tx: Transaction, job_id: JobId) -> Activity | None:
     row = await tx.one("read_note", job_id)
     if row is None:
         return None
-    job, claim, began_at, seen_at, progress, phase = row
-    items = tuple(Item(*each) for each in await tx.rows("read_items", job))
+    claim, began_at, seen_at, progress, phase = row
     latest = Progress(*json.loads(progress)) if progress else None
-    return Activity(claim, began_at, seen_at, latest, phase, items)
+    current = tuple(each.item for each in await items(tx, job_id) if each.claim == claim)
+    return Activity(claim, began_at, seen_at, latest, phase, current)
+
+
+async def ahead(tx: Transaction, job_id: JobId, types: Sequence[str], limit: int) -> int:
+    """Count the claimable jobs of these types that a claim takes before this one."""
+    number: int = await tx.value("read_ahead", tx.array(list(types)), job_id, limit)
+    return number
+
+
+async def items(tx: Transaction, job_id: JobId) -> list[ItemEntry]:
+    """Return the items of all attempts of a job."""
+    return [
+        ItemEntry(claim, Item(name, status, detail, phase))
+        for claim, phase, name, status, detail in await tx.rows("read_items", job_id)
+    ]
 
 
 async def logs(tx: Transaction, job_id: JobId, after: int, limit: int) -> list[LogEntry]:

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from trellis.core.durations import Instant
 from trellis.core.events import Data, Event, EventKind
 from trellis.core.job import (
     Context,
+    Dedupe,
+    DedupeWhile,
     Definition,
     Failure,
     Fence,
@@ -21,17 +24,18 @@ from trellis.core.job import (
     JobId,
     JobRecord,
     NewJob,
+    Relations,
     SessionId,
     build_definition,
 )
-from trellis.core.policy import decode_policy
+from trellis.core.policy import Policy, decode_policy, encode_policy, in_force
 from trellis.core.states import State
 
 Row: TypeAlias = Sequence[Any]
 
 #: Columns of the record view behind those of the head.
-SEEN_AT: Final = 35
-AVAILABILITY: Final = 36
+SEEN_AT: Final = 42
+AVAILABILITY: Final = 43
 
 _STATES: Final = {state.value: state for state in State}
 _KINDS: Final = {kind.value: kind for kind in EventKind}
@@ -42,8 +46,9 @@ def record_from(row: Row) -> JobRecord:
     (
         seq, job_id, service, job_type, queue, payload, policy, request_id, traceparent,
         tracestate, priority, created_at, deadline_at, key, key_hash, tags, config, expect,
-        schema_version, clone_of,
-    ) = row[:20]  # fmt: skip
+        schema_version, clone_of, dedupe, dedupe_while, dedupe_until, declared, attempts, timeout,
+        relations,
+    ) = row[:27]  # fmt: skip
     definition = build_definition(
         row=seq,
         id=job_id,
@@ -51,7 +56,7 @@ def record_from(row: Row) -> JobRecord:
         type=job_type,
         queue=queue,
         payload=payload,
-        policy=decode_policy(policy),
+        policy=_in_force(policy, declared, attempts, timeout),
         context=Context(request_id, traceparent, tracestate),
         priority=priority,
         created_at=created_at,
@@ -63,8 +68,44 @@ def record_from(row: Row) -> JobRecord:
         expect=expect,
         schema_version=schema_version,
         clone_of=clone_of,
+        dedupe=dedupe_from(dedupe, dedupe_while, dedupe_until, created_at),
+        attempts=attempts,
+        timeout=timeout,
+        relations=decode_relations(relations),
     )
-    return JobRecord(definition, head_from(row[20:35]))
+    return JobRecord(definition, head_from(row[27:42]))
+
+
+@lru_cache(maxsize=4096)
+def _in_force(
+    created: str, declared: str | None, attempts: int | None, timeout: int | None
+) -> Policy:
+    """Return the policy in force from the texts of those at creation and at the last claim."""
+    latest = None if declared is None else decode_policy(declared)
+    return in_force(decode_policy(created), latest, attempts, timeout)
+
+
+def mark_of(new: NewJob, text: str | None) -> str | None:
+    """Return a dedupe or idempotency key as it is stored: together with the service and type.
+
+    Names of services and types have no slash, so marks of two types are never equal.
+    """
+    return None if text is None else f"{new.service}/{new.type}/{text}"
+
+
+def dedupe_mark_of(new: NewJob) -> str | None:
+    """Return the dedupe key as it is stored."""
+    return None if new.dedupe is None else mark_of(new, new.dedupe.key)
+
+
+def dedupe_from(
+    mark: str | None, during: DedupeWhile | None, until: Instant | None, created_at: Instant
+) -> Dedupe | None:
+    """Build the dedupe key from its columns."""
+    if mark is None:
+        return None
+    key = mark.split("/", 2)[2]
+    return Dedupe(key, during, None if until is None else until - created_at)
 
 
 def head_from(row: Row) -> Head:
@@ -150,6 +191,42 @@ def encode_tags(tags: tuple[tuple[str, str], ...]) -> str | None:
 def decode_tags(text: str | None) -> tuple[tuple[str, str], ...]:
     """Read tags back, in the order written."""
     return () if text is None else tuple(json.loads(text).items())
+
+
+def encode_relations(relations: Relations | None) -> str | None:
+    """Write what a job belongs to as a JSON object."""
+    if relations is None:
+        return None
+    given = {name: part for name, part in relations._asdict().items() if part is not None}
+    return json.dumps(given, ensure_ascii=False) if given else None
+
+
+def decode_relations(text: str | None) -> Relations | None:
+    """Read relations back; those that this version does not know are left out."""
+    if text is None:
+        return None
+    given = json.loads(text)
+    return Relations(**{name: given[name] for name in Relations._fields if name in given})
+
+
+def encode_request(new: NewJob) -> str:
+    """Write a request that is stored for later as a JSON object."""
+    given = {
+        name: value
+        for name, value in new._asdict().items()
+        if name not in NewJob._field_defaults or value != NewJob._field_defaults[name]
+    }
+    return json.dumps(given | {"policy": encode_policy(new.policy)}, ensure_ascii=False)
+
+
+def decode_request(text: str) -> NewJob:
+    """Read a request back."""
+    given = json.loads(text)
+    given["policy"] = decode_policy(given["policy"])
+    given["context"] = Context(*given["context"])
+    if "tags" in given:
+        given["tags"] = tuple((name, value) for name, value in given["tags"])
+    return NewJob(**{name: given[name] for name in NewJob._fields if name in given})
 
 
 def encode_ids(ids: list[JobId] | list[int]) -> str:

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from trellis.core.durations import Micros
 from trellis.core.job import Fence, SessionId
-from trellis.engines.sql import locks, slots
+from trellis.engines.audit import By, drain_of
+from trellis.engines.sql import audit, limits, locks, slots
 from trellis.engines.sql.rows import record_from
 from trellis.engines.sql.transaction import Transaction
 from trellis.engines.values import Renewed, Session, SessionLost, SessionRecord, WorkerInfo
+from trellis.engines.worker_report import WorkerReport, report_from
 
 
 async def open_session(tx: Transaction, info: WorkerInfo, lease: Micros) -> Session:
@@ -30,22 +32,25 @@ async def renew(
     session: SessionId,
     held: Sequence[Fence],
     stopped: Sequence[Fence],
-    busy: int,
+    report: WorkerReport,
 ) -> Renewed | SessionLost:
     """Extend the lease; report which claims are gone, cancelled or unknown to the worker."""
     await tx.read_clock()
-    if not await tx.changed("session_renew", session, busy, tx.now, *tx.lease_clock):
+    if not await tx.changed("session_renew", session, report.to_json(), tx.now, *tx.lease_clock):
         return SessionLost(tx.now)
     await tx.run("lock_outlived", session)
     tokens = [fence.token for fence in stopped if fence.session == session]
     if tokens:
         await slots.end_lingering(tx, "slot_stopped", session, tx.array(tokens))
         await locks.end_stopped(tx, session, tokens)
+        await limits.end_stopped(tx, session, tokens)
     rows = await tx.rows("session_held", session)
     claims = {Fence(session, row[2]): row for row in rows if row[1] is not None}
     named = set(held)
     unknown = sorted(row[1] for fence, row in claims.items() if fence not in named)
     records = await tx.rows("record_by_seq", tx.array(unknown)) if unknown else ()
+    if unknown:
+        await tx.read_clock()  # after the rows: not before any event of these jobs
     return Renewed(
         tx.now,
         tuple(fence for fence in held if fence in claims and claims[fence][3]),
@@ -70,12 +75,21 @@ async def reap(tx: Transaction, session: SessionId) -> bool:
         return False  # renewed in the meantime
     await slots.end_lingering(tx, "slot_of_session", session)
     await tx.run("lock_reaped", session)
+    await limits.end_reaped(tx, session)
     return True
 
 
-async def ask_drain(tx: Transaction, session: SessionId) -> bool:
+async def ask_drain(tx: Transaction, session: SessionId, by: By) -> bool:
     """Ask a worker process to finish its jobs and stop; False if its session is over."""
-    return await tx.changed("session_drain", session) > 0
+    found = await tx.one("session_draining", session)
+    if found is None:
+        return False
+    is_draining, name = found
+    if not is_draining:
+        await tx.read_clock()
+        await tx.run("session_drain", session)
+        await audit.record(tx, drain_of(session, name), by)
+    return True
 
 
 async def list_sessions(tx: Transaction) -> list[SessionRecord]:
@@ -90,11 +104,11 @@ async def list_sessions(tx: Transaction) -> list[SessionRecord]:
             bool(lapsed),
             ended_at,
             held,
-            busy,
+            report_from(report),
             bool(draining),
         )
         for (
             session, name, host, pid, version, details, opened_at, renewed_at, lease, lapsed,
-            ended_at, held, busy, draining,
+            ended_at, held, report, draining,
         ) in await tx.rows("session_list", *tx.lease_clock)
     ]  # fmt: skip

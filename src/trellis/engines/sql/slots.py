@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from trellis.core.admission import KeyFacts
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
+from trellis.core.limits import Rate
 from trellis.core.slots import keeps_slot, slot_effect
 from trellis.engines.sql.rows import AVAILABILITY, record_from
 from trellis.engines.sql.transaction import Transaction
@@ -31,7 +32,7 @@ async def lock_keys(tx: Transaction, key_hashes: Iterable[str | None]) -> None:
 
 
 async def hand_over(tx: Transaction, key_hashes: Iterable[str | None]) -> None:
-    """Give free slots of these keys to their waiting jobs, in creation order."""
+    """Give free slots of these keys to their waiting jobs, in the order of claims."""
     names = _names(key_hashes)
     if names and not tx.is_callers and await tx.hand_over(names):
         tx.topics.add("ready")
@@ -111,6 +112,30 @@ async def _end(tx: Transaction, slot: int, job: int) -> None:
     if row[AVAILABILITY] == "waiting_for_slot":
         await tx.run("key_available", job)
         tx.topics.add("ready")
+
+
+async def take_token(tx: Transaction, key_hash: str, bucket: Rate) -> bool:
+    """Take a token of a key's rate; without one, store when to look again."""
+    if not tx.now:
+        await tx.read_clock()
+    full_at = await tx.value("key_bucket", key_hash) or 0
+    full_at, next_at = bucket.take_one(full_at, tx.now)
+    await tx.run("key_bucket_put", key_hash, full_at, next_at)
+    return next_at is None
+
+
+async def wake_rated(tx: Transaction, limit: int) -> int:
+    """Hand over the keys that wait for a token which has come; return how many jobs got a slot."""
+    await tx.read_clock()
+    keys = [key_hash for (key_hash,) in await tx.rows("key_bucket_due", tx.now, limit)]
+    if not keys:
+        return 0
+    await lock_keys(tx, keys)
+    await tx.run("key_bucket_woken", tx.now, tx.array(keys))
+    handed = await tx.hand_over(keys)
+    if handed:
+        tx.topics.add("ready")
+    return handed
 
 
 async def admit_callers_jobs(tx: Transaction, limit: int) -> None:

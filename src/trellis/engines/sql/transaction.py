@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from trellis.core.durations import Instant, Micros
-from trellis.core.job import NewJob
+from trellis.core.job import Definition, NewJob
 from trellis.core.lifecycle import Transition
 from trellis.engines.sql.rows import Row
 from trellis.engines.values import Topic
@@ -80,7 +80,8 @@ class Transaction(Protocol):
     def hand_over(self, key_hashes: Sequence[str]) -> Awaitable[int]:
         """Give free slots of these keys to their waiting jobs; return how many.
 
-        The jobs of a key get them in creation order. PostgreSQL needs one statement for all keys.
+        The jobs of a key get them in the order of claims: priority, due time, creation. PostgreSQL
+        needs one statement for all keys.
         """
 
 
@@ -90,8 +91,21 @@ class Storage(Protocol):
     def insert(self, jobs: Sequence[NewJob]) -> Awaitable[None]:
         """Store new jobs, in the order given; a due one with a key waits for its slot."""
 
+    def insert_following(self, jobs: Sequence[NewJob]) -> Awaitable[None]:
+        """Store jobs that follow others.
+
+        On PostgreSQL one with a key gets its slot after the commit, because the lock of a key comes
+        before those of the rows that this transaction has.
+        """
+
     def end(self, transition: Transition) -> Awaitable[bool]:
-        """End a live job; False if its version or fence is no longer the one decided against."""
+        """End a live job; False if its version or fence is no longer the one decided against.
+
+        A watched job is not ended either: see `followups.py`.
+        """
+
+    def end_watched(self, transitions: Sequence[Transition]) -> Awaitable[set[int]]:
+        """End live jobs, watched ones too; return the numbers of those whose guards held."""
 
     def move(self, transition: Transition) -> Awaitable[bool]:
         """Change a live job that stays live; False as for `end`.
@@ -99,6 +113,9 @@ class Storage(Protocol):
         A waiting job becomes ready or waits for its time; one with a key has yet to be judged by
         its slot.
         """
+
+    def redefine(self, definition: Definition) -> Awaitable[None]:
+        """Store the queue, priority and attempts of a live job, which an operator has changed."""
 
 
 def run_through(verb: Coroutine[Any, Any, T]) -> T:

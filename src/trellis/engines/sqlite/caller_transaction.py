@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from trellis.core.job import NewJob
 from trellis.engines.clock import Clock
-from trellis.engines.sql.caller_transaction import failed_transaction, is_django, no_transaction
+from trellis.engines.sql.caller_transaction import (
+    failed_transaction,
+    is_django,
+    no_transaction,
+    other_dialect,
+    sqlalchemy_class,
+)
 from trellis.engines.sql.rows import Row
 from trellis.engines.sqlite import schema, storage
 from trellis.engines.sqlite.connection import SAFE_RELEASE
@@ -33,12 +39,12 @@ def create_within(
     path: Path, clock: Clock, connection: object, jobs: Sequence[NewJob]
 ) -> list[CreateResult]:
     """Admit and store new jobs in the caller's transaction."""
-    connection = _inside_django(connection)
+    connection = _inside_sqlalchemy(_inside_django(connection), path)
     if not isinstance(connection, sqlite3.Connection):
         raise TransactionRefused(
             f"The jobs are kept in {path}, so they can only join a transaction of the sqlite3 "
-            f"module; {type(connection).__name__} is not a sqlite3.Connection. Pass the "
-            "connection itself."
+            f"module; {type(connection).__name__} is not a sqlite3.Connection. Nothing was stored. "
+            "Pass one, a Session or Connection of SQLAlchemy, or Django's connection, to this file."
         )
     try:
         joined = connection.in_transaction
@@ -73,6 +79,30 @@ def _inside_django(connection: Any) -> Any:  # noqa: ANN401 - any object may be 
     if connection.needs_rollback:
         raise failed_transaction("Leave its atomic block first.")
     return connection.connection
+
+
+def _inside_sqlalchemy(connection: Any, path: Path) -> Any:  # noqa: ANN401 - any object
+    """Return the sqlite3 connection of one of SQLAlchemy; return any other object unchanged."""
+    found = sqlalchemy_class(connection)
+    if found is None:
+        return connection
+    if "async" in found.lower():
+        raise TransactionRefused(
+            f"The jobs are kept in {path}. SQLAlchemy's {found} uses SQLite in "
+            "a thread of its own, whose transaction cannot be joined. Nothing was stored. Use a "
+            "Session or Connection of create_engine('sqlite:///...') for this transaction."
+        )
+    try:
+        inner = connection if found == "Connection" else connection.connection()
+    except Exception as error:
+        if type(error).__name__ == "PendingRollbackError":
+            raise failed_transaction("Roll it back first.") from error
+        raise
+    if inner.dialect.name != "sqlite":
+        raise other_dialect(inner.dialect.name, str(path))
+    if not inner.in_transaction():
+        inner.begin()  # otherwise its commit would do nothing
+    return inner.connection.dbapi_connection
 
 
 class CallerConnection:

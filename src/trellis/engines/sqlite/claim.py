@@ -1,4 +1,4 @@
-"""`claim` on SQLite: pick by priority and creation order over the demanded lanes, then lease.
+"""`claim` on SQLite: pick in the order of claims over the demanded lanes, then lease.
 
 Lanes are merged lazily from index cursors, so jobs of types the worker does not know are never
 read, however many wait. The writer thread only runs statements; the caller's thread builds the
@@ -14,20 +14,32 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from trellis.core.durations import Instant
+from trellis.core.durations import Instant, Micros
+from trellis.core.fairness import claim_order
 from trellis.core.job import JobRecord, SessionId, build_context, build_definition, claimed_record
-from trellis.core.policy import Policy
+from trellis.core.policy import DEFAULT_POLICY, Policy, in_force
 from trellis.core.timers import look_at
-from trellis.engines.sql import maintenance
-from trellis.engines.sql.rows import Lane, Row, decode_failure, decode_tags, encode_ids
+from trellis.engines.demand import Demand, demanded
+from trellis.engines.limits import Budget, scopes_of
+from trellis.engines.sql import limits, maintenance
+from trellis.engines.sql.limits import StoredLimit
+from trellis.engines.sql.rows import (
+    Lane,
+    Row,
+    decode_failure,
+    decode_relations,
+    decode_tags,
+    dedupe_from,
+    encode_ids,
+)
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.transaction import Transaction
-from trellis.engines.values import Claimed, Demand
+from trellis.engines.values import Claimed
 
-#: Where the extras of a job have its deadline and the hash of its key.
-_DEADLINE, _KEY_HASH = 2, 4
+#: Where the extras of a job have its deadline, the hash of its key and the timeout it asks for.
+_DEADLINE, _KEY_HASH, _TIMEOUT = 2, 4, 10
 _NO_JOBS: Final = "[]"
-_NO_EXTRAS: Final = (None,) * 10
+_NO_EXTRAS: Final = (None,) * 16
 
 
 class RawClaim(NamedTuple):
@@ -42,36 +54,62 @@ class RawClaim(NamedTuple):
     extras: Mapping[str, Row] = {}
     lanes: Mapping[int, Lane] = {}
     policies: Mapping[int, Policy] = {}
+    #: By lane, the number of the policy that the worker declares.
+    declared: Mapping[int, int] = {}
+    #: When a rate lets the next job start.
+    next_at: Instant | None = None
+
+
+class Limited(NamedTuple):
+    """The limits of the lanes of a claim."""
+
+    limits: Sequence[StoredLimit]
+    budget: Budget
 
 
 def peek(tx: Transaction, session: SessionId, demands: Sequence[Demand]) -> RawClaim | None:
     """Answer a claim that would find nothing, without writing; None if it might find something."""
-    for lane in _lanes(tx, demands):
+    lanes, limited = _lanes(tx, demands)
+    for lane in lanes:
         if tx.one("claim_peek", lane) or tx.one("due_peek", lane, tx.now):
             return None
-    return RawClaim(tx.now, session)
+    if limited is None:
+        return RawClaim(tx.now, session)
+    budget = limited.budget
+    return None if budget.spent() else RawClaim(tx.now, session, next_at=budget.next_at())
 
 
 def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit: int) -> RawClaim:
     """Lease up to `limit` due jobs to this session."""
-    nothing = RawClaim(tx.now, session)
     if tx.one("session_lease", session) is None:
-        return nothing
-    lanes = _lanes(tx, demands)
+        return RawClaim(tx.now, session)
+    lanes, limited = _lanes(tx, demands)
     if any(tx.one("due_peek", lane, tx.now) for lane in lanes):
         run_through(maintenance.promote_due(tx.shared, lanes, limit))
-    jobs = _pick(tx, demands, lanes, limit)
-    if jobs == _NO_JOBS:
-        return nothing
-    raw = _read(tx, session, jobs)
-    tx.run("claim_take", raw.first_token, session, tx.now, jobs)
-    tx.run("claim_event", jobs)
+    declared = _declared(tx, demands, lanes)
+    budget = None if limited is None else limited.budget
+    picked, by_policy = _pick(tx, demands, lanes, declared, limit=limit, budget=budget)
+    if picked == _NO_JOBS:
+        return _spend(tx, RawClaim(tx.now, session), limited)
+    raw = _read(tx, session, picked, declared)
+    for policy, jobs in by_policy.items():
+        tx.run("claim_take", raw.first_token, session, tx.now, policy, jobs)
+    tx.run("claim_event", picked)
     _write_extras(tx, raw)
-    return raw
+    return _spend(tx, raw, limited)
 
 
-def _read(tx: Transaction, session: SessionId, jobs: str) -> RawClaim:
-    facts, payloads, lanes, policies, extras = tx.rows("claim_rows", jobs)[0]
+def _spend(tx: Transaction, raw: RawClaim, limited: Limited | None) -> RawClaim:
+    """Store what was taken of rates; add when the next token comes."""
+    if limited is None:
+        return raw
+    run_through(limits.spend(tx.shared, limited.limits, limited.budget.spent()))
+    return raw._replace(next_at=limited.budget.next_at())
+
+
+def _read(tx: Transaction, session: SessionId, jobs: str, declared: Mapping[int, int]) -> RawClaim:
+    facts, payloads, lanes, policies, before, extras = tx.rows("claim_rows", jobs)[0]
+    numbers = {*json.loads(policies), *json.loads(before), *declared.values()}
     return RawClaim(
         tx.now,
         session,
@@ -81,55 +119,115 @@ def _read(tx: Transaction, session: SessionId, jobs: str) -> RawClaim:
         payloads,
         json.loads(extras),
         {number: tx.registry.lane(tx, number) for number in json.loads(lanes)},
-        {number: tx.registry.policy(tx, number) for number in json.loads(policies)},
+        {number: tx.registry.policy(tx, number) for number in numbers},
+        declared,
     )
 
 
-def _lanes(tx: Transaction, demands: Sequence[Demand]) -> dict[int, int]:
-    """Return the numbers of the demanded lanes, each with the index of its demand."""
+def _lanes(tx: Transaction, demands: Sequence[Demand]) -> tuple[dict[int, int], Limited | None]:
+    """Return the demanded lanes that may be read, each with the index of its demand.
+
+    Lanes of which no job may start now are left out, however many wait in them.
+    """
     tx.registry.refresh_lanes(tx)
-    wanted = {
-        (demand.service, demand.queue, job_type): index
-        for index, demand in enumerate(demands)
-        for job_type in demand.types
+    lanes = tx.registry.lanes
+    wanted = demanded(demands, {lane[:3] for lane in lanes.values()})
+    settings = tx.rows("claim_settings")
+    paused = {(service, queue) for kind, service, queue in settings if kind == "paused"}
+    found = {
+        number: wanted[lane[:3]]
+        for number, lane in lanes.items()
+        if lane[:3] in wanted and lane[:2] not in paused
     }
-    paused = {(service, queue) for service, queue, paused, _ in tx.rows("queue_settings") if paused}
-    return {
-        number: wanted[lane.service, lane.queue, lane.type]
-        for number, lane in tx.registry.lanes.items()
-        if (lane.service, lane.queue, lane.type) in wanted
-        and (lane.service, lane.queue) not in paused
-    }
+    if not any(kind == "limit" for kind, _, _ in settings):
+        return found, None
+    limited = _limited(tx, demands, [lanes[number] for number in found])
+    if limited is None:
+        return found, None
+    room = limited.budget.room
+    return {each: at for each, at in found.items() if room(lanes[each]) != 0}, limited
 
 
-def _pick(tx: Transaction, demands: Sequence[Demand], lanes: dict[int, int], limit: int) -> str:
-    """Return the numbers of the jobs to take, as the JSON array that the statements unpack."""
+def _limited(tx: Transaction, demands: Sequence[Demand], lanes: Sequence[Lane]) -> Limited | None:
+    """Return the limits of these lanes, and what may be taken of them."""
+    stored, _ = run_through(limits.read_settings(tx.shared))
+    wanted = {scope for lane in lanes for scope in scopes_of(lane)}
+    used = [each for each in stored if each.setting.scope in wanted and each.setting.in_force]
+    if not used:
+        return None
+    settings, uses = run_through(limits.lock_uses(tx.shared, used))
+    return Limited(used, Budget(settings, uses, demands, tx.now))
+
+
+def _declared(
+    tx: Transaction, demands: Sequence[Demand], lanes: Mapping[int, int]
+) -> dict[int, int]:
+    """Return the numbers of the policies that the worker declares, by lane."""
+    declared: dict[int, int] = {}
+    for number, demand in lanes.items():
+        policy = demands[demand].policy_of(tx.registry.lanes[number].type)
+        if policy is not None:
+            declared[number] = tx.registry.policy_number(tx, policy)
+    return declared
+
+
+def _pick(
+    tx: Transaction,
+    demands: Sequence[Demand],
+    lanes: dict[int, int],
+    declared: Mapping[int, int],
+    *,
+    limit: int,
+    budget: Budget | None,
+) -> tuple[str, dict[int | None, str]]:
+    """Return the jobs to take, all and by declared policy, as JSON arrays of their numbers."""
     left = [demand.limit for demand in demands]
     if len(lanes) == 1:
         ((lane, demand),) = lanes.items()
-        ((picked,),) = tx.rows("claim_pick_few", lane, tx.now, min(limit, left[demand]))
-        return str(picked)
-    return encode_ids(_merge(tx, lanes, left, limit))
+        most = min(limit, left[demand])
+        room = None if budget is None else budget.room(tx.registry.lanes[lane])
+        ((picked,),) = tx.rows(
+            "claim_pick_few", lane, tx.now, most if room is None else min(most, room)
+        )
+        if budget is not None:
+            budget.take(tx.registry.lanes[lane], len(json.loads(picked)))
+        return picked, {declared.get(lane): picked}
+    jobs = _merge(tx, lanes, left, limit, budget)
+    by_policy: dict[int | None, list[int]] = {}
+    for job, lane in jobs:
+        by_policy.setdefault(declared.get(lane), []).append(job)
+    return (
+        encode_ids([job for job, _ in jobs]),
+        {policy: encode_ids(some) for policy, some in by_policy.items()},
+    )
 
 
-def _merge(tx: Transaction, lanes: dict[int, int], left: list[int], limit: int) -> list[int]:
-    """Pick over several lanes; a lane whose demand is used up is not read any further."""
-    waiting: list[tuple[int, int, int]] = []
+def _merge(
+    tx: Transaction, lanes: dict[int, int], left: list[int], limit: int, budget: Budget | None
+) -> list[tuple[int, int]]:
+    """Pick jobs over several lanes, each with its lane, until all demands are met."""
+    names = tx.registry.lanes
+    waiting: list[tuple[int, int, int, int]] = []
+    setting = tx.one("aging")
+    aging = None if setting is None else setting[0]
     cursors = {lane: iter(tx.stream("claim_pick", lane, tx.now)) for lane in lanes}
 
     def advance(lane: int) -> None:
-        for (job,) in cursors[lane]:
-            heapq.heappush(waiting, (-tx.registry.lanes[lane].priority, job, lane))
+        for rank, job in cursors[lane]:
+            order = claim_order(names[lane].priority, rank, aging)
+            heapq.heappush(waiting, (*order, job, lane))
             return
 
     for lane in lanes:
         advance(lane)
-    picked: list[int] = []
+    picked: list[tuple[int, int]] = []
     while waiting and len(picked) < limit:
-        _, job, lane = heapq.heappop(waiting)
-        if left[lanes[lane]] > 0:
+        *_, job, lane = heapq.heappop(waiting)
+        if left[lanes[lane]] > 0 and (budget is None or budget.room(names[lane]) != 0):
+            if budget is not None:
+                budget.take(names[lane])
             left[lanes[lane]] -= 1
-            picked.append(job)
+            picked.append((job, lane))
             advance(lane)
     return picked
 
@@ -140,40 +238,48 @@ def _write_extras(tx: Transaction, raw: RawClaim) -> None:
         return
     for record in build(raw).jobs:
         definition, head = record
-        if definition.deadline_at is not None or definition.policy.is_watched:
+        if definition.deadline_at is not None or definition.policy.has_timers:
             tx.run("claim_watch", look_at(definition, head), definition.row)
         if definition.key_hash is not None and head.fence is not None:
             tx.run("claim_slot", *head.fence, definition.row)
 
 
 def _has_timers_or_keys(raw: RawClaim) -> bool:
-    return any(policy.is_watched for policy in raw.policies.values()) or any(
-        extra[_DEADLINE] is not None or extra[_KEY_HASH] is not None
+    return any(policy.has_timers for policy in raw.policies.values()) or any(
+        any(extra[place] is not None for place in (_DEADLINE, _KEY_HASH, _TIMEOUT))
         for extra in raw.extras.values()
     )
 
 
 def build(raw: RawClaim) -> Claimed:
     """Make the values of a claim."""
-    now, session, first_token, facts, payloads, extras, lanes, policies = raw
+    now, session, first_token, facts, payloads, extras, lanes, policies, declared, next_at = raw
     records: list[JobRecord] = []
+    source: tuple[int, int | None, int | None, Micros | None] | None = None
+    holds = DEFAULT_POLICY
     end = 0
     for (
         row, job_id, lane_number, policy, length, created_at, traceparent, schema_version,
-        version, generation, attempt, claims, crashes, run_at, suspect,
+        version, generation, attempt, claims, crashes, run_at, suspect, latest,
     ) in json.loads(facts):  # fmt: skip
         (
             request_id, tracestate, deadline_at, key, key_hash, tags, config, expect, clone_of,
-            error,
+            attempts, timeout, error, dedupe, dedupe_while, dedupe_until, relations,
         ) = extras.get(str(row), _NO_EXTRAS) if extras else _NO_EXTRAS  # fmt: skip
         start, end = end, end + length
         lane = lanes[lane_number]
+        if source != (found := (policy, declared.get(lane_number, latest), attempts, timeout)):
+            source, holds = found, _in_force(policies, *found)
         definition = build_definition(
             row, job_id, lane.service, lane.type, lane.queue, payloads[start:end],
-            policies[policy],
+            holds,
             build_context(job_id if request_id is None else request_id, traceparent, tracestate),
             lane.priority, created_at, deadline_at, key, key_hash,
             () if tags is None else decode_tags(tags), config, expect, schema_version, clone_of,
+            None if dedupe is None else
+            dedupe_from(dedupe, dedupe_while, dedupe_until, created_at),
+            attempts, timeout,
+            None if relations is None else decode_relations(relations),
         )  # fmt: skip
         record = claimed_record(
             definition, session, first_token + row, now, version + 1, generation, attempt + 1,
@@ -181,4 +287,15 @@ def build(raw: RawClaim) -> Claimed:
             None if error is None else decode_failure(error),
         )  # fmt: skip
         records.append(record)
-    return Claimed(now, tuple(records))
+    return Claimed(now, tuple(records), next_at)
+
+
+def _in_force(
+    policies: Mapping[int, Policy],
+    created: int,
+    declared: int | None,
+    attempts: int | None,
+    timeout: Micros | None,
+) -> Policy:
+    latest = None if declared is None else policies[declared]
+    return in_force(policies[created], latest, attempts, timeout)

@@ -15,20 +15,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from trellis.core.audit import ACTIONS
 from trellis.core.commands import Complete
 from trellis.core.durations import Instant
 from trellis.core.events import Event
+from trellis.core.followups import is_followed, is_member
 from trellis.core.job import kept_by_completing
 from trellis.core.lifecycle import Transition
 from trellis.core.policy import Policy
 from trellis.core.slots import may_run_on
 from trellis.core.timers import keep_until
-from trellis.engines.sql import commit
+from trellis.engines.sql import audit, commit, followups
 from trellis.engines.sql.rows import Row
 from trellis.engines.sql.transaction import run_through
-from trellis.engines.sqlite.storage import SqliteStorage, guard, outcome_row, success_row
+from trellis.engines.sqlite.storage import (
+    SqliteStorage,
+    guard,
+    outcome_row,
+    policies_in_force,
+    success_row,
+)
 from trellis.engines.sqlite.transaction import Shaped, Transaction, journal_many, shape_many
-from trellis.engines.values import CommitResult
+from trellis.engines.values import CommitResult, Committed
 
 _WITHOUT_RESULT: Final = (False, False, False, False, False, True)
 
@@ -50,6 +58,8 @@ class Batch:
     #: Successes to store together, and the positions of the other decisions.
     completed: Successes | None
     others_at: Sequence[int]
+    #: Of those, the positions of commands of operators, which the audit records.
+    operated_at: Sequence[int]
     guards: list[Row] = field(default_factory=list)
     successes: list[Row] = field(default_factory=list)
     others: list[Row] = field(default_factory=list)
@@ -58,11 +68,13 @@ class Batch:
 
 def prepare(transitions: Sequence[Transition]) -> Batch:
     """Make the rows of a call, on the caller's thread."""
-    batch = Batch(transitions, *_gather(transitions))
+    completed, others_at = _gather(transitions)
+    operated_at = [each for each in others_at if type(transitions[each].command) in ACTIONS]
+    batch = Batch(transitions, completed, others_at, operated_at)
     if batch.completed or len(transitions) < 2 or not all(map(_is_plain_end, transitions)):  # noqa: PLR2004
         return batch
     for transition in transitions:
-        batch.guards.append(guard(transition))
+        batch.guards.append((*guard(transition), False))
         if isinstance(transition.command, Complete):
             batch.successes.append(success_row(transition))
         else:
@@ -74,7 +86,7 @@ def prepare(transitions: Sequence[Transition]) -> Batch:
 def commit_batch(tx: Transaction, batch: Batch) -> list[CommitResult]:
     """Store decisions; each is accepted or refused independently of the others."""
     tx.topics.update(("ready", "settled"))
-    results: list[CommitResult] = [commit.COMMITTED] * len(batch.transitions)
+    results: list[CommitResult] = [followups.COMMITTED] * len(batch.transitions)
     positions: Sequence[int] = range(len(results))
     if batch.completed or batch.guards:
         tx.savepoint()
@@ -83,12 +95,41 @@ def commit_batch(tx: Transaction, batch: Batch) -> list[CommitResult]:
             positions = batch.others_at if batch.completed else ()
         else:
             tx.undo()
-    shared, storage = tx.shared, SqliteStorage(tx)
-    for position in positions:
-        results[position] = run_through(
-            commit.commit_one(shared, storage, batch.transitions[position])
-        )
+    _store_others(tx, batch.transitions, positions, results)
+    if batch.operated_at:
+        stored = [
+            batch.transitions[position]
+            for position in batch.operated_at
+            if isinstance(results[position], Committed)
+        ]
+        run_through(audit.record_decisions(tx.shared, stored))
     return results
+
+
+def _store_others(
+    tx: Transaction,
+    transitions: Sequence[Transition],
+    positions: Sequence[int],
+    results: list[CommitResult],
+) -> None:
+    """Store decisions one by one, and together those about jobs that something follows."""
+    shared, storage = tx.shared, SqliteStorage(tx)
+    followed: list[int] = []
+    rows: set[int] = set()  # a later decision about one of these jobs is answered after the first
+    for position in positions:
+        transition = transitions[position]
+        if not is_followed(transition) and transition.definition.row not in rows:
+            result = run_through(commit.commit_one(shared, storage, transition))
+            if not followups.was_watched(transition, result):
+                results[position] = result
+                continue
+        followed.append(position)
+        rows.add(transition.definition.row)
+    if followed:
+        wanted = [transitions[position] for position in followed]
+        answers = run_through(followups.settle(shared, storage, wanted))
+        for position, answer in zip(followed, answers, strict=True):
+            results[position] = answer
 
 
 def _is_plain_end(transition: Transition) -> bool:
@@ -97,6 +138,7 @@ def _is_plain_end(transition: Transition) -> bool:
         and transition.definition.key_hash is None
         and transition.before.finished_at is None
         and not may_run_on(transition)
+        and not is_followed(transition)
     )
 
 
@@ -104,10 +146,11 @@ def _end_together(tx: Transaction, batch: Batch) -> bool:
     """Store what goes together; False if a guard did not hold."""
     if batch.completed:
         return _store(tx, batch.completed)
+    policies = policies_in_force(tx, batch.transitions)
     if tx.run_many("commit_end", batch.guards) != len(batch.guards):
         return False
-    tx.run_many("commit_outcome", batch.successes)
-    tx.run_sparse("commit_outcome_full", batch.others)
+    tx.run_many("commit_outcome", [(*row, policies[row[0]]) for row in batch.successes])
+    tx.run_sparse("commit_outcome_full", [(*row, policies[row[0]]) for row in batch.others])
     journal_many(tx, batch.events)
     return True
 
@@ -131,6 +174,9 @@ def _gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequen
             or fence is None
             or event.data is not None
             or definition.key_hash is not None
+            or definition.policy.hooks
+            or is_member(definition)
+            or (definition.dedupe is not None and definition.dedupe.period is not None)
             or head.version != before.version + 1
             or kept_by_completing(head) != kept_by_completing(before)
             or (first is not None and (event.at != first.at or event.state is not first.state))

@@ -34,12 +34,15 @@ from trellis.errors import DatabaseMissing, EngineError, ReadOnlyDatabase
 BUSY_SECONDS: Final = 5.0
 #: The first release in which two connections may checkpoint at the same moment.
 SAFE_RELEASE: Final = (3, 51, 3)
+#: The size in bytes to which SQLite truncates the log at a reset; enough while no reader is slow.
+LOG_LIMIT: Final = 64 * 1024 * 1024
 _CHECKPOINT_CHANGES: Final = 20_000
 _CHECKPOINT_SECONDS: Final = 1.0
 _SETTINGS: Final = (
     "set_journal_mode",
     "set_synchronous",
     "set_wal_autocheckpoint",
+    "set_journal_size_limit",
     "set_busy_timeout",
     "set_cache_size",
     "set_temp_store",
@@ -67,14 +70,56 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     return connection
 
 
+class OpenedFile:
+    """The file that an engine has opened; it may be deleted or replaced while it is in use.
+
+    SQLite does not notice that: it goes on reading and writing the file without a name, and
+    everything in it is gone with the last program that has it open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._identity = self._look()
+
+    def check(self) -> None:
+        """Raise `DatabaseMissing` if the path does not lead to this file any more."""
+        found = self._look()
+        if found == self._identity:
+            return
+        if found is None:
+            raise DatabaseMissing(
+                f"{self.path} was deleted or moved while this program had it open. Nothing of "
+                "this call was stored. Move the file back, and this program goes on; or stop all "
+                "programs that use it, restore a backup and start them again."
+            )
+        raise DatabaseMissing(
+            f"{self.path} was replaced by another file while this program had the first one open. "
+            "Nothing of this call was stored. Stop all programs that use it, and start them again "
+            "to use the new file."
+        )
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreachable(self.path, error) from error
+        return found.st_dev, found.st_ino
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError as error:
-        raise ReadOnlyDatabase(
-            f"{path} cannot be reached ({error.strerror}). Check that this user may open its "
-            "folder and write there."
-        ) from error
+        raise _unreachable(path, error) from error
+
+
+def _unreachable(path: Path, error: OSError) -> ReadOnlyDatabase:
+    return ReadOnlyDatabase(
+        f"{path} cannot be reached ({error.strerror}). Check that this user may open its folder "
+        "and write there."
+    )
 
 
 def _make(path: Path) -> None:

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trellis.core.durations import Instant, Micros
-from trellis.core.events import Event
-from trellis.core.job import Fence, JobId, NewJob, SessionId
+from trellis.core.job import Fence, NewJob, SessionId
 from trellis.core.lifecycle import Transition
+from trellis.core.names import check_lock_name
+from trellis.engines.audit import By, migration_of
 from trellis.engines.clock import Clock, SystemClock
-from trellis.engines.sql import locks, maintenance, reads, sessions, transaction
+from trellis.engines.demand import Demand
+from trellis.engines.sql import audit, locks, maintenance, sessions, transaction
 from trellis.engines.sql.notes import keep_notes
+from trellis.engines.sql.rows import Row
+from trellis.engines.sql.verbs import Creating, Query, SharedVerbs, Verb
 from trellis.engines.sqlite import (
     caller_transaction,
     claim,
@@ -26,45 +30,33 @@ from trellis.engines.sqlite import (
     schema,
     storage,
 )
-from trellis.engines.sqlite.connection import ForkSafe, connect, no_fork
+from trellis.engines.sqlite.connection import ForkSafe, OpenedFile, connect, no_fork
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.health import describe
-from trellis.engines.sqlite.reader import Queries, Reader
+from trellis.engines.sqlite.reader import Reader
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.wakeup import Wakeup
 from trellis.engines.sqlite.writer import Writer
 from trellis.engines.values import (
-    Activity,
     Capabilities,
     Claimed,
     CommitResult,
-    Counts,
     CreateResult,
-    Demand,
     Due,
     DueKind,
-    GroupBy,
     Health,
-    JobFilter,
-    KeyStatus,
-    Loaded,
     LockHolder,
-    LogEntry,
     Migration,
     Note,
     NoteResult,
-    Outcome,
-    Page,
-    QueueSettings,
-    Removal,
     Renewed,
     Session,
     SessionLost,
     SessionRecord,
     Topic,
     WorkerInfo,
-    check_lock_name,
 )
+from trellis.engines.worker_report import NO_REPORT, WorkerReport
 from trellis.errors import EngineClosed
 
 T = TypeVar("T")
@@ -77,8 +69,10 @@ def _shared(
     return lambda tx: transaction.run_through(verb(tx.shared))
 
 
-class SqliteEngine:
+class SqliteEngine(SharedVerbs):
     """Jobs in one SQLite file."""
+
+    feed_kind = "s"
 
     def __init__(
         self, path: str | Path, *, clock: Clock | None = None, create: bool = True
@@ -89,6 +83,8 @@ class SqliteEngine:
         self._create = create
         self._pid = os.getpid()
         self._writer: Writer | None = None
+        #: None before it was opened.
+        self._file: OpenedFile | None = None
         self._reader: ForkSafe[Reader] | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._wakeup = Wakeup(self._path)
@@ -107,6 +103,7 @@ class SqliteEngine:
         self._pid = os.getpid()
         with no_fork():
             connection = self._first_connection()
+            self._file = OpenedFile(self._path)
             try:
                 self._reader = ForkSafe(self._open_reader(), self._open_reader)
             except BaseException:
@@ -115,7 +112,7 @@ class SqliteEngine:
             self._reading = ThreadPoolExecutor(1, "trellis-sqlite-read")
             self._wakeup.open(self._data_version)
             self._writer = Writer(
-                self._path, connection, self._reconnect, self._clock, self._wakeup
+                self._file, connection, self._reconnect, self._clock, self._wakeup
             )
 
     def _first_connection(self) -> sqlite3.Connection:
@@ -132,6 +129,7 @@ class SqliteEngine:
         return connection
 
     def _reconnect(self) -> sqlite3.Connection:
+        self._check_file()
         return connect(self._path, create=False)
 
     def _open_reader(self) -> Reader:
@@ -150,25 +148,31 @@ class SqliteEngine:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+        self._file = None
 
-    async def migrate(self, *, dry_run: bool = False) -> Migration:
+    async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:
         """Bring the file's schema up to date; `dry_run` does not create a missing file."""
         with no_fork():
-            before = schema.peek_version(self._path) if dry_run else self._migrate()
+            before = schema.peek_version(self._path) if dry_run else self._migrate(by)
             scripts = schema.missing(self._path, before)
             return Migration(before, schema.latest_version(), scripts)
 
-    def _migrate(self) -> int:
+    def _migrate(self, by: By | None) -> int:
         schema.refuse_foreign(self._path, create=True)
         connection = connect(self._path, create=self._create)
         try:
-            return schema.migrate(connection, self._path)
+            return schema.migrate(connection, self._path, by and self._migration_entry(by))
         finally:
             connection.close()
+
+    def _migration_entry(self, by: By) -> Callable[[int], Row]:
+        latest = schema.latest_version()
+        return lambda before: audit.row_of(self._clock.now(), migration_of(before, latest), by)
 
     async def health(self) -> Health:
         """Report what this engine is, how durable it is, and what is wrong with it."""
         path, reached = self._path, self._wakeup.reaches_others
+        self._check_file()
         return await self._read(
             lambda reader: describe(reader.connection, path, wakes_others=reached)
         )
@@ -186,12 +190,13 @@ class SqliteEngine:
 
     # -- the path of a job ---------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    async def create(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
         """Admit and store new jobs."""
-        return await self._write(lambda tx: storage.create_jobs(tx, jobs))
+        return await self._write(lambda tx: storage.create_jobs(tx, jobs, by))
 
     def create_within(self, connection: object, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Create inside the caller's transaction: here and now, in the caller's thread."""
+        self._check_file()
         return caller_transaction.create_within(self._path, self._clock, connection, jobs)
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
@@ -222,11 +227,11 @@ class SqliteEngine:
         session: SessionId,
         held: Sequence[Fence],
         stopped: Sequence[Fence] = (),
-        busy: int = 0,
+        report: WorkerReport = NO_REPORT,
     ) -> Renewed | SessionLost:
         """Extend the lease."""
         return await self._write(
-            _shared(lambda tx: sessions.renew(tx, session, held, stopped, busy))
+            _shared(lambda tx: sessions.renew(tx, session, held, stopped, report))
         )
 
     async def close_session(self, session: SessionId) -> None:
@@ -240,10 +245,6 @@ class SqliteEngine:
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
         return await self._write(_shared(sessions.list_sessions), _shared(sessions.list_sessions))
-
-    async def ask_drain(self, session: SessionId) -> bool:
-        """Ask a worker process to finish its jobs and stop."""
-        return await self._write(_shared(lambda tx: sessions.ask_drain(tx, session)))
 
     # -- locks ---------------------------------------------------------------------------------
 
@@ -267,68 +268,17 @@ class SqliteEngine:
 
     async def due(self, kind: DueKind, limit: int) -> Due:
         """Return what maintenance must look at."""
-        look = _shared(lambda tx: maintenance.due(tx, kind, limit))
-        return await self._write(look, look)
+        return await self.run_read(lambda tx: maintenance.due(tx, kind, limit))
 
     async def promote(self, limit: int) -> int:
         """Make due jobs claimable; end lingering slots and locks."""
         return await self._write(lambda tx: promotion.promote(tx, limit), promotion.peek_promotion)
-
-    async def next_due(self) -> Instant | None:
-        """Return when the next waiting job becomes due."""
-        return await self._ask(reads.next_due)
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that are long over."""
         return await self._write(
             _shared(lambda tx: maintenance.prune(tx, limit)), promotion.peek_pruning
         )
-
-    async def remove(self, ids: Sequence[JobId]) -> list[Removal]:
-        """Remove ended jobs at once."""
-        return await self._write(_shared(lambda tx: maintenance.remove(tx, ids)))
-
-    # -- reading -------------------------------------------------------------------------------
-
-    async def load(self, ids: Sequence[JobId]) -> Loaded:
-        """Return these jobs."""
-        return await self._ask(lambda tx: reads.load(tx, ids))
-
-    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
-        """Return a page of matching jobs, newest first."""
-        return await self._ask(lambda tx: reads.find(tx, where, after, limit))
-
-    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
-        """Count matching jobs per combination of groups."""
-        return await self._ask(lambda tx: reads.count(tx, where, group_by))
-
-    async def journal(self, job_id: JobId) -> list[Event]:
-        """Return all events of a job."""
-        return await self._ask(lambda tx: reads.journal(tx, job_id))
-
-    async def outcomes(self, job_id: JobId) -> list[Outcome]:
-        """Return how each generation ended."""
-        return await self._ask(lambda tx: reads.outcomes(tx, job_id))
-
-    async def activity(self, job_id: JobId) -> Activity | None:
-        """Return what the latest attempt reported."""
-        return await self._ask(lambda tx: reads.activity(tx, job_id))
-
-    async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
-        """Return log lines."""
-        return await self._ask(lambda tx: reads.logs(tx, job_id, after, limit))
-
-    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
-        """Return every key of a type that is in use."""
-        return await self._ask(lambda tx: reads.keys(tx, service, job_type))
-
-    async def queue_settings(self) -> list[QueueSettings]:
-        """Return the settings of every queue that has any."""
-        return await self._ask(reads.queue_settings)
-
-    async def set_queue(self, settings: QueueSettings) -> None:
-        """Pause, drain or reopen a queue."""
-        await self._write(_shared(lambda tx: maintenance.set_queue(tx, settings)))
 
     # -- export --------------------------------------------------------------------------------
 
@@ -348,10 +298,30 @@ class SqliteEngine:
             raise EngineClosed("The engine is closed. Open it again before using it.")
         return await self._writer.call(verb, peek)
 
-    async def _ask(self, verb: Callable[[Queries], Coroutine[Any, Any, T]]) -> T:
-        """Run a verb of `engines.sql.reads`."""
+    async def run_write(self, verb: Verb[T], file: str) -> T:  # noqa: ARG002 - for PostgreSQL
+        """Run a verb on the writer thread."""
+        return await self._write(_shared(verb))
+
+    async def run_create(
+        self,
+        verb: Creating[T],
+        jobs: Sequence[NewJob],  # noqa: ARG002 - for PostgreSQL
+        file: str,  # noqa: ARG002
+    ) -> T:
+        """Run a verb that creates jobs on the writer thread."""
+        return await self._write(
+            lambda tx: transaction.run_through(verb(tx.shared, storage.SqliteStorage(tx)))
+        )
+
+    async def run_read(self, verb: Query[T]) -> T:
+        """Run a verb that changes nothing."""
+        self._check_file()
         clock = self._clock
         return await self._read(lambda reader: transaction.run_through(verb(reader.queries(clock))))
+
+    async def run_work(self, verb: Query[T]) -> T:
+        """Run a verb that changes nothing."""
+        return await self.run_read(verb)
 
     async def _read(self, query: Callable[[Reader], T]) -> T:
         self._check_open()
@@ -367,6 +337,10 @@ class SqliteEngine:
                 raise translate(error, self._path) from error
 
         return await asyncio.get_running_loop().run_in_executor(pool, run)
+
+    def _check_file(self) -> None:
+        if self._file is not None:
+            self._file.check()
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():

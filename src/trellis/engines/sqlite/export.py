@@ -29,7 +29,12 @@ from trellis.engines.transfer import Busy, ExportedHead, ExportedJob, JobBatch, 
 T = TypeVar("T")
 _TABLES: Final = (
     "job", "queue", "outcome", "event", "session", "key_slot", "note", "item", "log",
-    "idempotency", "queue_setting", "lock", "removal",
+    "idempotency", "queue_setting", "drain_change", "lock", "past_session", "removal",
+    "job_limit", "limit_bucket", "lingering", "key_bucket", "contract", "audit",
+    "schedule", "schedule_slot",
+    "archive", "archive_queue",
+    "batch", "batch_member",
+    "dependency", "ended_prerequisite", "share",
 )  # fmt: skip
 #: Characters of payload after which a batch takes no more jobs.
 _BATCH_CHARACTERS: Final = 4_000_000
@@ -45,7 +50,7 @@ class SqliteExporter:
 
     async def seal_of(self) -> Seal | None:
         """Return the seal, if the file has one."""
-        return await self._with_file(_read_seal)
+        return await self._with_file(read_seal)
 
     async def seal(self, instance: str, address: str) -> Seal | Busy:
         """Refuse every change from now on; return what prevents it while workers are active."""
@@ -67,6 +72,10 @@ class SqliteExporter:
 
         return await self._with_file(look)
 
+    async def audit(self, after: int, limit: int) -> Sequence[Row]:
+        """Return the next entries of the audit."""
+        return await self._with_file(lambda file: _rows(file, "export_audit", after, limit))
+
     async def finish(self) -> None:
         """Record that all jobs were exported."""
         await self._with_file(lambda file: file.execute(STATEMENTS["export_finish"]))
@@ -86,7 +95,7 @@ class SqliteExporter:
     def _seal(self, file: sqlite3.Connection, instance: str, address: str) -> Seal | Busy:
         file.execute(STATEMENTS["begin"])
         with closing(_Undo(file)):
-            found = _read_seal(file)
+            found = read_seal(file)
             if found is not None:
                 return found
             busy = Busy(
@@ -123,7 +132,8 @@ def _trigger(table: str, change: str, address: str) -> str:
     return FRAGMENTS["export_trigger"].format(change=change, table=table, text=text)
 
 
-def _read_seal(file: sqlite3.Connection) -> Seal | None:
+def read_seal(file: sqlite3.Connection) -> Seal | None:
+    """Return where the jobs of a file were moved to; None if they were not."""
     if file.execute(STATEMENTS["export_is_sealed"]).fetchone() is None:
         return None
     move, instance, address, is_finished = file.execute(STATEMENTS["export_seal"]).fetchone()
@@ -154,6 +164,8 @@ def _batch(
         notes=_rows(file, "export_notes", picked),
         items=_rows(file, "export_items", picked),
         logs=_rows(file, "export_logs", picked),
+        links=_rows(file, "export_links", picked),
+        workers=_rows(file, "export_workers", picked),
     )
 
 
@@ -170,5 +182,8 @@ def _page(rows: Sequence[Row]) -> list[int]:
 def _head(row: Row) -> ExportedHead:
     head = ExportedHead(*row)
     return head._replace(
-        blocked=bool(head.blocked), suspect=bool(head.suspect), holds=bool(head.holds)
+        blocked=bool(head.blocked),
+        suspect=bool(head.suspect),
+        dedupe_unfinished=bool(head.dedupe_unfinished) or None,
+        holds=bool(head.holds),
     )

@@ -14,6 +14,8 @@ from typing import Any
 from trellis.core.admission import check_new_job
 from trellis.core.durations import Instant
 from trellis.core.events import Event
+from trellis.core.fairness import tenant_of
+from trellis.core.followups import is_member
 from trellis.core.job import (
     NOTHING_SPECIAL,
     Head,
@@ -25,8 +27,17 @@ from trellis.core.job import (
 )
 from trellis.core.lifecycle import creation, first_run_at
 from trellis.core.policy import Policy
-from trellis.engines.sql.create import mark_of
-from trellis.engines.sql.rows import Row, encode_ids, encode_tags, lane_of
+from trellis.engines.sql import fairness
+from trellis.engines.sql.rows import (
+    Row,
+    dedupe_mark_of,
+    encode_ids,
+    encode_relations,
+    encode_tags,
+    lane_of,
+    mark_of,
+)
+from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.registry import Kind
 from trellis.engines.sqlite.transaction import Transaction, journal_many, shape, shape_many
 from trellis.engines.values import CreateResult, accepted
@@ -54,8 +65,10 @@ def insert(tx: Transaction, jobs: Sequence[NewJob]) -> None:
     last = last_seq(tx)
     rows = _Rows()
     marks: list[Row] = []
-    for seq, new in enumerate(jobs, last + 1):
-        rows.add_full(new, seq, *numbers(tx, new), tx.now)
+    kinds = [numbers(tx, new) for new in jobs]
+    ranks = run_through(fairness.rank_new(tx.shared, jobs, [lane for lane, _ in kinds]))
+    for seq, (new, kind, rank) in enumerate(zip(jobs, kinds, ranks, strict=True), last + 1):
+        rows.add_full(new, seq, *kind, tx.now, rank=rank)
         if new.idempotency_key is not None:
             marks.append((mark_of(new, new.idempotency_key), seq))
     tx.run_sparse("create_job_full", rows.full_jobs)
@@ -97,14 +110,30 @@ class _Rows:
                 rows.add_full(new, seq, lane, number, now)
         return rows
 
-    def add_full(self, new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> None:
+    def add_full(
+        self,
+        new: NewJob,
+        seq: int,
+        lane: int,
+        policy: int,
+        now: Instant,
+        *,
+        rank: Instant | None = None,
+    ) -> None:
         """Add a job that uses optional columns: delayed, with a deadline, tagged, ..."""
         event, head = creation(now, first_run_at(new, now))
         due = "ready" if new.key_hash is None else "waiting_for_slot"
+        fair: Row = (None, None, None)
+        if new.relations is not None and new.relations.tenant is not None:
+            fair = (new.relations.tenant, new.relations.weight, rank)
+            due = due if rank is not None else "scheduled"
         tail = queue_tail(due if head.run_at == now else "scheduled", head)
-        dedupe = mark_of(new, new.dedupe)
+        during = None if new.dedupe is None else new.dedupe.during
+        dedupe = (during and dedupe_mark_of(new), True if during == "unfinished" else None)
         self.full_jobs.append(job_row(new, seq, lane, policy, now))
-        self.full_queue.append((seq, lane, *tail, new.key_hash, dedupe, deadline_of(new, now)))
+        self.full_queue.append(
+            (seq, lane, *tail, new.key_hash, *dedupe, deadline_of(new, now), is_member(new), *fair)
+        )
         self.full_events.append((seq, event))
 
     def write_full_queue(self, tx: Transaction) -> None:
@@ -140,6 +169,8 @@ class _Kinds:
         like = (names_of(new), id(new.policy), options_of(new))
         if like not in self._known:
             is_plain = new.key is None and new.dedupe is None and new.idempotency_key is None
+            is_plain = is_plain and not new.after and tenant_of(new.relations) is None
+            is_plain = is_plain and new.spawner is None and not is_member(new)
             is_open = is_plain and not is_draining(self._tx, new.service, new.queue)
             self._known[like] = self._look(new, like) if is_open else None
         return self._known[like]
@@ -156,9 +187,8 @@ class _Kinds:
 
 
 def is_draining(tx: Transaction, service: str, queue: str) -> bool:
-    """Return whether a queue accepts nothing new."""
-    row = tx.one("queue_setting", service, queue)
-    return bool(row and row[1])
+    """Return whether a queue, or every queue, accepts nothing new."""
+    return tx.one("queue_drains", service, queue) is not None
 
 
 def last_seq(tx: Transaction) -> int:
@@ -196,4 +226,16 @@ def job_row(new: NewJob, seq: int, lane: int, policy: int, now: Instant) -> Row:
         new.expect,
         new.schema_version,
         new.clone_of,
+        *_dedupe_columns(new, now),
+        new.attempts,
+        new.timeout,
+        encode_relations(new.relations),
     )
+
+
+def _dedupe_columns(new: NewJob, now: Instant) -> Row:
+    dedupe = new.dedupe
+    if dedupe is None:
+        return None, None, None
+    until = None if dedupe.period is None else now + dedupe.period
+    return dedupe_mark_of(new), dedupe.during, until

@@ -27,7 +27,7 @@ class Reader:
 
     def queries(self, clock: Clock) -> Queries:
         """Return what one read runs on."""
-        return Queries(Transaction(self.connection, clock, Registry()), self.connection)
+        return Queries(Transaction(self.connection, clock, Registry()), self.connection, clock)
 
     def close(self) -> None:
         """Close the connection."""
@@ -37,12 +37,17 @@ class Reader:
 class Queries(SharedTransaction):
     """One read, as the verbs of `engines.sql.reads` see it."""
 
-    __slots__ = ("_connection", "filters")
+    __slots__ = ("_clock", "_connection", "filters")
 
-    def __init__(self, tx: Transaction, connection: sqlite3.Connection) -> None:
+    def __init__(self, tx: Transaction, connection: sqlite3.Connection, clock: Clock) -> None:
         super().__init__(tx)
         self._connection = connection
+        self._clock = clock
         self.filters = FILTERS
+
+    async def read_clock(self) -> None:
+        """Fix `now`: other processes write while this one reads."""
+        self.now = self._clock.now()
 
     async def query(self, text: str, *values: Any) -> Sequence[Row]:  # noqa: ANN401
         """Run a statement by its text; return its rows."""

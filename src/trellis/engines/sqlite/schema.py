@@ -12,12 +12,13 @@ the next connection that closes the database would remove its log.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from trellis import failpoints
+from trellis.engines.sql.rows import Row
 from trellis.engines.sql.statements import load_migrations
 from trellis.engines.sqlite.connection import patiently
 from trellis.engines.sqlite.errors import translate
@@ -43,15 +44,22 @@ def check_version(connection: Connection, path: Path) -> None:
         )
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> int:
-    """Run the missing migrations; return the version before."""
+def migrate(
+    connection: sqlite3.Connection, path: Path, record: Callable[[int], Row] | None = None
+) -> int:
+    """Run the missing migrations; return the version before.
+
+    `record` makes the entry of the audit from the version before, where an operator asked for it.
+    """
     try:
         before = stored_version(connection, path)
         _refuse_newer(before, path)
         if before < latest_version():
             patiently(lambda: connection.execute(STATEMENTS["begin"]))
             try:
-                _run_missing(connection, path)
+                version = _run_missing(connection, path)
+                if record is not None and version < latest_version():
+                    connection.execute(STATEMENTS["audit_add"], record(version))
                 failpoints.reach("sqlite.migrate.before-commit")
                 connection.execute(STATEMENTS["commit"])
             finally:
@@ -72,7 +80,8 @@ def missing(path: Path, version: int) -> tuple[tuple[int, str], ...]:
     )
 
 
-def _run_missing(connection: sqlite3.Connection, path: Path) -> None:
+def _run_missing(connection: sqlite3.Connection, path: Path) -> int:
+    """Run what is missing; return the version before."""
     # Read again under the lock: another process may have migrated before the lock was granted.
     version = stored_version(connection, path)
     _refuse_newer(version, path)
@@ -82,6 +91,7 @@ def _run_missing(connection: sqlite3.Connection, path: Path) -> None:
                 failpoints.reach("sqlite.migrate")
                 connection.execute(statement)
             connection.execute(STATEMENTS["schema_record"], (number,))
+    return version
 
 
 def split(script: str) -> Iterator[str]:

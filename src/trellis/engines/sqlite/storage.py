@@ -7,25 +7,29 @@ from collections.abc import Sequence
 from trellis.core.admission import check_new_job
 from trellis.core.commands import Complete
 from trellis.core.durations import Instant
-from trellis.core.job import NewJob
+from trellis.core.job import Definition, NewJob
 from trellis.core.lifecycle import Transition
 from trellis.core.states import WAITING
 from trellis.core.timers import keep_until, look_at
+from trellis.engines.audit import By
 from trellis.engines.sql import create
-from trellis.engines.sql.rows import Row, encode_failure
+from trellis.engines.sql.rows import Row, encode_failure, encode_ids, lane_of
+from trellis.engines.sql.slots import hand_over
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite import fast_create
-from trellis.engines.sqlite.transaction import Transaction, journal
+from trellis.engines.sqlite.transaction import Transaction, journal, journal_many, shape_many
 from trellis.engines.values import CreateResult
 
 
-def create_jobs(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult]:
+def create_jobs(
+    tx: Transaction, jobs: Sequence[NewJob], by: By | None = None
+) -> list[CreateResult]:
     """Admit and store new jobs: plain ones at once, the others after a look at each."""
     tx.topics.add("ready")
-    results = fast_create.create_plain(tx, jobs)
+    results = fast_create.create_plain(tx, jobs) if by is None else None
     if results is None:
         checked = [check_new_job(new) for new in jobs]
-        results = run_through(create.create(tx.shared, SqliteStorage(tx), checked))
+        results = run_through(create.create(tx.shared, SqliteStorage(tx), checked, by))
     return results
 
 
@@ -39,13 +43,27 @@ class SqliteStorage:
         """Store new jobs, in the order given."""
         fast_create.insert(self._tx, jobs)
 
+    async def insert_following(self, jobs: Sequence[NewJob]) -> None:
+        """Store jobs that follow others; give those with keys their slots."""
+        fast_create.insert(self._tx, jobs)
+        await hand_over(self._tx.shared, (new.key_hash for new in jobs))
+
     async def end(self, transition: Transition) -> bool:
-        """End a live job; False if its guard does not hold."""
-        if not self._tx.run("commit_end", *guard(transition)):
-            return False
-        self._tx.run("commit_outcome_full", *outcome_row(transition))
-        journal(self._tx, transition.definition.row, transition.event)
-        return True
+        """End a live job that is not watched; False if its guard does not hold."""
+        return bool(self._end([transition], watched=False))
+
+    async def end_watched(self, transitions: Sequence[Transition]) -> set[int]:
+        """End live jobs; return the numbers of those whose guards held."""
+        return self._end(transitions, watched=True)
+
+    def _end(self, transitions: Sequence[Transition], *, watched: bool) -> set[int]:
+        tx = self._tx
+        policies = policies_in_force(tx, transitions)
+        ended = [each for each in transitions if tx.run("commit_end", *guard(each), watched)]
+        rows = [outcome_row(each) for each in ended]
+        tx.run_sparse("commit_outcome_full", [(*row, policies.get(row[0])) for row in rows])
+        journal_many(tx, shape_many((each.definition.row, each.event) for each in ended))
+        return {each.definition.row for each in ended}
 
     async def move(self, transition: Transition) -> bool:
         """Change a live job that stays live; False if its guard does not hold."""
@@ -55,10 +73,19 @@ class SqliteStorage:
         journal(self._tx, transition.definition.row, transition.event)
         return True
 
+    async def redefine(self, definition: Definition) -> None:
+        """Store the queue, priority and attempts of a live job."""
+        lane = self._tx.registry.lane_number(self._tx, lane_of(definition))
+        self._tx.run("adjust_job", lane, definition.attempts, definition.row)
+        self._tx.run("adjust_queue", lane, lane, lane, definition.row)
+
     def _move_row(self, transition: Transition) -> Row:
         head = transition.head
         return (
+            head.state in WAITING,
+            head.run_at,
             self._availability(transition),
+            head.run_at,
             head.state,
             head.version,
             head.generation,
@@ -98,8 +125,14 @@ def guard(transition: Transition) -> Row:
     return (transition.definition.row, before.version, token)
 
 
+def policies_in_force(tx: Transaction, transitions: Sequence[Transition]) -> dict[int, int | None]:
+    """Return the numbers of the policies in force of these live jobs, by job."""
+    jobs = encode_ids([each.definition.row for each in transitions])
+    return {job: policy for job, policy in tx.rows("commit_policies", jobs)}  # noqa: C416
+
+
 def success_row(transition: Transition) -> Row:
-    """Return the columns of an outcome without an error."""
+    """Return the columns of an outcome without an error, except the policy."""
     head, command = transition.head, transition.command
     started_at: Instant | None = getattr(command, "started_at", None)
     return (
@@ -119,6 +152,6 @@ def success_row(transition: Transition) -> Row:
 
 
 def outcome_row(transition: Transition) -> Row:
-    """Return all columns of an outcome."""
+    """Return all columns of an outcome, except the policy."""
     *most, result, until = success_row(transition)
     return (*most, encode_failure(transition.head.error), result, until)

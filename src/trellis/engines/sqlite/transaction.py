@@ -23,7 +23,9 @@ from trellis.core.durations import Micros
 from trellis.core.events import Event
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row, encode_data
+from trellis.engines.sql.slots import take_token
 from trellis.engines.sql.statements import load_sections, load_statements
+from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.registry import Registry
 from trellis.engines.values import Topic
 
@@ -278,6 +280,9 @@ def _hand_over(tx: Transaction, key_hash: str) -> int:
         key = tx.registry.policy(tx, policy).key
         held = tx.one("key_held", key_hash)
         if key is None or held is None or held[0] >= key.active:
+            return handed
+        bucket = key.bucket
+        if bucket is not None and not run_through(take_token(tx.shared, key_hash, bucket)):
             return handed
         tx.run("slot_take", key_hash, job)
         tx.run("key_availability", "ready", job)

@@ -12,13 +12,19 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from trellis import failpoints
 from trellis.engines.clock import Clock
-from trellis.engines.sqlite.connection import BUSY_SECONDS, Checkpointer, ForkSafe, patiently
+from trellis.engines.sqlite.connection import (
+    BUSY_SECONDS,
+    Checkpointer,
+    ForkSafe,
+    OpenedFile,
+    patiently,
+)
 from trellis.engines.sqlite.errors import translate, typed
 from trellis.engines.sqlite.registry import Registry
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
@@ -65,13 +71,14 @@ class Writer:
 
     def __init__(
         self,
-        path: Path,
+        file: OpenedFile,
         connection: sqlite3.Connection,
         reopen: Callable[[], sqlite3.Connection],
         clock: Clock,
         wakeup: Wakeup,
     ) -> None:
-        self._path = path
+        self._path = file.path
+        self._file = file
         self._clock = clock
         self._wakeup = wakeup
         self._registry = Registry()
@@ -79,6 +86,9 @@ class Writer:
         self._waiting: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
+        # Done when the thread is about to end; it cannot be cancelled.
+        self._ended: Future[None] = Future()
+        self._ended.set_running_or_notify_cancel()
         self._thread = threading.Thread(target=self._run, name="trellis-sqlite", daemon=True)
         self._thread.start()
 
@@ -101,7 +111,10 @@ class Writer:
             if not self._closed:
                 self._closed = True
                 self._waiting.put(None)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        # No thread waits for it: at the exit of the interpreter none can be started.
+        if self._thread.is_alive():
+            await asyncio.wrap_future(self._ended)
+        self._thread.join()
 
     def _adopt(self, connection: sqlite3.Connection) -> WriterConnection:
         self._connection = connection
@@ -118,6 +131,7 @@ class Writer:
             with self._closing:
                 self._closed = True
             self._fail_waiting()
+            self._ended.set_result(None)
 
     def _fail_waiting(self) -> None:
         calls = []
@@ -167,6 +181,8 @@ class Writer:
             act(opened.checkpointer)
 
     def _work(self, calls: Sequence[Call[Any]]) -> set[Topic]:
+        # Here, after all these calls began: none of them is stored in a file that was gone before.
+        self._file.check()
         if all(self._finds_nothing(call) for call in calls):
             return set()
         try:

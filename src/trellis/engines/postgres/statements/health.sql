@@ -65,3 +65,24 @@ from pg_replication_slots where not active and restart_lsn is not null order by 
 
 -- name: health_settings
 select name, setting from pg_settings where name = any($1::text[])
+
+-- name: blockers
+-- Sessions that block process $1, or any statement that names tables of schema $2 if it is null, and
+-- sessions that block those; first those that wait for none.
+with recursive blocker(pid) as (
+  select b.pid
+  from pg_stat_activity a cross join lateral unnest(pg_blocking_pids(a.pid)) b(pid)
+  where a.datname = current_database() and a.wait_event_type = 'Lock'
+    and case when $1::int is null then position($2::text in a.query) > 0 else a.pid = $1::int end
+  union
+  select b.pid
+  from blocker k cross join lateral unnest(pg_blocking_pids(k.pid)) b(pid)
+  where k.pid <> 0)
+select k.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''), a.state,
+  extract(epoch from clock_timestamp() - a.xact_start)::float8, left(coalesce(a.query, ''), 1000),
+  w.waits
+from blocker k
+left join pg_stat_activity a on a.pid = k.pid
+cross join lateral (select k.pid <> 0 and cardinality(pg_blocking_pids(k.pid)) > 0) w(waits)
+order by w.waits, a.xact_start nulls last, k.pid
+limit 3

@@ -20,43 +20,52 @@ from unnest(
 order by d.place
 
 -- name: import_heads
--- The rows of waiting jobs. One that is due is claimable if it needs no slot or has one.
+-- The rows of waiting jobs. One that is due is claimable if it needs no slot or has one; that of a
+-- tenant waits for its promotion, which gives it a rank.
 -- $1 jobs, $2 lanes, then columns in the order of the table.
 insert into trellis.queue (
-  job, pos, lane, availability, run_at, state, version, attempt, claims, generation, crashes, blocked,
-  suspect, claimed_at, asked_at, look_at, key_hash, dedupe, error)
-select d.job, d.job, d.lane,
-  case when d.run_at > trellis.clock() then 'scheduled'
+  job, lane, availability, run_at, state, version, attempt, claims, generation, crashes, blocked,
+  suspect, claimed_at, asked_at, look_at, key_hash, dedupe, dedupe_unfinished, error, policy, tenant,
+  weight)
+select d.job, d.lane,
+  case when d.run_at > trellis.clock() or j.relations::json ->> 'tenant' is not null then 'scheduled'
        when d.key_hash is null or exists (select 1 from trellis.key_slot s where s.job = d.job)
          then 'ready'
        else 'waiting_for_slot' end::trellis.availability,
   d.run_at, d.state::trellis.state, d.version, d.attempt, d.claims, d.generation, d.crashes,
-  d.blocked, d.suspect, d.claimed_at, d.asked_at, d.look_at, d.key_hash, d.dedupe, d.error
+  d.blocked, d.suspect, d.claimed_at, d.asked_at, d.look_at, d.key_hash, d.dedupe,
+  d.dedupe_unfinished, d.error, d.policy, j.relations::json ->> 'tenant',
+  (j.relations::json ->> 'weight')::int
 from unnest(
   $1::bigint[], $2::int[], $3::bigint[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[],
   $9::int[], $10::bool[], $11::bool[], $12::bigint[], $13::bigint[], $14::bigint[], $15::text[],
-  $16::text[], $17::text[])
+  $16::text[], $17::bool[], $18::text[], $19::int[])
   d(job, lane, run_at, state, version, attempt, claims, generation, crashes, blocked, suspect,
-    claimed_at, asked_at, look_at, key_hash, dedupe, error)
+    claimed_at, asked_at, look_at, key_hash, dedupe, dedupe_unfinished, error, policy)
+join trellis.job j on j.seq = d.job
 
 -- name: import_items
-insert into trellis.item (job, name, status, detail)
-select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[])
+insert into trellis.item (job, claim, phase, name, status, detail)
+select * from unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[])
 
 -- name: import_jobs
 -- Store jobs in the order given; returns the number and id of each.
 insert into trellis.job (
   id, lane, policy, schema_version, created_at, payload, request_id, traceparent, tracestate,
-  deadline_at, key, key_hash, tags, config, expect, clone_of)
+  deadline_at, key, key_hash, tags, config, expect, clone_of, dedupe, dedupe_while, dedupe_until,
+  attempts, timeout, relations)
 select d.id, d.lane, d.policy, d.schema_version, d.created_at, d.payload, d.request_id,
   d.traceparent, d.tracestate, d.deadline_at, d.key, d.key_hash, d.tags, d.config, d.expect,
-  d.clone_of
+  d.clone_of, d.dedupe, d.dedupe_while, d.dedupe_until, d.attempts, d.timeout,
+  d.relations
 from unnest(
   $1::text[], $2::int[], $3::int[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[],
   $9::text[], $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
-  $16::text[]) with ordinality
+  $16::text[], $17::text[], $18::text[], $19::bigint[], $20::int[],
+  $21::bigint[], $22::text[]) with ordinality
   d(id, lane, policy, schema_version, created_at, payload, request_id, traceparent, tracestate,
-    deadline_at, key, key_hash, tags, config, expect, clone_of, place)
+    deadline_at, key, key_hash, tags, config, expect, clone_of, dedupe, dedupe_while, dedupe_until,
+    attempts, timeout, relations, place)
 order by d.place
 returning seq, id
 
@@ -77,6 +86,38 @@ union all
 select n.id, true from unnest($1::text[]) n(id) join trellis.removal r on r.id = n.id
 where not exists (select 1 from trellis.job j where j.id = n.id)
 
+-- name: import_links
+-- Links to jobs that are here; an ended one that stayed behind has decided its links already.
+insert into trellis.dependency (job, prerequisite, follows_on, ended, generation)
+select d.job, p.seq, d.follows_on, d.ended, d.generation
+from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::int[])
+  d(job, prerequisite, follows_on, ended, generation)
+join trellis.job p on p.id = d.prerequisite
+on conflict do nothing
+returning job, prerequisite
+
+-- name: import_waits
+-- Let jobs with links that are not decided wait, and mark what they wait for.
+update trellis.queue q
+set watched = q.watched or exists (
+      select 1 from trellis.dependency d where d.prerequisite = q.job and d.ended is null),
+    availability = case when exists (
+        select 1 from trellis.dependency d where d.job = q.job and d.ended is null)
+      then 'waiting_for_jobs' else q.availability end
+where q.job = any($1::bigint[])
+
+-- name: import_backlog
+-- Prerequisites that have ended here since they were imported.
+insert into trellis.ended_prerequisite (job, state, generation)
+select n.job, o.state::text, o.generation
+from unnest($1::bigint[]) n(job)
+cross join lateral (
+  select x.state, x.generation from trellis.outcome x
+  where x.job = n.job order by x.generation desc limit 1) o
+where not exists (select 1 from trellis.queue q where q.job = n.job)
+  and exists (select 1 from trellis.dependency d where d.prerequisite = n.job and d.ended is null)
+on conflict do nothing
+
 -- name: import_logs
 insert into trellis.log (job, at, claim, level, message, fields)
 select d.job, d.at, d.claim, d.level, d.message, d.fields
@@ -87,6 +128,13 @@ order by d.place
 -- name: import_marks
 insert into trellis.idempotency (job, mark) select * from unnest($1::bigint[], $2::text[])
 
+-- name: import_workers
+-- They are kept while there are jobs as old as this import.
+insert into trellis.past_session (id, name, host, pid, ended_at)
+select d.*, trellis.clock()
+from unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[]) d(id, name, host, pid)
+on conflict do nothing
+
 -- name: import_notes
 insert into trellis.note (job, claim, began_at, seen_at, progress, phase)
 select * from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
@@ -94,14 +142,14 @@ select * from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::te
 -- name: import_outcomes
 insert into trellis.outcome (
   job, generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at, error,
-  result, keep_until)
+  result, keep_until, policy)
 select d.job, d.generation, d.state::trellis.state, d.version, d.attempt, d.claims, d.crashes,
-  d.run_at, d.started_at, d.finished_at, d.error, d.result, d.keep_until
+  d.run_at, d.started_at, d.finished_at, d.error, d.result, d.keep_until, d.policy
 from unnest(
   $1::bigint[], $2::int[], $3::text[], $4::int[], $5::int[], $6::int[], $7::int[], $8::bigint[],
-  $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bigint[])
+  $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bigint[], $14::int[])
   d(job, generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at,
-    error, result, keep_until)
+    error, result, keep_until, policy)
 
 -- name: import_slot
 -- Let a job hold a slot of its key, if one is free by its own policy; the caller has the key's lock.
@@ -113,12 +161,17 @@ returning job
 
 -- name: import_taken
 -- Which of these marks belong to jobs here: whether it is for deduplication, the mark, the job.
--- $1 idempotency marks, $2 dedupe marks.
+-- $1 idempotency marks; $2 dedupe marks, and until when those hold that have a period.
 select false, i.mark, j.id from unnest($1::text[]) n(mark)
 join trellis.idempotency i on i.mark = n.mark join trellis.job j on j.seq = i.job
 union all
-select true, q.dedupe, j.id from unnest($2::text[]) n(mark)
-join trellis.queue q on q.dedupe = n.mark join trellis.job j on j.seq = q.job
+select true, n.mark, j.id from unnest($2::text[], $3::bigint[]) n(mark, until)
+cross join lateral (
+  select q.job from trellis.queue q where q.dedupe = n.mark
+  union
+  select x.seq from trellis.job x where x.dedupe = n.mark and x.dedupe_until > trellis.clock()) h
+join trellis.job j on j.seq = h.job
+where n.until is null or n.until > trellis.clock()
 
 -- name: import_turn
 -- The progress of the move; another process that does the same move waits here.

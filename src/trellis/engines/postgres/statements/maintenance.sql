@@ -30,8 +30,9 @@ order by d.look_at, d.job
 -- name: due_scheduled
 -- Delayed jobs of these lanes whose time has come, the earliest first: $3 of each lane, $4 in all.
 -- Without $4 it is for a claim, and leaves paused queues out.
-select d.job, d.key_hash from unnest($1::int[]) l(lane) cross join lateral (
-  select q.run_at, q.job, q.key_hash from trellis.queue q
+select d.job, d.key_hash, l.lane, d.tenant, d.weight from unnest($1::int[]) l(lane) cross join lateral (
+  select q.run_at, q.job, q.key_hash, case when q.rank is null then q.tenant end as tenant, q.weight
+  from trellis.queue q
   where q.lane = l.lane and q.availability = 'scheduled' and q.run_at <= $2
   order by q.run_at, q.job limit $3) d
 where $4::bigint is not null or not exists (
@@ -61,17 +62,23 @@ select id from trellis.session
 where ended_at is null and lease_until <= $1 order by number limit $2
 
 -- name: next_due
--- The first of each lane comes from the index; there are as many lanes as kinds of jobs.
-select min(d.run_at) from trellis.lane l cross join lateral (
-  select q.run_at from trellis.queue q
-  where q.lane = l.id and q.availability = 'scheduled' order by q.run_at limit 1) d
+-- The first of each lane comes from the index; there are as many lanes as kinds of jobs. Jobs of keys
+-- with a rate wait for their next token.
+select least(
+  (select min(d.run_at) from trellis.lane l cross join lateral (
+    select q.run_at from trellis.queue q
+    where q.lane = l.id and q.availability = 'scheduled' order by q.run_at limit 1) d),
+  (select b.next_at from trellis.key_bucket b where b.next_at is not null
+   order by b.next_at limit 1))
 
 -- name: promote
--- Make delayed jobs claimable, or let them wait for their key unless they still hold a slot of it.
+-- Make delayed jobs claimable, or let them wait for their key unless they still hold a slot of it;
+-- not those of a tenant that have no rank yet.
 with due as materialized (
   select q.ctid as tid from unnest($1::bigint[]) n(job) cross join lateral (
     select x.ctid from trellis.queue x
     where x.job = n.job and x.availability = 'scheduled' and x.run_at <= $2
+      and (x.tenant is null or x.rank is not null)
     for update skip locked) q)
 update trellis.queue q
 set availability = case when q.key_hash is null or exists (
@@ -79,6 +86,12 @@ set availability = case when q.key_hash is null or exists (
     then 'ready' else 'waiting_for_slot' end::trellis.availability
 from due where q.ctid = due.tid
 returning q.job
+
+-- name: prune_dependency
+delete from trellis.dependency where job = any($1::bigint[])
+
+-- name: prune_dependent
+delete from trellis.dependency where prerequisite = any($1::bigint[])
 
 -- name: prune_event
 delete from trellis.event where job = any($1::bigint[])
@@ -102,16 +115,45 @@ delete from trellis.note where job = any($1::bigint[])
 delete from trellis.outcome where job = any($1::bigint[])
 
 -- name: prune_pick
-select o.job, j.id, o.state::text from trellis.outcome o join trellis.job j on j.seq = o.job
+select o.job, j.id, o.state::text, l.service
+from trellis.outcome o join trellis.job j on j.seq = o.job join trellis.lane l on l.id = j.lane
 where o.keep_until is not null and o.keep_until <= $1
   and not exists (select 1 from trellis.queue q where q.job = o.job)
+  and not exists (
+    select 1 from trellis.dependency d join trellis.queue q on q.job = d.job
+    where d.prerequisite = o.job)
+  and not exists (
+    select 1 from trellis.batch_member m join trellis.batch b on b.seq = m.batch
+    where m.job = o.job and b.finished_at is null)
 order by o.keep_until limit $2 for update of o skip locked
+
+-- name: prune_archive_queue
+delete from trellis.archive_queue where job = any($1::bigint[])
+
+-- name: prune_removals
+-- What is known of jobs that were removed long ago.
+delete from trellis.removal r using (
+  select x.id from trellis.removal x where x.removed_at <= $1 order by x.removed_at limit $2) old
+where r.id = old.id
 
 -- name: prune_removal
 insert into trellis.removal (id, state, removed_at)
 select id, state, removed_at
 from unnest($1::text[], $2::text[], $3::bigint[]) n(id, state, removed_at)
 on conflict (id) do update set state = excluded.state, removed_at = excluded.removed_at
+
+-- name: past_session_keep
+-- Of the sessions that are removed next: whose they were.
+insert into trellis.past_session (id, name, host, pid, ended_at)
+select id, name, host, pid, ended_at from trellis.session
+where ended_at is not null and ended_at <= $1 order by ended_at, number limit $2
+on conflict do nothing
+
+-- name: past_session_prune
+-- A session that ended before the oldest job was created has run none that is kept.
+delete from trellis.past_session
+where ended_at < coalesce(
+  (select created_at from trellis.job order by seq limit 1), 9223372036854775807)
 
 -- name: prune_sessions
 with old as materialized (
@@ -120,8 +162,13 @@ with old as materialized (
 delete from trellis.session s using old where s.ctid = old.tid returning 1
 
 -- name: remove_look
--- A live job has a row in the queue; an ended one has none.
-select j.seq, j.id, o.state::text, q.job is not null
+-- A live job has a row in the queue; an ended one has none. Last: whether a live job follows it, and
+-- whether an unfinished batch has it.
+select j.seq, j.id, o.state::text, q.job is not null, exists (
+  select 1 from trellis.dependency d join trellis.queue w on w.job = d.job
+  where d.prerequisite = j.seq), exists (
+  select 1 from trellis.batch_member m join trellis.batch b on b.seq = m.batch
+  where m.job = j.seq and b.finished_at is null)
 from unnest($1::text[]) n(id)
 join trellis.job j on j.id = n.id
 left join trellis.queue q on q.job = j.seq

@@ -1,23 +1,23 @@
 -- What attempts report about themselves.
 
 -- name: note_fence
--- Those of these jobs that wait or run: the fence, whether the policy may watch for silence, the claim
--- whose notes are kept, and the state. Their rows stay as they are until this transaction ends.
-select q.job, q.session, q.token, p.watch is not null, k.claim, q.attempt, q.state::text
+-- Those of these jobs that wait or run: the fence, whether the policy may watch for silence, and the
+-- state. Their rows stay as they are until this transaction ends.
+select q.job, q.session, q.token, p.silent_after is not null, q.attempt, q.state::text
 from unnest($1::bigint[]) n(job)
 cross join lateral (
-  select x.job, x.session, x.token, x.attempt, x.state from trellis.queue x
+  select x.job, x.policy, x.session, x.token, x.attempt, x.state from trellis.queue x
   where x.job = n.job for update) q
 join trellis.job j on j.seq = q.job
-join trellis.policy p on p.id = j.policy
-left join trellis.note k on k.job = q.job
+join trellis.policy p on p.id = coalesce(q.policy, j.policy)
 
--- name: note_item
-insert into trellis.item (job, name, status, detail) values ($1, $2, $3, $4)
-on conflict (job, name) do update set status = excluded.status, detail = excluded.detail
-
--- name: note_items_clear
-delete from trellis.item where job = $1
+-- name: note_items
+insert into trellis.item (job, claim, phase, name, status, detail)
+select job, claim, phase, name, status, detail
+from unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[])
+  n(job, claim, phase, name, status, detail)
+on conflict (job, claim, phase, name) do update
+set status = excluded.status, detail = excluded.detail
 
 -- name: note_log
 insert into trellis.log (job, at, claim, level, message, fields)
@@ -45,11 +45,6 @@ set seen_at = excluded.seen_at, claim = excluded.claim,
       excluded.began_at, case when trellis.note.claim = excluded.claim then trellis.note.began_at end),
     progress = case when trellis.note.claim = excluded.claim then trellis.note.progress end,
     phase = case when trellis.note.claim = excluded.claim then trellis.note.phase end
-
--- name: note_forget
--- Remove the items of earlier attempts.
-delete from trellis.item i using unnest($1::bigint[], $2::int[]) b(job, claim), trellis.note n
-where n.job = b.job and n.claim <> b.claim and i.job = b.job
 
 -- name: note_late
 insert into trellis.event (job, at, session, token, attempt, state, kind, data, version, xid)

@@ -9,8 +9,8 @@ on conflict do nothing
 select id, service, queue, type, priority from trellis.lane
 
 -- name: policy_add
-insert into trellis.policy (digest, body, active, watch)
-select * from unnest($1::text[], $2::text[], $3::int[], $4::bigint[])
+insert into trellis.policy (digest, body, active, is_rated, times_out_after, silent_after)
+select * from unnest($1::text[], $2::text[], $3::int[], $4::bool[], $5::bigint[], $6::bigint[])
 on conflict do nothing
 
 -- name: policy_find

@@ -1,4 +1,4 @@
--- Key slots: held by a job, then by its attempt; handed over in creation order.
+-- Key slots: held by a job, then by its attempt; handed over in the order of claims.
 
 -- name: caller_admit
 -- Let keyed jobs that were created in callers' transactions wait for their slots; one that another
@@ -31,31 +31,51 @@ select
   (select count(*) from trellis.queue q where q.key_hash = $1 and q.availability = 'unadmitted')
 
 -- name: key_hand_over
--- Give free slots of these keys to their waiting jobs, in creation order; the transaction holds the
--- keys' locks. A job gets one if fewer are taken, counting those before it, than its own policy allows.
+-- Give free slots of these keys to their waiting jobs, in the order of claims; the
+-- transaction holds the keys' locks. A job gets one if fewer are taken, counting those before it, than
+-- its own policy allows. The lanes of a key are found by stepping through the index; there are few,
+-- however many jobs wait. Jobs of keys with a rate are left out; returns these keys.
 with next as materialized (
-  select k.key_hash, w.job
+  select k.key_hash, w.job, w.is_rated
   from (select distinct key_hash from unnest($1::text[]) n(key_hash)) k
   cross join lateral (
     select count(*) as held from trellis.key_slot s where s.key_hash = k.key_hash) h
   cross join lateral (
-    select f.job from (
-      select x.job, bool_and(h.held + x.place - 1 < x.active) over (order by x.job) as fits
+    select f.job, f.is_rated from (
+      select x.job, x.is_rated,
+        bool_and(not x.is_rated and h.held + x.place - 1 < x.active) over (order by x.place) as fits
       from (
-        select q.job, p.active, row_number() over (order by q.job) as place
-        from (select job from trellis.queue
-              where key_hash = k.key_hash and availability in ('waiting_for_slot', 'unadmitted') order by job limit 100) q
+        select q.job, p.active, p.is_rated,
+          row_number() over (order by q.class, q.at, q.job) as place
+        from (
+          with recursive used(lane) as (
+            (select x.lane from trellis.queue x
+             where x.key_hash = k.key_hash order by x.lane limit 1)
+            union all
+            select (select x.lane from trellis.queue x
+                    where x.key_hash = k.key_hash and x.lane > used.lane order by x.lane limit 1)
+            from used where used.lane is not null)
+          select w.job, case when s.aging is null then -l.priority else 0 end as class,
+            w.rank - coalesce(l.priority * s.aging, 0) as at
+          from used join trellis.lane l on l.id = used.lane
+          left join trellis.queue_setting s on s.service = '*' and s.queue = '*'
+          cross join lateral (
+            select x.job, coalesce(x.rank, x.run_at) as rank from trellis.queue x
+            where x.key_hash = k.key_hash and x.lane = used.lane
+              and x.availability in ('waiting_for_slot', 'unadmitted')
+            order by coalesce(x.rank, x.run_at), x.job limit 100) w) q
         join trellis.job j on j.seq = q.job
         join trellis.policy p on p.id = j.policy) x) f
-    where f.fits) w),
+    where f.fits or f.is_rated) w),
 -- Checked again where it is changed: a job that was waited for may have ended, or have its slot by now.
 moved as (
   update trellis.queue q set availability = 'ready' from next n
-  where q.job = n.job and q.availability in ('waiting_for_slot', 'unadmitted')
+  where not n.is_rated and q.job = n.job and q.availability in ('waiting_for_slot', 'unadmitted')
   returning q.job, q.key_hash),
 taken as (
   insert into trellis.key_slot (key_hash, job) select key_hash, job from moved order by job)
-select count(*) from moved
+select (select count(*) from moved),
+  (select array_agg(distinct n.key_hash) from next n where n.is_rated)
 
 -- name: key_lock
 -- Keep other transactions from moving slots of these keys until this one ends. Taken before any row of
@@ -64,7 +84,10 @@ select pg_advisory_xact_lock(hashtextextended('trellis/key/' || g.name, 0))
 from (select name from unnest($1::text[]) n(name) order by name offset 0) g
 
 -- name: key_availability
-update trellis.queue set availability = $1::text::trellis.availability where job = $2
+-- Of a waiting job; one of a tenant that has no rank yet waits for its promotion.
+update trellis.queue
+set availability = case when tenant is not null and rank is null then 'scheduled' else $1::text end::trellis.availability
+where job = $2
 
 -- name: key_available
 update trellis.queue set availability = 'ready' where job = $1 and availability = 'waiting_for_slot'
@@ -95,3 +118,50 @@ where linger_until is not null and session = $1 and token = any($2::bigint[])
 
 -- name: slot_unclaim
 update trellis.key_slot set session = null, token = null, linger_until = null where id = $1
+
+-- name: key_bucket
+select full_at from trellis.key_bucket where key_hash = $1
+
+-- name: key_bucket_due
+select key_hash from trellis.key_bucket where next_at is not null and next_at <= $1
+order by next_at limit $2
+
+-- name: key_bucket_put
+insert into trellis.key_bucket (key_hash, full_at, next_at) values ($1, $2, $3)
+on conflict (key_hash) do update set full_at = excluded.full_at, next_at = excluded.next_at
+
+-- name: key_bucket_woken
+update trellis.key_bucket set next_at = null
+where next_at is not null and next_at <= $1 and key_hash = any($2::text[])
+
+-- name: key_bucket_prune
+delete from trellis.key_bucket where full_at <= $1 and next_at is null
+
+-- name: key_held
+select count(*) from trellis.key_slot where key_hash = $1
+
+-- name: key_next
+-- The next job of a key in the order of claims, and its policy; for keys with a rate, of which jobs
+-- get their slots one by one.
+with recursive used(lane) as (
+  (select x.lane from trellis.queue x where x.key_hash = $1 order by x.lane limit 1)
+  union all
+  select (select x.lane from trellis.queue x
+          where x.key_hash = $1 and x.lane > used.lane order by x.lane limit 1)
+  from used where used.lane is not null)
+select w.job, p.body
+from used join trellis.lane l on l.id = used.lane
+left join trellis.queue_setting s on s.service = '*' and s.queue = '*'
+cross join lateral (
+  select x.job, coalesce(x.rank, x.run_at) as rank from trellis.queue x
+  where x.key_hash = $1 and x.lane = used.lane
+    and x.availability in ('waiting_for_slot', 'unadmitted')
+  order by coalesce(x.rank, x.run_at), x.job limit 1) w
+join trellis.job j on j.seq = w.job
+join trellis.policy p on p.id = j.policy
+order by case when s.aging is null then -l.priority else 0 end,
+  w.rank - coalesce(l.priority * s.aging, 0), w.job
+limit 1
+
+-- name: slot_take
+insert into trellis.key_slot (key_hash, job) values ($1, $2)

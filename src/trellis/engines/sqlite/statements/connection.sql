@@ -9,6 +9,10 @@ pragma synchronous=full
 -- name: set_wal_autocheckpoint
 pragma wal_autocheckpoint=0
 
+-- name: set_journal_size_limit
+-- 64 MiB, as `LOG_LIMIT` in `connection.py`.
+pragma journal_size_limit=67108864
+
 -- name: set_busy_timeout
 pragma busy_timeout=0
 

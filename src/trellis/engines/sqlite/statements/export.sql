@@ -13,6 +13,10 @@ select
      where k.linger_until > b.moment and k.linger_boot = b.boot)
 from (select ? as boot, ? as moment) b
 
+-- name: export_audit
+select number, at, actor, action, target, before, after, reason from trellis_audit
+where number > ? order by number limit ?
+
 -- name: export_count
 select count(*) from trellis_record r
 where r.seq <= ? and r.state in (select value from json_each(?))
@@ -24,21 +28,35 @@ from json_each(?) picked join trellis_event e on e.job = picked.value order by e
 -- name: export_heads
 -- A job that was never claimed has its slot only by its position among the waiting jobs, which it keeps.
 select q.job, q.run_at, q.state, q.version, q.attempt, q.claims, q.generation, q.crashes, q.blocked,
-  q.suspect, q.claimed_at, q.asked_at, q.look_at, q.key_hash, q.dedupe, q.error,
+  q.suspect, q.claimed_at, q.asked_at, q.look_at, q.key_hash, q.dedupe,
+  q.dedupe_unfinished, q.error,
+  (select p.body from trellis_policy p where p.id = q.policy),
   q.claims > 0 and exists (
     select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)
 from json_each(?) picked join trellis_queue q on q.job = picked.value order by q.job
 
 -- name: export_items
-select i.job, i.name, i.status, i.detail
+select i.job, i.claim, i.phase, i.name, i.status, i.detail
 from json_each(?) picked join trellis_item i on i.job = picked.value
 
 -- name: export_jobs
+-- A result that waits to be handed on goes along as the payload: its job may stay behind.
 select j.seq, j.id, l.service, l.queue, l.type, l.priority, p.body, j.schema_version, j.created_at,
-  j.payload, j.request_id, j.traceparent, j.tracestate, j.deadline_at, j.key, j.key_hash, j.tags,
-  j.config, j.expect, j.clone_of
+  case when j.relations like '%"payload_from"%' then coalesce((
+    select coalesce(o.result, 'null') from trellis_job s
+    join trellis_dependency d on d.job = j.seq and d.prerequisite = s.seq and d.ended is not null
+    join trellis_outcome o on o.job = s.seq and o.generation = d.generation
+    where s.id = json_extract(j.relations, '$.payload_from')), j.payload)
+  else j.payload end, j.request_id, j.traceparent, j.tracestate, j.deadline_at, j.key, j.key_hash, j.tags,
+  j.config, j.expect, j.clone_of, j.dedupe, j.dedupe_while, j.dedupe_until, j.attempts,
+  j.timeout, j.relations
 from json_each(?) picked join trellis_job j on j.seq = picked.value
 join trellis_lane l on l.id = j.lane join trellis_policy p on p.id = j.policy order by j.seq
+
+-- name: export_links
+select d.job, p.id, d.follows_on, d.ended, d.generation
+from json_each(?) picked join trellis_dependency d on d.job = picked.value
+join trellis_job p on p.seq = d.prerequisite
 
 -- name: export_logs
 select g.job, g.at, g.claim, g.level, g.message, g.fields
@@ -47,13 +65,23 @@ from json_each(?) picked join trellis_log g on g.job = picked.value order by g.n
 -- name: export_marks
 select i.job, i.mark from json_each(?) picked join trellis_idempotency i on i.job = picked.value
 
+-- name: export_workers
+-- The worker processes that ran these jobs.
+select distinct e.session, coalesce(s.name, p.name), coalesce(s.host, p.host), coalesce(s.pid, p.pid)
+from json_each(?) picked join trellis_event e on e.job = picked.value
+left join trellis_session s on s.id = e.session
+left join trellis_past_session p on p.id = e.session
+where coalesce(s.name, p.name) is not null
+
 -- name: export_notes
 select n.job, n.claim, n.began_at, n.seen_at, n.progress, n.phase
 from json_each(?) picked join trellis_note n on n.job = picked.value
 
 -- name: export_outcomes
 select o.job, o.generation, o.state, o.version, o.attempt, o.claims, o.crashes, o.run_at,
-  o.started_at, o.finished_at, o.error, o.result, o.keep_until
+  o.started_at, o.finished_at, o.error, o.result,
+  coalesce(o.keep_until, (select q.queued_at from trellis_archive_queue q where q.job = o.job)),
+  (select p.body from trellis_policy p where p.id = o.policy)
 from json_each(?) picked join trellis_outcome o on o.job = picked.value
 
 -- name: export_page

@@ -1,7 +1,18 @@
 -- Sessions: one lease row per worker process.
 
+-- name: session_names
+-- The workers of these sessions, removed ones too.
+select b.value, coalesce(s.name, p.name), coalesce(s.host, p.host), coalesce(s.pid, p.pid)
+from json_each(?) b
+left join trellis_session s on s.id = b.value
+left join trellis_past_session p on p.id = b.value
+where coalesce(s.name, p.name) is not null
+
+-- name: session_draining
+select draining, name from trellis_session where id = ? and ended_at is null
+
 -- name: session_drain
-update trellis_session set draining = 1 where id = ? and ended_at is null
+update trellis_session set draining = 1 where id = ?
 
 -- name: session_end
 update trellis_session set ended_at = ? where id = ? and ended_at is null
@@ -15,7 +26,7 @@ where s.id = ? order by q.job
 -- name: session_list
 select s.id, s.name, s.host, s.pid, s.version, s.details, s.opened_at, s.renewed_at, s.lease,
        s.ended_at is null and (s.boot_id <> ? or s.lease_until <= ?), s.ended_at,
-       (select count(*) from trellis_queue q where q.session = s.id), s.busy, s.draining
+       (select count(*) from trellis_queue q where q.session = s.id), s.report, s.draining
 from trellis_session s order by s.number desc
 
 -- name: session_open
@@ -29,8 +40,8 @@ from (select ? as id, ? as name, ? as host, ? as pid, ? as version, ? as details
 -- name: session_renew
 update trellis_session
 set lease_until = given.moment + lease, boot_id = given.boot, renewed_at = given.now,
-    busy = given.busy
-from (select ? as session, ? as busy, ? as now, ? as boot, ? as moment) given
+    report = given.report
+from (select ? as session, ? as report, ? as now, ? as boot, ? as moment) given
 where id = given.session and ended_at is null
 
 -- name: session_reap

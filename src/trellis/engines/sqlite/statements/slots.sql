@@ -1,15 +1,37 @@
--- Key slots: held by a job, then by its attempt; handed over in creation order.
+-- Key slots: held by a job, then by its attempt; handed over in the order of claims.
 
 -- name: key_held
 select count(*) from trellis_key_slot where key_hash = ?
 
 -- name: key_next
-select q.job, j.policy from trellis_queue q join trellis_job j on j.seq = q.job
-where q.key_hash = ? and q.availability = 'waiting_for_slot'
-order by q.job limit 1
+-- The next job of a key in the order of claims: the best of the first of each lane. The
+-- lanes of the key are found by stepping through the index; there are few, however many jobs wait.
+with recursive k(hash) as (select ?),
+used(lane) as (
+  select (select q.lane from trellis_queue q where q.key_hash = k.hash order by q.lane limit 1)
+  from k
+  union all
+  select (select q.lane from trellis_queue q
+          where q.key_hash = k.hash and q.lane > used.lane order by q.lane limit 1)
+  from used, k where used.lane is not null)
+select q.job, j.policy
+from used cross join k
+cross join trellis_lane l on l.id = used.lane
+cross join trellis_queue q on q.job = (
+  select x.job from trellis_queue x
+  where x.key_hash = k.hash and x.lane = used.lane and x.availability = 'waiting_for_slot'
+  order by coalesce(x.rank, x.run_at), x.job limit 1)
+join trellis_job j on j.seq = q.job
+left join trellis_queue_setting s on s.service = '*' and s.queue = '*'
+order by case when s.aging is null then -l.priority else 0 end,
+  coalesce(q.rank, q.run_at) - coalesce(l.priority * s.aging, 0), q.job
+limit 1
 
 -- name: key_availability
-update trellis_queue set availability = ? where job = ?
+-- Of a waiting job; one of a tenant that has no rank yet waits for its promotion.
+update trellis_queue
+set availability = case when tenant is not null and rank is null then 'scheduled' else ? end
+where job = ?
 
 -- name: key_available
 update trellis_queue set availability = 'ready' where job = ? and availability = 'waiting_for_slot'
@@ -62,3 +84,25 @@ insert into trellis_key_slot (key_hash, job) values (?, ?)
 update trellis_key_slot
 set session = null, token = null, linger_until = null, linger_boot = null
 where id = ?
+
+-- name: key_bucket
+select full_at from trellis_key_bucket where key_hash = ?
+
+-- name: key_bucket_due
+select key_hash from trellis_key_bucket where next_at is not null and next_at <= ?
+order by next_at limit ?
+
+-- name: key_bucket_put
+insert into trellis_key_bucket (key_hash, full_at, next_at) values (?, ?, ?)
+on conflict (key_hash) do update set full_at = excluded.full_at, next_at = excluded.next_at
+
+-- name: key_bucket_woken
+update trellis_key_bucket set next_at = null
+where next_at is not null and next_at <= ? and key_hash in (select value from json_each(?))
+
+-- name: key_bucket_prune
+delete from trellis_key_bucket where full_at <= ? and next_at is null
+
+-- name: key_bucket_is_full
+select 1 where exists (
+  select 1 from trellis_key_bucket where full_at <= ? and next_at is null)

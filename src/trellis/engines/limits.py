@@ -1,0 +1,125 @@
+"""What every engine does with limits in a claim: which lanes may be read, and how far.
+
+A lane is in the scope of its queue and of its type, so up to two limits hold for it. `core.limits`
+decides how many jobs each limit lets start; a `Budget` counts down while the claim takes jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from trellis.core.audit import Change
+from trellis.core.durations import Instant
+from trellis.core.limits import LimitSetting, Scope, Use, allowance, limit_to_json
+from trellis.engines.demand import Demand
+
+#: Service, queue and type.
+Names = tuple[str, str, str]
+
+
+class LimitStatus(NamedTuple):
+    """A limit as operators see it."""
+
+    setting: LimitSetting
+    #: Jobs of it that run, and ended attempts whose handlers may still run.
+    running: int
+    #: How many jobs may start now by its rate; None: it has no rate.
+    tokens: int | None
+    #: When the next job may start by its rate; None: at once.
+    next_at: Instant | None
+
+
+def status_of(setting: LimitSetting, use: Use, now: Instant) -> LimitStatus:
+    """Return a limit as operators see it."""
+    bucket = setting.in_force.bucket
+    tokens = None if bucket is None else bucket.tokens(use.full_at, now)
+    next_at = None if bucket is None or tokens else bucket.next_at(use.full_at, now)
+    return LimitStatus(setting, use.running, tokens, next_at)
+
+
+def change_of(before: LimitSetting, after: LimitSetting) -> Change:
+    """Return the audit entry of a change: the limits in force before and after it."""
+    scope = after.scope
+    return Change(
+        f"{scope.kind}.limit",
+        str(scope),
+        limit_to_json(before.in_force),
+        limit_to_json(after.in_force),
+    )
+
+
+def scopes_of(lane: Sequence[object]) -> tuple[Scope, Scope]:
+    """Return the scopes of a lane, which begins with service, queue and type."""
+    service, queue, job_type = map(str, lane[:3])
+    return Scope("queue", service, queue), Scope("type", service, job_type)
+
+
+def limited(settings: Iterable[LimitSetting]) -> dict[Scope, LimitSetting]:
+    """Return the settings that limit anything now, by scope."""
+    return {each.scope: each for each in settings if each.in_force}
+
+
+class Budget:
+    """How many jobs a claim may take of each limited scope; counts down while it takes them."""
+
+    def __init__(
+        self,
+        settings: Mapping[Scope, LimitSetting],
+        uses: Mapping[Scope, Use],
+        demands: Sequence[Demand],
+        now: Instant,
+    ) -> None:
+        self._settings = settings
+        self._uses = uses
+        self._now = now
+        self.left = {
+            scope: allowed
+            for scope, setting in settings.items()
+            if (allowed := allowance(setting.in_force, uses.get(scope, Use()), now)) is not None
+        }
+        self._taken = dict.fromkeys(self.left, 0)
+        #: How many of limited lanes can start at once; None: any number.
+        self.free = min((each.free for each in demands if each.free is not None), default=None)
+
+    def scopes(self, lane: Sequence[object]) -> list[Scope]:
+        """Return the limited scopes of a lane."""
+        return [scope for scope in scopes_of(lane) if scope in self.left]
+
+    def room(self, lane: Sequence[object]) -> int | None:
+        """Return how many more jobs of a lane may be taken; None: any number."""
+        allowed = [self.left[scope] for scope in self.scopes(lane)]
+        if allowed and self.free is not None:
+            allowed.append(max(0, self.free))
+        return min(allowed, default=None)
+
+    def take(self, lane: Sequence[object], count: int = 1) -> None:
+        """Count jobs of a lane that the claim takes."""
+        scopes = self.scopes(lane)
+        for scope in scopes:
+            self.left[scope] -= count
+            self._taken[scope] += count
+        if scopes and self.free is not None:
+            self.free -= count
+
+    def spent(self) -> dict[Scope, Instant]:
+        """Return when the buckets that must be stored anew are full again."""
+        spent: dict[Scope, Instant] = {}
+        for scope, taken in self._taken.items():
+            bucket = self._settings[scope].in_force.bucket
+            full_at = self._uses.get(scope, Use()).full_at
+            if bucket is not None and (taken or bucket.is_beyond(full_at, self._now)):
+                spent[scope] = bucket.take(full_at, self._now, taken)
+        return spent
+
+    def next_at(self) -> Instant | None:
+        """Return when a rate of which no token is left lets the next job start."""
+        moments: list[Instant] = []
+        spent = self.spent()
+        for scope, left in self.left.items():
+            bucket = self._settings[scope].in_force.bucket
+            if left <= 0 and bucket is not None:
+                full_at = spent.get(scope, self._uses.get(scope, Use()).full_at)
+                if not bucket.tokens(full_at, self._now):
+                    moments.append(bucket.next_at(full_at, self._now))
+        return min(moments, default=None)

@@ -1,0 +1,147 @@
+"""A claim on PostgreSQL of lanes that are limited: in a transaction that holds their limits.
+
+It locks the rows of the limits, reads how far they are used in a later statement, which sees all
+that the claims before it stored, leaves out the lanes of which nothing may start, claims from the
+others, and stores what was taken of rates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from trellis.core.durations import Instant, Micros
+from trellis.core.job import SessionId
+from trellis.engines.demand import Demand
+from trellis.engines.limits import Budget, scopes_of
+from trellis.engines.postgres.claim_planner import Plan
+from trellis.engines.postgres.connection import Connection, ServerConnection
+from trellis.engines.postgres.registry import Registry
+from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql import limits
+from trellis.engines.sql.rows import Row
+
+#: The number of the lane in a row of a claim.
+_LANE = 4
+
+
+class Asked(NamedTuple):
+    """The answer to a claim statement."""
+
+    rows: Sequence[Row]
+    #: What was really read.
+    plan: Plan
+    next_at: Instant | None = None
+    #: Whether limits may have kept back jobs that another round can take.
+    is_cut: bool = False
+
+
+class Ask(NamedTuple):
+    """What a claim statement takes beside its plan."""
+
+    session: SessionId
+    left: Sequence[int]
+    limit: int
+    first: int
+    done: int
+    #: The span of aging that the caller knows.
+    aging: Micros | None
+
+
+async def ask(
+    connection: Connection | ServerConnection, plan: Plan, known: int, by: Ask
+) -> Sequence[Row]:
+    """Run the statement of a claim that nothing limits."""
+    session, left, limit, first, done, aging = by
+    lanes = plan.lanes
+    if not lanes:
+        return await connection.rows("claim_none", session, known, done)
+    if len(lanes) == 1:
+        most = min(limit, left[plan.demands[0]])
+        return await connection.rows(
+            "claim_lane", session, lanes[0], plan.starts[0], most, first, known, done,
+            plan.policies[0],
+        )  # fmt: skip
+    return await connection.rows(
+        "claim", session, lanes, plan.starts, plan.takes, first, known, done, plan.priorities,
+        plan.demands, list(left), limit, plan.policies, aging,
+    )  # fmt: skip
+
+
+async def ask_limited(
+    link: ServerConnection,
+    registry: Registry,
+    demands: Sequence[Demand],
+    plan: Plan,
+    by: Ask,
+) -> Asked:
+    """Claim within the limits of the lanes."""
+    wanted = {scope for lane in plan.lanes for scope in scopes_of(registry.lanes[lane])}
+    used = [registry.limits[scope] for scope in sorted(wanted & registry.limits.keys())]
+    async with link.transaction("claim") as connection:
+        tx = Transaction(connection, registry)
+        settings, uses = await limits.lock_uses(tx, used)
+        budget = Budget(settings, uses, demands, tx.now)
+        rooms = {lane: budget.room(registry.lanes[lane]) for lane in plan.lanes}
+        plan = _within(plan, rooms)
+        limited = [room for lane in plan.lanes if (room := rooms[lane]) is not None]
+        if limited and len(plan.lanes) > 1:
+            columns = _columns(registry, plan, budget, by)
+            rows = await _ask_several(connection, plan, registry.known, columns, by)
+        else:
+            most = min([by.limit, *limited])
+            rows = await ask(connection, plan, registry.known, by._replace(limit=most))
+        if rows[0][2] is not None:
+            for row in rows:
+                budget.take(registry.lanes[row[_LANE]])
+        await limits.spend(tx, used, budget.spent())
+    shared = Counter(scope for lane in plan.lanes for scope in budget.scopes(registry.lanes[lane]))
+    return Asked(rows, plan, budget.next_at(), max(shared.values(), default=0) > 1)
+
+
+def _within(plan: Plan, rooms: Mapping[int, int | None]) -> Plan:
+    """Return the plan without lanes of which nothing may be taken, and with less of the others."""
+    kept = [position for position, lane in enumerate(plan.lanes) if rooms[lane] != 0]
+    takes = [
+        plan.takes[at] if (room := rooms[plan.lanes[at]]) is None else min(plan.takes[at], room)
+        for at in kept
+    ]
+    return replace(
+        plan,
+        lanes=[plan.lanes[at] for at in kept],
+        priorities=[plan.priorities[at] for at in kept],
+        demands=[plan.demands[at] for at in kept],
+        policies=[plan.policies[at] for at in kept],
+        starts=[plan.starts[at] for at in kept],
+        takes=takes,
+        is_limited=True,
+    )
+
+
+def _columns(registry: Registry, plan: Plan, budget: Budget, by: Ask) -> tuple[object, ...]:
+    """Return the last parameters of `claim_limited`: what the limits leave of each lane."""
+    positions = {scope: at for at, scope in enumerate(budget.left, 1)}
+    of_queues: list[int] = []
+    of_types: list[int] = []
+    most: list[int] = []
+    for lane, demand in zip(plan.lanes, plan.demands, strict=True):
+        names = registry.lanes[lane]
+        queue, job_type = scopes_of(names)
+        of_queues.append(positions.get(queue, 0))
+        of_types.append(positions.get(job_type, 0))
+        room = budget.room(names)
+        most.append(min(by.limit, by.left[demand], by.limit if room is None else room))
+    free = by.limit if budget.free is None else budget.free
+    return most, of_queues, of_types, list(budget.left.values()), free
+
+
+async def _ask_several(
+    connection: Connection, plan: Plan, known: int, columns: tuple[object, ...], by: Ask
+) -> Sequence[Row]:
+    session, left, limit, first, done, aging = by
+    return await connection.rows(
+        "claim_limited", session, plan.lanes, plan.starts, plan.takes, first, known, done,
+        plan.priorities, plan.demands, list(left), limit, plan.policies, aging, *columns,
+    )  # fmt: skip
