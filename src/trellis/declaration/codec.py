@@ -19,7 +19,9 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, SchemaSerializer
 
+from trellis.core.json_schema import Json
 from trellis.core.json_text import MAX_DEPTH, check_json_text, dump_json, parse_json_text
+from trellis.declaration.schema_codec import JsonSchema, SchemaCodec
 from trellis.declaration.secrets import ANY, ANY_DEPTH, Steps, secret_steps
 from trellis.errors import ConfigurationError, PayloadInvalid
 
@@ -49,6 +51,9 @@ class Codec(Protocol):
     def secrets(self) -> frozenset[Steps]:
         """Return the paths to the secrets of a stored value."""
 
+    def schema(self) -> Json:
+        """Return the JSON schema of stored values; None if there is no value."""
+
 
 class NothingCodec:
     """The codec of job types without a payload, and of handlers that return None."""
@@ -76,6 +81,9 @@ class NothingCodec:
     def secrets(self) -> frozenset[Steps]:
         """Return no secrets."""
         return frozenset()
+
+    def schema(self) -> None:
+        """Return None: every stored value is read as None."""
 
 
 class _QuietSchema(GenerateJsonSchema):
@@ -192,6 +200,10 @@ class PydanticCodec:
         """Return the paths to the secrets of a stored value."""
         return self._secrets
 
+    def schema(self) -> Json:
+        """Return the schema of what can be read; empty if pydantic has none."""
+        return self._schema("validation")
+
     def _refusal(self, error: ValueError, value: object, what: str) -> PayloadInvalid:
         if isinstance(error, ValidationError):
             return self._invalid(error, what, self._instead(value))
@@ -240,6 +252,7 @@ class MsgspecCodec:
 
     def __init__(self, struct: type) -> None:
         self._msgspec = sys.modules["msgspec"]
+        self._struct = struct
         self._encoder = self._msgspec.json.Encoder()
         self._decoder = self._msgspec.json.Decoder(struct)
 
@@ -272,11 +285,17 @@ class MsgspecCodec:
         """Return no secrets: structs have no secret types. Well-known names are masked anyway."""
         return frozenset()
 
+    def schema(self) -> Json:
+        """Return the schema that msgspec writes."""
+        return self._msgspec.json.schema(self._struct)
+
 
 def codec_for(annotation: Any, what: str) -> Codec:  # noqa: ANN401 - any annotation
     """Return the codec of an annotation; raise `ConfigurationError` if it has none."""
     if annotation is None or annotation is type(None):
         return NothingCodec()
+    if isinstance(annotation, JsonSchema):
+        return SchemaCodec(annotation)
     if _is_struct(annotation):
         return MsgspecCodec(annotation)
     try:
@@ -348,6 +367,12 @@ def _unwritable(error: Exception, what: str, *, with_reason: bool = True) -> Pay
         return PayloadInvalid(
             f"The {what} contains a lone surrogate, which is not valid Unicode text. "
             "Remove or replace it."
+        )
+    if "utf-8" in str(error):
+        return PayloadInvalid(
+            f"The {what} contains bytes that are not UTF-8 text, and JSON has only text. Send them "
+            "as base64: as text made with base64.b64encode, or in a model that has "
+            "ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')."
         )
     return PayloadInvalid(
         f"The {what} cannot be written as JSON: {error if with_reason else type(error).__name__}. "

@@ -83,6 +83,17 @@ def importable_lifespan(service: str, make: Lifespan) -> HandlerName:
     return HandlerName(module, name)
 
 
+def around_modules(job_type: JobType) -> list[str]:
+    """Return the modules that add the surroundings of a service, which a process must import."""
+    modules = {each.function.__module__ for each in job_type.extensions.arounds}
+    if "__main__" in modules:
+        raise ConfigurationError(
+            f"A handler of {job_type.service} may run in a separate process, which cannot find "
+            "what @service.around decorates in the program's main file. Move it to another module."
+        )
+    return sorted(modules)
+
+
 def find_lifespan(name: HandlerName) -> Lifespan:
     """Return the lifespan that is defined under this name, importing its module."""
     import_module(name.module)

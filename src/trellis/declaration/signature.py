@@ -8,13 +8,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from trellis.errors import ConfigurationError
 
 P_co = TypeVar("P_co", covariant=True)
 Takes = Literal["job", "payload", "nothing"]
+
+
+class NoPayload(Enum):
+    """Stands for a payload that was not given; None is a payload."""
+
+    NO_PAYLOAD = "no payload"
+
+
+NO_PAYLOAD: Final = NoPayload.NO_PAYLOAD
 
 
 class JobArgument(Generic[P_co]):
@@ -32,6 +42,8 @@ class Handler:
     is_async: bool
     payload: Any
     result: Any
+    #: The payload of jobs that are created without one.
+    default: Any = NO_PAYLOAD
 
     @property
     def name(self) -> str:
@@ -52,7 +64,10 @@ def read_handler(function: Callable[..., Any]) -> Handler:
     parameter = _only_parameter(function, name)
     takes, payload = _payload(parameter, hints, name)
     is_async = inspect.iscoroutinefunction(_unwrapped(function))
-    return Handler(function, takes, is_async, payload, hints.get("return", Any))
+    default: Any = NO_PAYLOAD
+    if takes == "payload" and parameter is not None and parameter.default is not parameter.empty:
+        default = parameter.default
+    return Handler(function, takes, is_async, payload, hints.get("return", Any), default)
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
