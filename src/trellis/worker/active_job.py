@@ -9,66 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Sized
 from datetime import datetime
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, overload
 
+from trellis.core.batches import Place
 from trellis.core.durations import SECOND, Duration, to_datetime
-from trellis.core.job import Context
+from trellis.core.job import Context, Relations
 from trellis.declaration import checks
 from trellis.declaration.handler_exceptions import Cancelled, Stopped
-from trellis.declaration.signature import JobArgument
-from trellis.engines.values import Heartbeat, Item, ItemStatus, Phase, Progress, check_lock_name
+from trellis.declaration.job_type import Reach
+from trellis.declaration.signature import NO_PAYLOAD, JobArgument, NoPayload
+from trellis.engines.values import Heartbeat, Phase, Progress
 from trellis.errors import CapabilityMissing, ConfigurationError
+from trellis.portal import synced
 from trellis.worker.attempt import Attempt
-from trellis.worker.locks import RESERVED, JobLock, LockService
+from trellis.worker.items import JobItems, LoadItems, no_items
+from trellis.worker.job_batch import JobBatch
+from trellis.worker.locks import LockPart, LockService, NamedLocks, read_names
 from trellis.worker.log import JobLog, storable
-from trellis.worker.notes import Notes
-
-
-class JobItems:
-    """The small parts of a job that succeed or fail one by one: `job.items.complete("page-7")`.
-
-    The methods are plain calls, from any thread. A job whose handler returns although items failed
-    ends as `completed_with_errors`.
-    """
-
-    __slots__ = ("_attempt", "_notes", "phase")
-
-    def __init__(self, attempt: Attempt, notes: Notes) -> None:
-        self._attempt = attempt
-        self._notes = notes
-        #: The phase these items belong to.
-        self.phase = ""
-
-    def start(self, name: str) -> None:
-        """Report that work on this item begins."""
-        self._move(name, "in_progress", None)
-
-    def complete(self, name: str, detail: str | None = None) -> None:
-        """Report that this item is done."""
-        self._move(name, "completed", detail)
-
-    def skip(self, name: str, detail: str | None = None) -> None:
-        """Report that this item needs no work."""
-        self._move(name, "skipped", detail)
-
-    def fail(self, name: str, detail: str | None = None) -> None:
-        """Report that this item failed."""
-        self._move(name, "failed", detail)
-
-    def _move(self, name: str, status: ItemStatus, detail: str | None) -> None:
-        errors = self._attempt.item_errors
-        if errors is None:
-            errors = self._attempt.item_errors = set()
-        item = f"{self.phase}/{name}"
-        if status == "failed":
-            errors.add(item)
-        else:
-            errors.discard(item)
-        text = None if detail is None else storable(detail)
-        self._notes.add(self._attempt, Item(storable(name, 512), status, text))
-
+from trellis.worker.notes import Notes, note_life
 
 T = TypeVar("T")
 #: An `async for` over a plain iterable lets the loop run other tasks after this many seconds.
@@ -141,6 +101,9 @@ async def _asynchronously(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterato
 
 
 P_co = TypeVar("P_co", covariant=True)
+P_contra = TypeVar("P_contra", contravariant=True)
+Ref = TypeVar("Ref")
+Ref_co = TypeVar("Ref_co", covariant=True)
 
 
 class JobEnvironment:
@@ -151,26 +114,46 @@ class JobEnvironment:
     to the worker.
     """
 
-    __slots__ = ("locks", "notes", "state", "stopping")
+    __slots__ = ("load_items", "locks", "notes", "reach", "state", "stopping")
 
     def __init__(
         self,
         notes: Notes,
         state: Any = None,  # noqa: ANN401 - the program's
         locks: LockService | None = None,
+        load_items: LoadItems = no_items,
     ) -> None:
         #: Accepts the notes of attempts, from any thread.
         self.notes = notes
         #: Takes and frees locks for attempts, from any thread; None where locks are not available.
         self.locks = locks
+        #: Loads what earlier attempts of a job reported about its items.
+        self.load_items = load_items
         #: The state that the lifespan of each service has set up.
         self.state = state
         #: Whether the worker stops.
         self.stopping = False
+        #: By service: returns its engine, for what a handler reads and creates.
+        self.reach: dict[str, Reach] = {}
+
+
+class Spawns(Protocol[P_contra, Ref_co]):
+    """A declared job, as far as creating one from a running job is concerned."""
+
+    def create_in(
+        self,
+        place: Place,
+        payload: P_contra | NoPayload,
+        options: Any,  # noqa: ANN401 - those of `create`
+        /,
+    ) -> Coroutine[Any, Any, Ref_co]:
+        """Create a job."""
 
 
 class ActiveJob(JobArgument[P_co], Generic[P_co]):
     """The job a handler is working on."""
+
+    lock_call: ClassVar = "job.lock"
 
     __slots__ = ("_attempt", "_environment", "_locks", "_payload", "items", "log")
 
@@ -203,6 +186,21 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
     def id(self) -> str:
         """The job's id."""
         return self._attempt.record.definition.id
+
+    @property
+    def service(self) -> str:
+        """The service of the job."""
+        return self._attempt.record.definition.service
+
+    @property
+    def type(self) -> str:
+        """The job's type, without its service."""
+        return self._attempt.record.definition.type
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The job's tags."""
+        return dict(self._attempt.record.definition.tags)
 
     @property
     def attempt_id(self) -> str:
@@ -273,6 +271,41 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         is_stopped = attempt.stop_reason is not None and not attempt.cancel_requested
         return is_stopped or self._environment.stopping
 
+    @property
+    def batch(self) -> JobBatch | None:
+        """The batch whose members have finished, in its fan-in job; the own batch in a member."""
+        definition = self._attempt.record.definition
+        relations = definition.relations
+        batch = relations and (relations.fan_in_of or relations.batch)
+        if batch is None:
+            return None
+        reach = self._environment.reach.get(definition.service)
+        if reach is None:
+            raise CapabilityMissing("Batches are not available where this handler runs.")
+        return JobBatch(batch, reach)
+
+    async def spawn(
+        self,
+        job: Spawns[T, Ref],
+        payload: T | NoPayload = NO_PAYLOAD,
+        /,
+        **options: Any,  # noqa: ANN401 - those of `create`
+    ) -> Ref:
+        """Create a job from this one, in the same batch if this is a member of one.
+
+        Raises `AttemptOver`, and nothing is stored, if this attempt is no longer the present one. A
+        later attempt spawns again: give an `idempotency_key` to what must exist once.
+        """
+        definition = self._attempt.record.definition
+        relations = definition.relations
+        place = Place(
+            Relations(parent=definition.id, batch=relations and relations.batch),
+            self._attempt.fence,
+        )
+        return await job.create_in(place, payload, options)
+
+    spawn_sync = synced(spawn)
+
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` after a cancel, and `Stopped` if this attempt was stopped otherwise.
 
@@ -299,9 +332,13 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         )
 
     def phase(self, name: str) -> None:
-        """Report that another part of the work begins; it starts with no items."""
-        self.items.phase = name
+        """Report that another part of the work begins; items reported from now on belong to it."""
+        self.items.phase = storable(name, 256)
         self._add_note(Phase(storable(name, 256)))
+
+    def note_waiting(self) -> None:
+        """Note that the handler waits for a lock, which is no silence."""
+        note_life(self._environment.notes, self._attempt)
 
     def heartbeat(self) -> None:
         """Report that the work continues, for types with an activity timeout."""
@@ -314,8 +351,15 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         """
         return Track(self, items, step)
 
-    def lock(self, name: str, wait: Duration | None = None) -> JobLock:
+    @overload
+    def lock(self, name: str, /, *parts: LockPart, wait: Duration | None = None) -> NamedLocks: ...
+    @overload
+    def lock(self, *names: tuple[LockPart, ...], wait: Duration | None = None) -> NamedLocks: ...
+    def lock(self, *name: object, wait: Duration | None = None) -> NamedLocks:
         """Return a named lock, shared by all workers, to hold with `with` or `async with`.
+
+        A name may have several parts: `job.lock("edition", 7)`. Several locks are taken together,
+        always in the same order: `job.lock(("edition", 7), ("project", 3))`.
 
         If another job has it, this waits: without limit, or for `wait` and then raises `LockBusy`.
         While it waits, a cancel raises `Cancelled`; `Stopped` is raised if the attempt is stopped
@@ -325,17 +369,11 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         locks = self._environment.locks
         if locks is None:
             raise CapabilityMissing("Locks are not available where this handler runs.")
-        if check_lock_name(name).startswith(RESERVED):
-            raise ConfigurationError(
-                f"Locks whose names begin with {RESERVED!r} are reserved for Trellis. Choose "
-                f"another name than {name!r}."
-            )
-        limit = None if wait is None else checks.duration("wait", wait) / SECOND
-        return JobLock(
-            name,
-            limit,
+        return NamedLocks(
+            read_names(name),
+            None if wait is None else checks.duration("wait", wait) / SECOND,
             owner=self,
-            attempt=self._attempt,
+            fence=self._attempt.fence,
             locks=locks,
             held=self._locks,
         )

@@ -13,9 +13,12 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum
 from math import inf
+from typing import Final
 
 from trellis.core.durations import SECOND, Instant
+from trellis.core.items import ItemStatus
 from trellis.core.job import Fence, JobRecord, SessionId
+from trellis.engines.values import Item
 from trellis.worker.local_type import LocalType
 
 
@@ -28,8 +31,14 @@ class Stop(Enum):
     LOST = "lost"
     #: The worker stops and the grace is over.
     SHUTDOWN = "shutdown"
+    #: Its process is replaced while the worker works on, and the grace is over.
+    REPLACED = "replaced"
     #: It holds a key, and the lease that protects the key can no longer be renewed.
     UNREACHABLE = "unreachable"
+
+
+#: The reasons when the process stops.
+AT_STOP: Final = frozenset({Stop.SHUTDOWN, Stop.REPLACED})
 
 
 class Attempt:
@@ -41,9 +50,12 @@ class Attempt:
         "began",
         "begun_noted",
         "closed",
+        "earlier_items",
+        "exception",
         "fence",
-        "item_errors",
+        "items",
         "log_lines",
+        "lost_at",
         "on_cancel_requested",
         "record",
         "running",
@@ -74,10 +86,17 @@ class Attempt:
         #: Called when a cancel is requested.
         self.on_cancel_requested: Callable[[], None] | None = None
         self.stop_reason: Stop | None = None
+        #: When it ended although its handler runs on in a thread (engine time): a lost thread.
+        self.lost_at: Instant | None = None
         self.task: asyncio.Task[None] | None = None
         self.begun_noted = False
-        self.item_errors: set[str] | None = None
+        #: The status of its items, by phase and name; None before the first report.
+        self.items: dict[tuple[str, str], ItemStatus] | None = None
+        #: What earlier attempts of the job reported about items, as far as it still counts.
+        self.earlier_items: tuple[Item, ...] = ()
         self.log_lines = 0
+        #: What its handler raised, if an error reporter wants it.
+        self.exception: BaseException | None = None
 
     @property
     def cancel_requested(self) -> bool:
@@ -138,6 +157,9 @@ class HeldAttempts:
         self.held: dict[Fence, Attempt] = {}
         #: Their handlers were called and have not ended.
         self.running: dict[Fence, Attempt] = {}
+        #: Ended although their handlers run on in a thread; those that keep their slot are in
+        #: `running` too.
+        self.lost: dict[Fence, Attempt] = {}
         #: Ended by another process or by the engine, and their handlers have stopped since. The
         #: next renewal reports them, which frees their keys and locks.
         self.stopped: list[Fence] = []

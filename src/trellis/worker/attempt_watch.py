@@ -15,7 +15,9 @@ from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.executor import Executor
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.loop import TaskLoop
+from trellis.worker.lost_threads import LostThreads
 from trellis.worker.notes import NoteWriter
+from trellis.worker.reporter import Reporter
 from trellis.worker.session import RenewalHealth
 from trellis.worker.shared_status import SharedStatus
 
@@ -23,6 +25,7 @@ from trellis.worker.shared_status import SharedStatus
 _INTERVAL: Final = 0.1
 _REPORT_BEGUN_AFTER: Final = 0.25
 _LONGEST_WAIT: Final = 0.5
+_REPORT_INTERVAL: Final = 1.0
 
 
 class AttemptWatch(TaskLoop):
@@ -37,6 +40,8 @@ class AttemptWatch(TaskLoop):
         keeper: LeaseKeeper,
         health: RenewalHealth,
         status: SharedStatus,
+        reporter: Reporter,
+        lost_threads: LostThreads,
     ) -> None:
         self._attempts = attempts
         self._executor = executor
@@ -44,6 +49,9 @@ class AttemptWatch(TaskLoop):
         self._keeper = keeper
         self._health = health
         self._status = status
+        self._reporter = reporter
+        self._lost_threads = lost_threads
+        self._report_again = 0.0
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -62,7 +70,9 @@ class AttemptWatch(TaskLoop):
                 attempt.stop(Stop.UNREACHABLE)
             if not attempt.begun_noted and now - attempt.began > _REPORT_BEGUN_AFTER:
                 self._report_begun(attempt)
-        if self._attempts.stopped:
+        if self._attempts.lost:
+            self._lost_threads.check()
+        if self._attempts.stopped or self._has_news(now):
             self._keeper.wake()
         waiting = self._executor.waiting
         if waiting and now - waiting[0].arrived > _LONGEST_WAIT:
@@ -70,6 +80,13 @@ class AttemptWatch(TaskLoop):
                 # Otherwise this worker, which has no room for it, would claim it ahead again.
                 attempt.type.forget_pace()
             self._executor.release_waiting()
+
+    def _has_news(self, now: float) -> bool:
+        """Return whether something has to be reported before the next renewal."""
+        if now < self._report_again or not self._reporter.has_news(now):
+            return False
+        self._report_again = now + _REPORT_INTERVAL
+        return True
 
     def _report_begun(self, attempt: Attempt) -> None:
         attempt.begun_noted = True

@@ -22,7 +22,8 @@ UNKNOWN: Final = 1 << 8
 #: ru_maxrss counts kilobytes, on macOS bytes.
 _MEMORY_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
-_PYTHONS_THRESHOLD: Final = (700, 10, 10)
+#: Those of Python up to 3.12, of 3.13, and of 3.14.
+_PYTHONS_THRESHOLDS: Final = frozenset({(700, 10, 10), (2000, 10, 10), (2000, 10, 0)})
 #: More than the values of all jobs that a worker holds at a time. These values contain no cycles,
 #: so the garbage collector would search through them repeatedly and find nothing.
 _THRESHOLD: Final = (50_000, 10, 10)
@@ -37,7 +38,7 @@ def tune_interpreter() -> None:
     Only for processes that Trellis started: an embedded worker leaves the program's interpreter as
     it is. Settings that the program has changed are left alone.
     """
-    if gc.get_threshold() == _PYTHONS_THRESHOLD:
+    if gc.get_threshold() in _PYTHONS_THRESHOLDS:
         gc.collect()
         gc.freeze()  # what is loaded now stays, so the collector can skip it
         gc.set_threshold(*_THRESHOLD)
@@ -80,7 +81,7 @@ class ProcessEnd(NamedTuple):
         if self.remark:
             text += f" {self.remark}"
         if self.last_lines:
-            text += " Its last lines:\n" + "\n".join(self.last_lines)
+            text += "\nIts last lines:\n" + "\n".join(self.last_lines)
         return text
 
 

@@ -22,10 +22,12 @@ from trellis.declaration.worker_location import WorkerLocation
 from trellis.errors import PayloadInvalid
 from trellis.worker import forked_copies, outcomes
 from trellis.worker.active_job import JobEnvironment
-from trellis.worker.attempt import Attempt, HeldAttempts, Stop
+from trellis.worker.attempt import AT_STOP, Attempt, HeldAttempts, Stop
 from trellis.worker.handler_call import HandlerThreads, arguments, bind, enter, first_step, go_on
 from trellis.worker.isolation.runner import ExclusiveRun, IsolatedRunner
+from trellis.worker.local_type import LocalType
 from trellis.worker.log import JobLog
+from trellis.worker.lost_threads import LostThreads
 from trellis.worker.session import EngineTime
 from trellis.worker.shared_status import SharedStatus
 
@@ -38,6 +40,9 @@ Work: TypeAlias = Coroutine[Any, Any, FencedCommand]
 
 class Executor:
     """Runs attempts in a fixed number of slots; a `Loop` of many tasks."""
+
+    #: Whether no more attempts come.
+    is_finishing = False
 
     def __init__(
         self,
@@ -70,7 +75,8 @@ class Executor:
         # Called when a slot is free or few attempts wait.
         self._request_work = request_work
         self._refill_at, self._others_first = 0, False
-        self._threads = HandlerThreads(slots)
+        self._threads = HandlerThreads(2 * slots)  # lost threads included
+        self.lost_threads = LostThreads(slots, attempts, engine_time, guarded=guarded)
         self._isolation = IsolatedRunner(
             slots, environment=environment, locations=locations or {},
             is_ending=lambda: self._is_ending,
@@ -78,15 +84,14 @@ class Executor:
         self._exclusive = ExclusiveRun(attempts.running, self._wake)
         self._context = copy_context()
         self._idle_slots: deque[asyncio.Future[None]] = deque()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._surplus: set[int] = set()  # slots that close because lost threads have ended
         self._sentinel: asyncio.Task[None] | None = None
         # When a handler last ended, and until when the slots may run without a pause.
         self._now = self._turn_ends = 0.0
-        self._closing = False
         # Whether this is a forked copy of the process that opened the slots.
-        self._is_copy = False
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._closing = self._is_copy = False
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -97,9 +102,12 @@ class Executor:
         forked_copies.watch(self)
         self._sentinel = asyncio.create_task(self._watch_for_end(), name="trellis-sentinel")
         for number in range(self.slots):
-            self._tasks.append(
-                asyncio.create_task(self._slot(number), name=f"trellis-slot-{number}")
-            )
+            self._open_slot(number)
+
+    def _open_slot(self, number: int) -> None:
+        task = asyncio.create_task(self._slot(number), name=f"trellis-slot-{number}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def stop(self, limit: float | None = None) -> None:
         """Close the slots and end handler processes.
@@ -123,6 +131,11 @@ class Executor:
             return self.slots + len(self.waiting)
         return len(self._attempts.running) + len(self.waiting)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops, or only finishes what it has."""
+        return self.is_finishing or self._environment.stopping
+
     def look_ahead(self, refill_at: int, *, others_first: bool) -> None:
         """Request work when only this many attempts wait; order how new ones are queued."""
         self._refill_at = refill_at
@@ -141,6 +154,10 @@ class Executor:
         self._idle.clear()
         self._wake()
 
+    def report_crashes(self, on_crash: Callable[[LocalType], None]) -> None:
+        """Call this with the type of each attempt that crashes its handler process."""
+        self._isolation.on_crash = on_crash
+
     async def until_idle(self) -> None:
         """Wait until no handler runs and no attempt waits."""
         await self._idle.wait()
@@ -156,10 +173,11 @@ class Executor:
             self._release(self.waiting.pop())
         self._note_idle()
 
-    def interrupt_running(self) -> None:
-        """Interrupt all handlers because the worker stops."""
+    def interrupt_running(self, reason: Stop) -> None:
+        """Interrupt all handlers because the worker stops or its process is replaced."""
         for attempt in list(self._attempts.running.values()):
-            attempt.stop(Stop.SHUTDOWN)
+            if attempt.lost_at is None:
+                attempt.stop(reason)
 
     def release_running(self) -> None:
         """Hand back attempts that still run although they were stopped; refuse late results.
@@ -173,6 +191,10 @@ class Executor:
                 attempt.closed = True
                 command = Release(attempt.fence, started_at=attempt.started_at, stopped=False)
                 self._settle(attempt, command)
+
+    def lose_guardian(self) -> None:
+        """From now on hand back attempts here, also those whose handlers cannot be stopped."""
+        self._guarded = False
 
     def forget(self, attempt: Attempt) -> None:
         """Drop a waiting attempt that no longer belongs to this worker."""
@@ -217,7 +239,7 @@ class Executor:
 
     async def _slot(self, number: int) -> None:
         task = asyncio.current_task()
-        while not self._is_ending:
+        while not self._is_ending and number not in self._surplus:
             try:
                 await self._serve(task, number)
                 await asyncio.sleep(0)  # raises a pending cancellation before the next job gets it
@@ -226,6 +248,9 @@ class Executor:
                     raise
             while task is not None and task.cancelling():
                 task.uncancel()
+        if number in self._surplus:
+            self._surplus.discard(number)
+            self.lost_threads.add_closed(number)
 
     async def _serve(self, task: asyncio.Task[None] | None, number: int) -> None:
         """Run one attempt after another until the task is cancelled, for any reason."""
@@ -242,6 +267,8 @@ class Executor:
                 self._release(attempt)
                 continue
             await self._execute(attempt, task, number)
+            if attempt.lost_at is not None and number in self._surplus:
+                return
             if self._now > self._turn_ends:
                 await asyncio.sleep(0)
                 self._turn_ends = time.monotonic() + _TURN
@@ -265,7 +292,8 @@ class Executor:
                 woken.set_result(None)
 
     def _note_idle(self) -> None:
-        if not self.waiting and not self._attempts.running:
+        running = self._attempts.running.values()
+        if not self.waiting and not any(each.lost_at is None for each in running):
             self._idle.set()
 
     async def _execute(
@@ -284,10 +312,12 @@ class Executor:
         command: FencedCommand | None = None
         is_cut_off = False
         try:
+            if attempt.record.head.claims > 1 and attempt.type.takes == "job":
+                await self._load_items(attempt, number)
             if attempt.type.in_process or attempt.is_suspect:
                 command = await self._call_isolated(attempt, number)
             else:
-                called = self._call(attempt)
+                called = self._call(attempt, number)
                 command = called if isinstance(called, FENCED) else await called
         except BaseException as error:
             if self._is_ending and isinstance(error, asyncio.CancelledError | GeneratorExit):
@@ -297,15 +327,17 @@ class Executor:
         finally:
             if not is_cut_off:
                 self._status.end(number)
-            self._leave(attempt, began)
+            self._leave(attempt, number, began)
         if command is not None and not attempt.closed:
             attempt.closed = True
             self._settle(attempt, command)
 
-    def _leave(self, attempt: Attempt, began: float) -> None:
+    def _leave(self, attempt: Attempt, number: int, began: float) -> None:
         self._now = now = time.monotonic()
         attempt.running = False
-        del self._attempts.running[attempt.fence]
+        if attempt.lost_at is not None and self.lost_threads.remove(attempt):
+            self._surplus.add(number)
+        self._attempts.running.pop(attempt.fence, None)
         local_type = attempt.type
         local_type.busy -= 1
         local_type.took(now - began)
@@ -315,33 +347,57 @@ class Executor:
         if attempt.stop_reason is Stop.LOST:
             self._attempts.held.pop(attempt.fence, None)
 
+    def _lose(self, attempt: Attempt, number: int) -> None:
+        """Record that the handler of an ended attempt runs on in its thread; replace its slot."""
+        self._status.lose(number)
+        opened = self.lost_threads.add(attempt)
+        if opened is not None:
+            self._open_slot(opened)
+        self._exclusive.end(attempt)
+        self._request_work()
+        self._note_idle()
+
     def _raised(self, attempt: Attempt, error: BaseException) -> FencedCommand | None:
         if self._is_copy:
             forked_copies.end(error)
+        if attempt.type.extensions.reporters:
+            attempt.exception = error
         if attempt.stop_reason is not None and isinstance(error, asyncio.CancelledError):
             return outcomes.stopped(attempt, attempt.stop_reason, ended=True)
         return outcomes.raised(attempt, error)
 
-    def _call(self, attempt: Attempt) -> FencedCommand | Work:
+    def _call(self, attempt: Attempt, number: int) -> FencedCommand | Work:
         """Call the handler. If it never waits, it has ended when this returns its command."""
         local_type = attempt.type
         definition = attempt.record.definition
         try:
-            payload = local_type.decode(definition.payload)
+            payload = local_type.read(definition.payload, definition.schema_version)
         except PayloadInvalid as error:
-            return outcomes.failed_permanently(attempt, error.code, str(error))
+            return outcomes.unreadable(attempt, error)
         context = self._context.copy()
         log = JobLog(attempt, self._environment.notes)
         if not local_type.is_async:
             context.run(enter, log)
             call = bind(attempt, payload, self._environment, log)
-            return _returned(attempt, self._in_thread(attempt, call, context))
-        work = local_type.function(*arguments(attempt, payload, self._environment, log))
+            return _returned(attempt, self._in_thread(attempt, number, call, context))
+        if definition.expect is None:  # as nearly always
+            work = local_type.function(
+                *arguments(local_type.takes, attempt, payload, self._environment, log)
+            )
+        else:
+            work = bind(attempt, payload, self._environment, log)()
         try:
             waits_for = context.run(first_step, work, log)
         except StopIteration as end:
             return outcomes.returned(attempt, end.value)
         return _returned(attempt, go_on(work, context, waits_for))
+
+    async def _load_items(self, attempt: Attempt, number: int) -> None:
+        """Load what earlier attempts reported; until then the handler is not called."""
+        attempt.wait_for_handler()
+        self._status.isolate(number)
+        attempt.earlier_items = await self._environment.load_items(attempt.record)
+        self._enter(attempt, number, isolated=False)
 
     async def _call_isolated(self, attempt: Attempt, number: int) -> FencedCommand | None:
         """Run a handler in a handler process, or a suspect alone in this process."""
@@ -352,7 +408,7 @@ class Executor:
             return await self._isolation.run(attempt, on_begun)
         async with self._exclusive.of(attempt):
             self._enter(attempt, number, isolated=False)
-            called = self._call(attempt)
+            called = self._call(attempt, number)
             return called if isinstance(called, FENCED) else await called
 
     def _enter(self, attempt: Attempt, number: int, *, isolated: bool) -> None:
@@ -364,8 +420,10 @@ class Executor:
             isolated=isolated,
         )  # fmt: skip
 
-    async def _in_thread(self, attempt: Attempt, call: Callable[[], Any], context: Context) -> Any:  # noqa: ANN401 - the handler's result
-        """Run a plain function. It cannot be interrupted; its slot stays taken until it ends."""
+    async def _in_thread(
+        self, attempt: Attempt, number: int, call: Callable[[], Any], context: Context
+    ) -> Any:  # noqa: ANN401 - the handler's result
+        """Run a plain function. It cannot be interrupted; its thread is lost if it is stopped."""
         future = self._threads.call(call, context)
         while not future.done():
             try:
@@ -375,12 +433,14 @@ class Executor:
                     raise
                 if attempt.stop_reason is None:
                     continue  # meant for an earlier handler of this slot
-                if self._guarded and attempt.stop_reason is Stop.SHUTDOWN:
+                if self._guarded and attempt.stop_reason in AT_STOP:
                     continue  # the guardian hands it back once the handler has really stopped
                 command = outcomes.stopped(attempt, attempt.stop_reason, ended=future.done())
                 if command is not None and not attempt.closed:
                     attempt.closed = True
                     self._settle(attempt, command)
+                if not future.done():
+                    self._lose(attempt, number)
         return future.result()
 
 

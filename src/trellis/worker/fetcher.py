@@ -1,14 +1,16 @@
 """Claiming jobs from the engine: as many as the executor can take, whenever there may be some.
 
-A hint from the engine or a claim that returned its limit means that there may be more jobs. Without
-either, the engine is polled once per poll interval. One round trip serves all types. A claim under
+A hint from the engine or a claim that returned its limit means that there may be more jobs; so does
+the moment when a limit by rate lets the next job start. Otherwise, the engine is polled once per
+poll interval. One round trip serves all types. A claim under
 way is never abandoned: no worker would run the jobs that it returns.
 
 `Planner` decides how many jobs of which types to claim next. Jobs are claimed into free slots. Only
 types whose recent jobs ended within a tenth of a second are claimed ahead, at most two batches and
 at most a tenth of a second's work, so that no job waits here while another worker is free. Where
 other types are served too, claiming ahead pauses every tenth of a second until a slot is free, so
-that the other types get a slot.
+that the other types get a slot. Jobs of limited queues and types are claimed only into free slots
+(`Demand.free`).
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from typing import Final, NamedTuple, TypeAlias
 from trellis.core.durations import SECOND, Micros
 from trellis.core.job import JobRecord
 from trellis.declaration.job_type import JobType
+from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
-from trellis.engines.values import Demand
-from trellis.errors import EngineUnavailable
+from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.executor import Executor
 from trellis.worker.local_type import QUICK, LocalType
 from trellis.worker.loop import TaskLoop
+from trellis.worker.outage import OutageLog
 from trellis.worker.session import EngineTime, SessionHolder, uptime
 
 BATCH: Final = 500
@@ -58,7 +61,11 @@ class Planner:
     """Knows the types of this worker, and how many more attempts of each it can take."""
 
     def __init__(
-        self, job_types: Iterable[JobType], executor: Executor, max_jobs: int | None = None
+        self,
+        job_types: Iterable[JobType],
+        executor: Executor,
+        max_jobs: int | None = None,
+        queues: Sequence[str] = (),
     ) -> None:
         self.types = {(each.service, each.name): LocalType(each) for each in job_types}
         self._executor = executor
@@ -66,10 +73,8 @@ class Planner:
         self._max_jobs = max_jobs
         #: When a slot was last free, by the monotonic clock.
         self._slot_was_free = 0.0
-        self._groups: dict[tuple[str, str], list[LocalType]] = {}
-        for local_type in self.types.values():
-            queue = (local_type.job_type.service, local_type.job_type.queue)
-            self._groups.setdefault(queue, []).append(local_type)
+        #: Only jobs that wait in these queues; empty: in any queue.
+        self._queues = tuple(queues)
 
     @property
     def has_reached_max_jobs(self) -> bool:
@@ -122,31 +127,37 @@ class Planner:
     def _demands_for_slots(self, quick: list[LocalType], free: int, ahead: int) -> _Demands:
         """Return demands for all types: the quick ones go ahead, the others share free slots."""
         others = [local_type for local_type in self.types.values() if not local_type.is_quick]
-        queues = len(
-            {(local_type.job_type.service, local_type.job_type.queue) for local_type in others}
-        )
-        if not ahead or free < queues:
+        shares = len(self._demands(others, free))
+        if not ahead or free < shares:
             return self._demands(self.types.values(), free), free
         limit = min(free + ahead, BATCH)
-        return [*self._demands(others, free // queues), *self._demands(quick, limit)], limit
+        each = free // max(shares, 1)
+        return [*self._demands(others, each), *self._demands(quick, limit)], limit
 
     def _demands(self, types: Iterable[LocalType], limit: int) -> list[Demand]:
-        """Return demands for these types, each for at most `limit` jobs."""
-        wanted = {id(local_type) for local_type in types}
+        """Return demands for these types, each for at most `limit` jobs.
+
+        Types without a limit of their own share one demand per service.
+        """
         demands: list[Demand] = []
-        for (service, queue), members in self._groups.items():
-            together = []
-            for local_type in members:
-                if id(local_type) not in wanted:
-                    continue
-                if local_type.job_type.concurrency is None:
-                    together.append(local_type.job_type.name)
-                elif capacity := local_type.capacity(self._slots):
-                    names = (local_type.job_type.name,)
-                    demands.append(Demand(service, queue, names, min(capacity, limit)))
-            if together:
-                demands.append(Demand(service, queue, tuple(together), limit))
-        return demands
+        together: dict[str, list[JobType]] = {}
+        for local_type in types:
+            job_type = local_type.job_type
+            if local_type.limit is None:
+                together.setdefault(job_type.service, []).append(job_type)
+            elif capacity := local_type.capacity(self._slots):
+                demands.append(self._demand([job_type], min(capacity, limit)))
+        return [*demands, *(self._demand(each, limit) for each in together.values())]
+
+    def _demand(self, job_types: Sequence[JobType], limit: int) -> Demand:
+        return Demand(
+            job_types[0].service,
+            tuple(each.name for each in job_types),
+            limit,
+            self._queues,
+            tuple(each.policy for each in job_types),
+            max(0, self._slots - self._executor.load),
+        )
 
 
 _RETRY_PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
@@ -168,6 +179,7 @@ class Fetcher(TaskLoop):
         engine_time: EngineTime,
         poll: Micros,
         wakeup: asyncio.Event,
+        outage: OutageLog,
     ) -> None:
         self._engine = engine
         self._session = session
@@ -177,8 +189,11 @@ class Fetcher(TaskLoop):
         self._time = engine_time
         self._poll = poll / SECOND
         self._wakeup = wakeup
+        self._outage = outage
         self._maybe_more = True
         self._finishing = False
+        #: When a limit by rate lets the next job start, by the monotonic clock.
+        self._token_at: float | None = None
         #: Set once as many jobs as this process may run have run.
         self.reached_max_jobs = asyncio.Event()
         #: When the claim under way was sent, by the monotonic clock; None when there is none.
@@ -212,13 +227,16 @@ class Fetcher(TaskLoop):
             try:
                 jobs = await self._claim(plan)
             except Exception as error:  # noqa: BLE001 - the next claim may succeed
-                if not failures:
+                if isinstance(error, EngineError):
+                    self._outage.failed("claims", error)
+                elif not failures:
                     _logger.warning("Cannot claim jobs; will try again: %s", error)
                 self._maybe_more = True
                 await asyncio.sleep(_RETRY_PAUSES[min(failures, len(_RETRY_PAUSES) - 1)])
                 failures += 1
             else:
                 failures = 0
+                self._outage.answered("claims")
                 if self._planner.is_full(plan, jobs):
                     self._maybe_more = True
 
@@ -229,11 +247,15 @@ class Fetcher(TaskLoop):
         return plan if plan.demands else None
 
     async def _wait_for_work(self) -> None:
+        limit = self._poll * _random.uniform(0.9, 1.0)
+        if self._token_at is not None:
+            limit = min(limit, max(0.0, self._token_at - time.monotonic()))
         try:
-            async with asyncio.timeout(self._poll * _random.uniform(0.9, 1.0)):
+            async with asyncio.timeout(limit):
                 await self._wakeup.wait()
         except TimeoutError:
             self._maybe_more = True
+            self._token_at = None
 
     async def _claim(self, plan: ClaimPlan) -> Sequence[JobRecord]:
         self.claiming_since = time.monotonic()
@@ -243,6 +265,10 @@ class Fetcher(TaskLoop):
         finally:
             self.claiming_since = None
         self._time.learn(claimed.now, sent)
+        if claimed.next_at is None:
+            self._token_at = None
+        else:
+            self._token_at = time.monotonic() + (claimed.next_at - claimed.now) / SECOND
         if claimed.jobs:
             self._executor.add(self._hold(claimed.jobs))
         return claimed.jobs
@@ -271,7 +297,7 @@ class HintListener(TaskLoop):
     async def run(self) -> None:
         """Listen until cancelled; listen again after the connection was lost."""
         while True:
-            with suppress(EngineUnavailable):
+            with suppress(EngineError):
                 async for _ in self._engine.watch(("ready",)):
                     self._on_hint()
             await asyncio.sleep(self.restart_pause)

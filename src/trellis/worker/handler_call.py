@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from queue import SimpleQueue
 from types import coroutine
@@ -29,16 +29,19 @@ from trellis.core.job import (
     fresh_context,
 )
 from trellis.declaration.current_job import current_job
+from trellis.declaration.fingerprint import config_text
 from trellis.declaration.job_type import JobType
-from trellis.declaration.signature import Handler
+from trellis.declaration.signature import Takes
 from trellis.engines.values import NoteBody
 from trellis.errors import ConfigurationError
+from trellis.portal import portal
 from trellis.worker import forked_copies
 from trellis.worker.active_job import ActiveJob, JobEnvironment
 from trellis.worker.attempt import Attempt
 from trellis.worker.local_type import LocalType
 from trellis.worker.locks import LocalLocks
 from trellis.worker.log import JobLog
+from trellis.worker.precondition import checked, checked_async, uncheckable
 
 #: Puts a job, represented by its log, into the current context.
 enter = current_job.set
@@ -47,15 +50,27 @@ enter = current_job.set
 def bind(
     attempt: Attempt, payload: object, environment: JobEnvironment, log: JobLog
 ) -> Callable[[], Any]:
-    """Return a function that calls the handler with its arguments."""
-    return partial(attempt.type.function, *arguments(attempt, payload, environment, log))
+    """Return a function that calls the handler, after the check of what the job expects."""
+    local_type, definition = attempt.type, attempt.record.definition
+    call = partial(
+        local_type.function, *arguments(local_type.takes, attempt, payload, environment, log)
+    )
+    if definition.expect is None:
+        return call
+    config = local_type.config
+    if config is None:
+        raise uncheckable(definition)
+    read = partial(config.function, *arguments(config.takes, attempt, payload, environment, log))
+    if local_type.is_async:
+        return partial(checked_async, definition, read, call, in_thread=not config.is_async)
+    return partial(checked, definition, read, call)
 
 
 def arguments(
-    attempt: Attempt, payload: object, environment: JobEnvironment, log: JobLog
+    takes: Takes, attempt: Attempt, payload: object, environment: JobEnvironment, log: JobLog
 ) -> tuple[object, ...]:
-    """Return the arguments of the handler."""
-    match attempt.type.takes:
+    """Return the arguments of a handler, or of a config function."""
+    match takes:
         case "payload":
             return (payload,)
         case "job":
@@ -161,37 +176,52 @@ class _DroppedNotes:
         """Drop the note."""
 
 
-async def run_inline(job_type: JobType, payload: object) -> Any:  # noqa: ANN401 - the handler's
+async def run_inline(job_type: JobType, payload: object, config: object, expect: str | None) -> Any:  # noqa: ANN401 - the handler's
     """Validate the payload, call the handler as a function and return its result.
 
-    For tests and experiments: there is no engine, no lease and no retry.
+    For tests and experiments: there is no engine, no lease and no retry. A plain handler is called
+    in a thread, where it may block and use what refuses to run beside an event loop.
     """
-    handler = job_type.handler
-    if handler is None:
+    local_type = _local_type(job_type)
+    call = _inline_call(local_type, payload, config, expect)
+    if local_type.is_async:
+        return await call()
+    threads = HandlerThreads(1)
+    try:
+        return await threads.call(call, copy_context())
+    finally:
+        threads.close()
+
+
+def run_inline_sync(job_type: JobType, payload: object, config: object, expect: str | None) -> Any:  # noqa: ANN401 - the handler's
+    """Do what `run_inline` does, for plain code: a plain handler is called in this thread."""
+    # The contexts around plain functions are for the threads of a worker.
+    local_type = _local_type(job_type, in_thread=False)
+    call = _inline_call(local_type, payload, config, expect)
+    return portal.call(call) if local_type.is_async else call()
+
+
+def _local_type(job_type: JobType, *, in_thread: bool = True) -> LocalType:
+    if job_type.handler is None:
         raise ConfigurationError(
             f"{job_type!r} has no handler in this program; import the module that defines it."
         )
-    text = job_type.payload.encode(payload)
-    value = job_type.payload.decode(text)
-    result = handler.function(*_arguments(job_type, handler, value, text))
-    return await result if asyncio.iscoroutine(result) else result
+    return LocalType(job_type, in_thread=in_thread)
 
 
-def _arguments(job_type: JobType, handler: Handler, value: object, text: str) -> tuple[object, ...]:
-    if handler.takes == "nothing":
-        return ()
-    if handler.takes == "payload":
-        return (value,)
-    attempt = Attempt(_record(job_type, text), Fence(SessionId(1), 1), LocalType(job_type), 0.0)
-    notes = _DroppedNotes()
-    return (
-        ActiveJob(
-            value, attempt, JobEnvironment(notes, locks=LocalLocks()), JobLog(attempt, notes)
-        ),
-    )
+def _inline_call(
+    local_type: LocalType, payload: object, config: object, expect: str | None
+) -> Callable[[], Any]:
+    text = local_type.job_type.payload.encode(payload)
+    value = local_type.job_type.payload.decode(text)
+    snapshot = None if config is None else config_text(config)
+    record = _record(local_type.job_type, text, snapshot, expect)
+    attempt, notes = Attempt(record, Fence(SessionId(1), 1), local_type, 0.0), _DroppedNotes()
+    environment = JobEnvironment(notes, locks=LocalLocks())
+    return bind(attempt, value, environment, JobLog(attempt, notes))
 
 
-def _record(job_type: JobType, payload: str) -> JobRecord:
+def _record(job_type: JobType, payload: str, config: str | None, expect: str | None) -> JobRecord:
     new = NewJob(
         id=JobId("INLINE"),
         service=job_type.service,
@@ -200,6 +230,9 @@ def _record(job_type: JobType, payload: str) -> JobRecord:
         payload=payload,
         policy=job_type.policy,
         context=fresh_context("inline", 1, 1),
+        config=config,
+        expect=expect,
+        schema_version=job_type.schema_version,
     )
     return claimed_record(
         define(new, row=0, now=0),

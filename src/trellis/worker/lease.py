@@ -16,18 +16,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from trellis.config import WorkerSettings
 from trellis.core.durations import SECOND, Micros
 from trellis.core.job import SessionId
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
-from trellis.errors import EngineError
+from trellis.errors import EngineError, EngineUnavailable
 from trellis.worker.attempt import HeldAttempts
 from trellis.worker.loop import run_until_done
 from trellis.worker.maintenance import LEADER
+from trellis.worker.outage import OutageLog
+from trellis.worker.reporter import Reporter
 from trellis.worker.session import RenewalHealth, SessionHolder, uptime
-from trellis.worker.shared_status import SharedStatus
+from trellis.worker.shared_status import BLOCKED, SharedStatus
 
 _RETRY_PAUSE: Final = 1.0
+#: How often it is checked whether the loop is blocked, in seconds.
+_LONGEST_WAIT: Final = 0.5
 _logger = logging.getLogger(__name__)
 
 #: Called with the session that was renewed, when the request was sent (by `uptime`), the answer.
@@ -44,24 +49,29 @@ class LeaseKeeper:
         session: SessionHolder,
         attempts: HeldAttempts,
         health: RenewalHealth,
-        heartbeat: Micros,
-        stall_limit: Micros,
-        sweep: Micros,
+        settings: WorkerSettings,
         on_renewal: OnRenewal,
+        reporter: Reporter,
         status: SharedStatus,
+        outage: OutageLog,
     ) -> None:
         self._make_engine = make_engine
         self._session = session
         self._attempts = attempts
         self._health = health
-        self._heartbeat = heartbeat / SECOND
+        self._heartbeat = settings.heartbeat / SECOND
+        self._limit = settings.renewal_limit
         self._on_renewal = on_renewal
+        self._reporter = reporter
         self._status = status
+        self._outage = outage
         self._worker_loop = asyncio.get_running_loop()
         self._worker_loop_moved = time.monotonic()
-        self._stall_limit = stall_limit / SECOND
-        self._check_every = sweep / SECOND / 2
+        self._stall_limit = settings.stall_limit / SECOND
+        self._check_every = settings.sweep / SECOND / 2
         self._has_yielded = False
+        # Whether the loop was blocked at the last look, and whether that was reported.
+        self._was_blocked = self._is_blocked = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.Event | None = None
         self._stopping = False
@@ -108,12 +118,15 @@ class LeaseKeeper:
         try:
             while not self._stopping:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(min(due - time.monotonic(), self._check_every)):
+                    async with asyncio.timeout(
+                        min(due - time.monotonic(), self._check_every, _LONGEST_WAIT)
+                    ):
                         await wakeup.wait()
                 if not self._check_worker_loop():
                     return
                 await self._yield_lead(engine)
-                if not wakeup.is_set() and time.monotonic() < due:
+                is_news = self._has_blocked_or_runs_again()
+                if not wakeup.is_set() and not is_news and time.monotonic() < due:
                     continue
                 wakeup.clear()
                 if not self.is_worker_stalled and (not self._stopping or self._attempts.stopped):
@@ -142,25 +155,46 @@ class LeaseKeeper:
     def _note_worker_loop_moved(self) -> None:
         self._worker_loop_moved = time.monotonic()
 
+    def _has_blocked_or_runs_again(self) -> bool:
+        """Return whether the loop has become blocked or runs again since the last report.
+
+        It counts as blocked if two looks find it so: after a pause of the whole process the first
+        look may come before the loop's next step.
+        """
+        was_blocked, still = self._was_blocked, time.monotonic() - self._status.loop_moved
+        self._was_blocked = still >= BLOCKED
+        is_blocked = was_blocked and self._was_blocked
+        if still >= BLOCKED / 2:  # before the guardian acts
+            self._reporter.write_blocking()
+        is_news = is_blocked != self._is_blocked
+        self._is_blocked = is_blocked
+        return is_news
+
     async def _yield_lead(self, engine: Engine) -> None:
         """Let another worker do the maintenance while this worker's loop cannot."""
         still = time.monotonic() - self._status.loop_moved
         if still < self._check_every * 2:
             self._has_yielded = False
         elif not self._has_yielded:
-            with suppress(EngineError):
-                await engine.free_lock(LEADER, self._session.id)
+            with suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(self._limit):
+                    await engine.free_lock(LEADER, self._session.id)
                 self._has_yielded = True
 
     async def _try(self, engine: Engine) -> float:
         """Renew once; return how many seconds to wait before the next time."""
         try:
-            await self._renew(engine)
+            async with asyncio.timeout(self._limit):
+                await self._renew(engine)
+        except TimeoutError:
+            silence = f"A renewal of the lease had no answer within {self._limit:g} s."
+            self._outage.failed("lease", EngineUnavailable(silence))
         except EngineError as error:
-            _logger.warning("Cannot renew the lease; will try again: %s", error)
+            self._outage.failed("lease", error)
         except Exception:
             _logger.exception("Cannot renew the lease; will try again")
         else:
+            self._outage.answered("lease")
             return self._heartbeat
         self._health.record_failure()
         return min(_RETRY_PAUSE, self._heartbeat / 3)
@@ -169,8 +203,9 @@ class LeaseKeeper:
         await engine.open()
         session, stopped = self._session.id, tuple(self._attempts.stopped)
         sent = uptime()
-        fences, busy = self._attempts.fences(session), len(self._attempts.running)
-        answer = await engine.renew(session, fences, stopped, busy)
+        fences = self._attempts.fences(session)
+        report = self._reporter.report(is_blocked=self._is_blocked)
+        answer = await engine.renew(session, fences, stopped, report)
         self._health.record_success(sent)
         self._status.set_lease_renewed(time.monotonic())
         if isinstance(answer, SessionLost):

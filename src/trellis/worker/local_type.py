@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Final
 
+from trellis.declaration.extensions import check_arounds
 from trellis.declaration.imports import HandlerName, importable
 from trellis.declaration.job_type import JobType
-from trellis.declaration.signature import Takes
+from trellis.declaration.signature import Handler, Takes
 from trellis.errors import ConfigurationError
+from trellis.worker.surrounding import surrounded
 
 #: A type whose jobs recently took longer than this (in seconds) is never claimed ahead.
 QUICK: Final = 0.1
@@ -30,30 +33,45 @@ _handler_contexts: Final[list[HandlerContext]] = []
 class LocalType:
     """One job type that this process can run."""
 
-    __slots__ = ("_samples", "busy", "decode", "encode", "function", "handler_name", "in_process",
-                 "is_async", "job_type", "may_go_ahead", "may_return_nothing", "mean",
+    __slots__ = ("_samples", "busy", "config", "encode", "extensions", "function", "handler_name",
+                 "in_process", "is_async", "job_type", "limit", "may_go_ahead",
+                 "may_return_nothing", "mean", "read",
                  "takes")  # fmt: skip
 
-    def __init__(self, job_type: JobType) -> None:
+    def __init__(self, job_type: JobType, *, in_thread: bool = True) -> None:
+        """`in_thread`: a plain handler is called in a thread, inside the contexts for those."""
         handler = job_type.handler
         if handler is None:
             raise ConfigurationError(f"{job_type!r} has no handler here, so no worker can run it.")
         self.job_type = job_type
-        self.function: Callable[..., Any] = (
-            handler.function if handler.is_async else in_handler_contexts(handler.function)
-        )
+        #: What its service has added around its runs.
+        self.extensions = job_type.extensions
+        self.function: Callable[..., Any] = handler.function
         self.takes: Takes = handler.takes
+        arounds = (*self.extensions.arounds, *job_type.arounds)
+        if arounds:
+            check_arounds(arounds, handler)
+            self.function, self.takes = surrounded(handler, arounds), "job"
+        #: Returns the present configuration, for jobs that expect a certain one.
+        self.config = job_type.current_config
+        if in_thread and not handler.is_async:
+            self.function = in_handler_contexts(self.function)
+            self.config = _config(job_type)
         self.is_async = handler.is_async
-        self.decode = job_type.payload.decode
+        job_type.upgrades.versions  # noqa: B018 - refuses steps with a gap
+        #: Returns the validated payload of a text and its schema version.
+        self.read = job_type.read
         self.encode = job_type.result.encode
         #: Whether None is a valid result of the type. Most handlers return None, so this is
         #: determined once.
         self.may_return_nothing = _accepts_none(job_type)
         self.may_go_ahead = job_type.may_be_claimed_ahead
-        #: Whether its handler runs in a handler process.
+        #: Whether its handler runs in a handler process; `isolation/apart.py` changes it.
         self.in_process = job_type.isolation == "process"
         #: The name under which a handler process imports the handler; None if it cannot.
         self.handler_name = _importable_name(job_type)
+        #: How many attempts of it run at a time in this process; None: as many as there are slots.
+        self.limit = job_type.concurrency
         #: Attempts of this type that are claimed and whose handler has not ended.
         self.busy = 0
         #: Mean duration of its recent handlers, in seconds.
@@ -74,14 +92,26 @@ class LocalType:
         self.mean = 0.0
 
     @property
+    def name(self) -> str:
+        """The name of the type as service/type."""
+        return f"{self.job_type.service}/{self.job_type.name}"
+
+    @property
     def is_quick(self) -> bool:
         """Whether its recent jobs ended within a tenth of a second."""
         return self.may_go_ahead and self._samples >= _ENOUGH_SAMPLES and self.mean < QUICK
 
     def capacity(self, slots: int) -> int:
         """Return how many more attempts of this type its own limit allows."""
-        limit = self.job_type.concurrency
+        limit = self.limit
         return slots if limit is None else max(0, min(limit, slots) - self.busy)
+
+
+def _config(job_type: JobType) -> Handler | None:
+    config = job_type.current_config
+    if config is None or config.is_async:
+        return config
+    return replace(config, function=in_handler_contexts(config.function))
 
 
 def _accepts_none(job_type: JobType) -> bool:
@@ -132,28 +162,14 @@ def in_handler_contexts(function: Callable[..., Any]) -> Callable[..., Any]:
 # -- which types a worker runs -----------------------------------------------------------------
 
 
-def choose(
-    job_types: Sequence[JobType], types: Sequence[str], queues: Sequence[str]
-) -> list[JobType]:
-    """Return the job types to run; refuse names that no job type or queue has."""
+def choose(job_types: Sequence[JobType], types: Sequence[str]) -> list[JobType]:
+    """Return the job types to run; refuse names that no job type has."""
     for wanted in types:
         if not any(_is_named(each, wanted) for each in job_types):
-            raise _unknown("type", wanted, {each.name for each in job_types})
-    for wanted in queues:
-        if all(each.queue != wanted for each in job_types):
-            raise _unknown("queue", wanted, {each.queue for each in job_types})
-    chosen = [
-        each
-        for each in job_types
-        if (not types or any(_is_named(each, wanted) for wanted in types))
-        and (not queues or each.queue in queues)
+            raise _unknown(wanted, {each.name for each in job_types})
+    return [
+        each for each in job_types if not types or any(_is_named(each, wanted) for wanted in types)
     ]
-    if job_types and not chosen:
-        raise ConfigurationError(
-            f"No job type is both one of {', '.join(types)} and in one of {', '.join(queues)}: "
-            "this worker would run nothing. Leave out --types or --queues."
-        )
-    return chosen
 
 
 def _is_named(job_type: JobType, wanted: str) -> bool:
@@ -161,8 +177,8 @@ def _is_named(job_type: JobType, wanted: str) -> bool:
     return wanted in {job_type.name, f"{job_type.service}/{job_type.name}"}
 
 
-def _unknown(what: str, wanted: str, known: Iterable[str]) -> ConfigurationError:
+def _unknown(wanted: str, known: Iterable[str]) -> ConfigurationError:
     names = sorted(known)
     close = get_close_matches(wanted, names, 1)
     hint = f"Did you mean {close[0]}?" if close else f"It has {', '.join(names) or 'none'}."
-    return ConfigurationError(f"This worker has no handler for the {what} {wanted!r}. {hint}")
+    return ConfigurationError(f"This worker has no handler for the type {wanted!r}. {hint}")

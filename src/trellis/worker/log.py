@@ -2,7 +2,8 @@
 
 `JobLog` stores lines with the job, up to a limit per attempt; further lines are only counted.
 `log_settlement` writes one line to the worker's log for each attempt that did not complete, with
-the job, the attempt and the trace as fields (`log_fields`). Completed attempts are not logged.
+the traceback, and one for each result that the engine refused. The job, the attempt and the trace
+are fields of the line (`log_fields`). Completed attempts are not logged.
 `storable` makes any text fit to be stored, because one bad text would fail a whole batch.
 """
 
@@ -10,22 +11,30 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import traceback
+from collections.abc import Mapping
 from typing import Any, Final
 
 from trellis.control import Applied, Result
-from trellis.core.durations import SECOND, in_words
-from trellis.core.job import Context, JobRecord
+from trellis.core.durations import Instant
+from trellis.core.job import Context, Fence, JobRecord
 from trellis.core.lifecycle import Stale
 from trellis.core.states import State
 from trellis.declaration.current_job import current_job
 from trellis.engines.values import LogLine
+from trellis.insight.time_expressions import roughly
 from trellis.worker.attempt import Attempt
-from trellis.worker.notes import Notes
+from trellis.worker.notes import Notes, note_life
 
 LINES_LIMIT: Final = 5_000
 _TEXT_LIMIT: Final = 16_384
+#: Of a traceback in the log of a job: frames per exception, and characters.
+_FRAMES: Final = 10
+_TRACEBACK_LIMIT: Final = 8_192
 _FAILURE_STATES: Final = frozenset({State.FAILED, State.DEAD, State.STALE})
+#: The word to search the log for.
+_STALE: Final = "writeback_stale_attempt"
 _logger = logging.getLogger("trellis.jobs")
 
 # -- the log of a job --------------------------------------------------------------------------
@@ -73,8 +82,10 @@ class JobLog:
 
     def exception(self, message: object, /, *args: object, **fields: Any) -> None:  # noqa: ANN401
         """Add a line about the exception that is being handled."""
-        error = traceback.format_exc(limit=-10).strip()
-        self.write("error", _text(message, args), {**fields, "exception": error})
+        error = sys.exception()
+        if error is not None:
+            fields["exception"] = _traceback(error)
+        self.write("error", _text(message, args), fields)
 
     def write(self, level: str, message: str, fields: dict[str, Any] | None = None) -> None:
         """Add a line of any level."""
@@ -83,11 +94,11 @@ class JobLog:
         dropped = attempt.log_lines - LINES_LIMIT
         if dropped > 0:
             if not _is_reported(dropped):
+                note_life(self._notes, attempt)
                 return
             level, fields = "warning", None
             message = f"An attempt keeps {LINES_LIMIT:,} lines; {dropped:,} more were dropped."
-        text = json.dumps(fields, default=str) if fields else None
-        line = LogLine(level, storable(message), None if text is None else _storable_fields(text))
+        line = LogLine(level, storable(message), storable_json(fields) if fields else None)
         self._notes.add(attempt, line)
 
 
@@ -104,11 +115,15 @@ def _text(message: object, args: tuple[object, ...]) -> str:
         return " ".join(map(str, (message, *args)))
 
 
-def _storable_fields(text: str, limit: int = _TEXT_LIMIT) -> str:
-    # json.dumps escapes every other character, so only the size and an escaped NUL matter.
-    if len(text) > limit or "\\u0000" in text:
-        return json.dumps({"dropped": f"{len(text)} characters of fields that cannot be stored"})
-    return text
+def _traceback(error: BaseException) -> str:
+    """Return the traceback of an exception."""
+    return _end_of("".join(traceback.format_exception(error, limit=-_FRAMES)).strip())
+
+
+def _end_of(text: str) -> str:
+    """Return a traceback; of a long one the end, which says what went wrong."""
+    left_out = len(text) - _TRACEBACK_LIMIT
+    return text if left_out <= 0 else f"… ({left_out:,} characters)\n{text[left_out:]}"
 
 
 def current_log() -> JobLog | None:
@@ -145,7 +160,12 @@ class _Capture(logging.Handler):
         except Exception:  # noqa: BLE001 - logging reports a bad format string itself
             self.handleError(record)
             return
-        log.write(record.levelname.lower(), message, {"logger": record.name})
+        fields: dict[str, Any] = {"logger": record.name}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["exception"] = _traceback(record.exc_info[1])
+        elif record.exc_text:  # from a handler process
+            fields["exception"] = _end_of(record.exc_text.strip())
+        log.write(record.levelname.lower(), message, fields)
 
 
 log_capture: Final = _Capture()
@@ -153,38 +173,48 @@ log_capture: Final = _Capture()
 # -- the worker's log --------------------------------------------------------------------------
 
 
-def log_fields(attempt: Attempt) -> dict[str, object]:
+def log_fields(claimed: JobRecord, fence: Fence) -> dict[str, object]:
     """Return the fields of every log line about an attempt."""
-    definition, head = attempt.record
+    definition, head = claimed
     return {
         "job": definition.id,
         "type": f"{definition.service}/{definition.type}",
         "attempt": head.attempt,
-        "attempt_id": attempt.fence.attempt_id,
+        "attempt_id": fence.attempt_id,
         "trace": definition.context.trace_id,
     }
 
 
-def log_settlement(attempt: Attempt, result: Result) -> None:
-    """Log how an attempt ended that did not complete."""
+def log_settlement(claimed: JobRecord, fence: Fence, result: Result) -> None:
+    """Log how an attempt ended that did not complete, or that its result was refused."""
+    fields = log_fields(claimed, fence)
     match result:
-        case Applied(record):
-            _log(attempt, _level(record), _words(attempt, record))
+        case Applied(record, at):
+            error = record.head.error
+            stack = None if error is None else error.detail
+            _log(fields, _level(record), _words(record, at), stack)
         case Stale(head):
             words = (
-                f"The attempt had ended before; its result was refused. The job is {head.state}."
+                f"{_STALE}: the attempt had ended before, so its result was ignored. "
+                f"The job is {head.state}."
             )
-            _log(attempt, logging.WARNING, words)
+            _log({**fields, "event": _STALE}, logging.WARNING, words)
         case _:
             pass
 
 
-def _log(attempt: Attempt, level: int, words: str) -> None:
-    if _logger.isEnabledFor(level):
-        fields = log_fields(attempt)
-        text = "%s %s attempt %s: %s"
-        _logger.log(level, text, fields["type"], fields["job"], fields["attempt"], words,
-                    extra={"trellis": fields})  # fmt: skip
+def _log(fields: Mapping[str, object], level: int, words: str, stack: str | None = None) -> None:
+    if not _logger.isEnabledFor(level):
+        return
+    values = (fields["type"], fields["job"], fields["attempt"], words)
+    record = _logger.makeRecord(
+        _logger.name, level, __file__, 0, "%s %s attempt %s: %s", values, None,
+        extra={"trellis": fields},
+    )  # fmt: skip
+    # Every formatter of `logging` writes this text after the message. The exception itself is not
+    # here: it may have been raised in another process.
+    record.exc_text = stack and stack.rstrip()
+    _logger.handle(record)
 
 
 def _level(record: JobRecord) -> int:
@@ -193,15 +223,14 @@ def _level(record: JobRecord) -> int:
     return logging.WARNING if record.head.error is not None else logging.INFO
 
 
-def _words(attempt: Attempt, record: JobRecord) -> str:
+def _words(record: JobRecord, at: Instant) -> str:
     head = record.head
     why = "" if head.error is None else f"{_sentence(head.error.message)} "
     if head.state is not State.RETRY:
         return f"{why}The job is {head.state}."
     if head.error is None:
         return "The job was handed back."
-    wait = max(0, head.run_at - (attempt.started_at or head.run_at))
-    return f"{why}It is retried in about {in_words(wait // SECOND * SECOND)}."
+    return f"{why}Next try in {roughly(head.run_at - at)}."
 
 
 def _sentence(message: str) -> str:
@@ -221,3 +250,15 @@ def storable(text: str, limit: int = _TEXT_LIMIT) -> str:
         return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
     clean = text.encode("utf-8", "replace").decode()
     return clean.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def storable_json(value: object, limit: int = _TEXT_LIMIT) -> str:
+    """Return a value as JSON text; what JSON does not have is written as text."""
+    try:
+        text = json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        return json.dumps({"dropped": f"what cannot be written as JSON: {error}"})
+    # json.dumps escapes every other character, so only the size and an escaped NUL matter.
+    if len(text) > limit or "\\u0000" in text:
+        return json.dumps({"dropped": f"{len(text)} characters of fields that cannot be stored"})
+    return text

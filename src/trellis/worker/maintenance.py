@@ -1,4 +1,4 @@
-"""Maintenance of the engine: due jobs, expired leases, deadlines, retention.
+"""Maintenance of the engine: due jobs, schedules, expired leases, deadlines, retention.
 
 One worker does it for all: the one that holds the leader lock, which lasts as long as its session.
 The lock only saves work. Every write is guarded by the job's version, so two workers that both
@@ -19,14 +19,17 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from trellis import control
-from trellis.core.commands import Command, Fail, LoseLease
+from trellis.core.batches import ACTOR, REST_CANCELLED
+from trellis.core.commands import Cancel, Command, Fail, LoseLease
 from trellis.core.durations import SECOND, Instant, Micros
 from trellis.core.job import Fence, JobRecord
 from trellis.core.timers import overdue
 from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
-from trellis.errors import EngineUnavailable
+from trellis.errors import EngineError
+from trellis.schedules import fire_due
 from trellis.worker.loop import TaskLoop
+from trellis.worker.outage import OutageLog
 from trellis.worker.session import RenewalHealth, SessionHolder
 
 #: The lock that the worker holds which does the maintenance.
@@ -58,12 +61,16 @@ class Maintenance(TaskLoop):
         *,
         sweep: Micros,
         poll: Micros,
+        keep_audit: Micros,
+        outage: OutageLog,
     ) -> None:
         self._engine = engine
         self._session = session
         self._health = health
         self._on_promoted = on_promoted
+        self._outage = outage
         self._sweep = sweep / SECOND
+        self._keep_audit = keep_audit
         self._promote_every = min(poll / SECOND / 2, _PROMOTE_EVERY)
         self._elect_every = min(2 * poll / SECOND, _ELECT_EVERY)
         # The silent attempts that the last sweep found.
@@ -75,8 +82,9 @@ class Maintenance(TaskLoop):
         async with asyncio.TaskGroup() as loops:
             loops.create_task(self._repeat(self._elect_every, self.take_lead))
             loops.create_task(self._repeat(self._promote_every, self._promote_in_time, self._leads))
+            loops.create_task(self._repeat(self._promote_every, self._fire_in_time, self._leads))
             loops.create_task(self._repeat(self._sweep, self.sweep, self._leads))
-            loops.create_task(self._repeat(_PRUNE_EVERY, self._prune, self._leads))
+            loops.create_task(self._repeat(_PRUNE_EVERY, self.prune, self._leads))
 
     async def _repeat(
         self,
@@ -91,16 +99,18 @@ class Maintenance(TaskLoop):
                 await asyncio.sleep(every * _random.uniform(0.8, 1.0))
             try:
                 await work()
-            except EngineUnavailable as error:
-                _logger.info("Maintenance waits for the engine: %s", error)
+            except EngineError as error:
+                self._outage.failed("maintenance", error)
             except Exception:
                 _logger.exception("Maintenance failed; will try again")
+            else:
+                self._outage.answered("maintenance")
 
     async def take_lead(self) -> None:
         """Take the leader lock if it is free; check that it is still held."""
         try:
             holder = await self._engine.take_lock(LEADER, self._session.id)
-        except EngineUnavailable:
+        except EngineError:  # the answer may have been lost, too
             self._leads.clear()
             raise
         if holder is None:
@@ -123,6 +133,15 @@ class Maintenance(TaskLoop):
                 await asyncio.sleep(wait)
                 await self.promote()
 
+    async def _fire_in_time(self) -> None:
+        """Create the jobs of due schedules now, and again at the next slot within this round."""
+        following = await fire_due(self._engine)
+        if following is not None:
+            wait = (following - await self._engine.now()) / SECOND
+            if wait < self._promote_every:
+                await asyncio.sleep(max(wait, 0))
+                await fire_due(self._engine)
+
     async def sweep(self) -> None:
         """Find expired sessions, the jobs they left, and overdue jobs, and settle them."""
         if self._health.is_stable:
@@ -133,6 +152,7 @@ class Maintenance(TaskLoop):
         await self._settle_due("lost", _lost)
         known, self._silent = self._silent, set()
         await self._settle_due("jobs", partial(self._overdue, known))
+        await self._settle_due("batches", _stopped)
 
     def _overdue(self, known: set[Silence], job: DueJob, now: Instant) -> Command | None:
         (definition, head), seen_at = job
@@ -163,12 +183,23 @@ class Maintenance(TaskLoop):
             if not commands or len(due.jobs) < _PAGE:
                 return
 
-    async def _prune(self) -> None:
+    async def prune(self) -> None:
+        """Remove what is kept no longer, page after page."""
+        await self._engine.finish_batches(_PAGE)
+        await self._prune_pages(self._engine.prune)
+        await self._prune_pages(partial(self._engine.prune_audit, self._keep_audit))
+
+    async def _prune_pages(self, prune: Callable[[int], Awaitable[int]]) -> None:
         while self._leads.is_set():
             began = time.monotonic()
-            if await self._engine.prune(_PAGE) < _PAGE:
+            if await prune(_PAGE) < _PAGE:
                 return
             await asyncio.sleep(time.monotonic() - began)  # leave half of the time to other work
+
+
+def _stopped(_: DueJob, __: Instant) -> Command | None:
+    """Cancel a member of a batch that stops."""
+    return Cancel(REST_CANCELLED, actor=ACTOR)
 
 
 def _lost(job: DueJob, _: Instant) -> Command | None:

@@ -32,6 +32,12 @@ class Notes(Protocol):
         """Accept a note, from any thread."""
 
 
+def note_life(notes: Notes, attempt: Attempt) -> None:
+    """Note that the handler goes on, if its type has a limit for silence."""
+    if attempt.record.definition.policy.activity_timeout is not None:
+        notes.add(attempt, Heartbeat())
+
+
 class NoteWriter(TaskLoop):
     """Sends notes to the engine."""
 

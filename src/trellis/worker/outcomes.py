@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import traceback
 from typing import Final
 
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
-from trellis.core.durations import Micros, in_words
+from trellis.core.durations import SECOND, Micros, in_words
+from trellis.core.items import settle_return
 from trellis.core.job import Failure, Fence
+from trellis.core.retry import Backoff
+from trellis.declaration import checks
 from trellis.declaration.handler_exceptions import Cancelled, Fail, RetryIn, Snooze, Stopped
-from trellis.errors import PayloadInvalid
+from trellis.errors import PayloadInvalid, PayloadTooNew, PreconditionFailed
 from trellis.worker.attempt import Attempt, Stop
-from trellis.worker.log import storable
+from trellis.worker.log import storable, storable_json
 
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _STACK_FRAMES: Final = 20
+#: How long a job of a newer program is handed back: twice as long after each claim.
+_NEWER_DELAY: Final = 5 * SECOND
+_LONGEST_NEWER_DELAY: Final = 600 * SECOND
+_MOST_DOUBLINGS: Final = 10
+_logger = logging.getLogger(__name__)
 
 
 def returned(attempt: Attempt, result: object) -> FencedCommand:
@@ -28,8 +37,9 @@ def returned(attempt: Attempt, result: object) -> FencedCommand:
         except PayloadInvalid as error:
             why = "" if result is not None else " The handler returned None: is a `return` missing?"
             return failed_permanently(attempt, "result_invalid", f"{error}{why}")
-    errors = len(attempt.item_errors) if attempt.item_errors else 0
-    return commands.build_complete(attempt.fence, text, errors, attempt.started_at)
+    if not attempt.items:
+        return commands.build_complete(attempt.fence, text, 0, attempt.started_at)
+    return settle_return(attempt.fence, text, attempt.items, attempt.started_at, _random.random())
 
 
 def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
@@ -45,7 +55,10 @@ def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
             return commands.Snooze(fence, error.delay, started_at)
         case Fail():
             message = str(error) or "The handler raised Fail."
-            return failed_permanently(attempt, error.code, message, _stack(error))
+            data = None if error.data is None else storable_json(error.data)
+            return failed_permanently(attempt, error.code, message, _stack(error), data)
+        case PreconditionFailed() if error.job_id == attempt.record.definition.id:
+            return failed_permanently(attempt, error.code, str(error))
         case Cancelled():
             failure = Failure("cancelled", storable(str(error) or "The handler raised Cancelled."))
             return commands.Fail(fence, failure, cancelled=True, started_at=started_at)
@@ -55,7 +68,47 @@ def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
             return commands.Fail(fence, failure, delay=error.delay, started_at=started_at)
         case _:
             failure = Failure("exception", storable(_words(error), 2048), _stack(error))
-            return commands.Fail(fence, failure, roll=_random.random(), started_at=started_at)
+            retry = attempt.type.job_type.policy.retry
+            return commands.Fail(
+                fence,
+                failure,
+                retryable=retry.allows(error),
+                delay=None if retry.backoff is None else _delay(attempt, retry.backoff, error),
+                roll=_random.random(),
+                started_at=started_at,
+            )
+
+
+def _delay(attempt: Attempt, backoff: Backoff, error: BaseException) -> Micros | None:
+    """Return the delay that the program's function computes; None if it fails or has none."""
+    try:
+        asked = backoff(attempt.record.head.attempt, error)
+        return None if asked is None else checks.duration("backoff", asked)
+    except Exception:
+        definition = attempt.record.definition
+        _logger.exception(
+            "The backoff function of %s/%s failed after attempt %d at job %s; the delay of the "
+            "policy is used.",
+            definition.service, definition.type, attempt.record.head.attempt, definition.id,
+        )  # fmt: skip
+        return None
+
+
+def unreadable(attempt: Attempt, error: PayloadInvalid) -> FencedCommand:
+    """Settle an attempt whose payload cannot be read; the handler was not called.
+
+    A payload of a newer program is handed back uncounted, later each time, until a worker with the
+    newer code takes it.
+    """
+    if not isinstance(error, PayloadTooNew):
+        return failed_permanently(attempt, error.code, str(error))
+    claims = min(attempt.record.head.claims, _MOST_DOUBLINGS)
+    delay = min(_NEWER_DELAY << (claims - 1), _LONGEST_NEWER_DELAY)
+    _logger.warning(
+        "Job %s is handed back uncounted for %s: %s",
+        attempt.record.definition.id, in_words(delay), error,
+    )  # fmt: skip
+    return commands.Snooze(attempt.fence, delay)
 
 
 def not_loaded(fence: Fence, error: BaseException) -> FencedCommand:
@@ -90,10 +143,14 @@ def crashed(attempt: Attempt, evidence: str) -> FencedCommand:
 
 
 def failed_permanently(
-    attempt: Attempt, code: str, message: str, detail: str | None = None
+    attempt: Attempt,
+    code: str,
+    message: str,
+    detail: str | None = None,
+    data: str | None = None,
 ) -> FencedCommand:
     """Settle an attempt that failed so that a retry cannot help."""
-    failure = Failure(storable(code, 64), storable(message, 2048), detail)
+    failure = Failure(storable(code, 64), storable(message, 2048), detail, data)
     return commands.Fail(attempt.fence, failure, retryable=False, started_at=attempt.started_at)
 
 
@@ -109,6 +166,8 @@ def stopped(attempt: Attempt, reason: Stop, *, ended: bool) -> FencedCommand | N
         case Stop.SHUTDOWN:
             begun = started_at is not None
             return commands.Release(fence, begun, started_at, stopped=ended)
+        case Stop.REPLACED:
+            return commands.Release(fence, begun=False, started_at=started_at, stopped=ended)
         case Stop.UNREACHABLE:
             message = "The engine was unreachable for a whole lease, and the job holds a key."
             return commands.LoseLease(fence, message, roll, stopped=ended)

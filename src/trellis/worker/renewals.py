@@ -20,7 +20,7 @@ from trellis.core.job import Fence, JobRecord, SessionId
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
-from trellis.errors import EngineError, EngineUnavailable
+from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.executor import Executor
 from trellis.worker.fetcher import Fetcher, Planner
@@ -178,7 +178,7 @@ class CancelWatch(TaskLoop):
                 for attempt in self._attempts.running.values()
                 if attempt.began < begun_before and attempt.stop_reason is None
             ]
-            with suppress(EngineUnavailable):
+            with suppress(EngineError):
                 await self._look(running)
 
     async def stop_lost(self, attempts: Sequence[Attempt]) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from time import clock_gettime_ns
@@ -84,11 +84,19 @@ class SessionHolder:
             await self._engine.close_session(self.id)
 
 
-def describe_worker(job_types: Iterable[JobType], settings: WorkerSettings) -> WorkerInfo:
-    """Return what the engine stores about this process: its name, host, types and slots."""
+def describe_worker(
+    job_types: Iterable[JobType], settings: WorkerSettings, contracts: Mapping[str, str]
+) -> WorkerInfo:
+    """Return what the engine stores about this process: name, host, types, queues, slots."""
     host = socket.gethostname()
-    types = sorted(f"{each.service}/{each.name}" for each in job_types)
-    facts = {"types": types, "slots": settings.concurrency}
+    versions = {f"{each.service}/{each.name}": each.schema_version for each in job_types}
+    facts: dict[str, object] = {"types": sorted(versions), "slots": settings.concurrency}
+    if raised := {name: number for name, number in versions.items() if number > 1}:
+        facts["schema_versions"] = raised
+    if contracts:
+        facts["contracts"] = dict(contracts)
+    if settings.queues:
+        facts["queues"] = settings.queues
     details = json.dumps(facts, separators=(",", ":"))
     name = settings.name or f"{host}-{os.getpid()}"
     return WorkerInfo(name, host, os.getpid(), _version(), details)

@@ -25,9 +25,11 @@ from trellis.engines.port import Engine
 from trellis.errors import EngineError, PayloadInvalid, Unstorable
 from trellis.worker import outcomes
 from trellis.worker.attempt import Attempt, HeldAttempts
+from trellis.worker.failure_reports import FailureReports
 from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
 from trellis.worker.notes import NoteWriter
+from trellis.worker.outage import OutageLog
 from trellis.worker.session import EngineTime
 
 _BATCH: Final = 500
@@ -46,9 +48,18 @@ class Settler(TaskLoop):
     """Stores settlements in batches."""
 
     def __init__(
-        self, engine: Engine, attempts: HeldAttempts, notes: NoteWriter, engine_time: EngineTime
+        self,
+        engine: Engine,
+        attempts: HeldAttempts,
+        notes: NoteWriter,
+        engine_time: EngineTime,
+        outage: OutageLog,
+        *,
+        reports: FailureReports,
     ) -> None:
         self._engine = engine
+        self._reports = reports
+        self._outage = outage
         self._attempts = attempts
         self._notes = notes
         self._time = engine_time
@@ -89,8 +100,7 @@ class Settler(TaskLoop):
             try:
                 await self._commit(batch)
             except EngineError as error:
-                if not failures:
-                    _logger.warning("%d settlements wait for the engine: %s", len(batch), error)
+                self._outage.failed("settlements", error)
             except _VALUE_ERRORS as error:
                 await self._split(batch, error, tries)
                 return
@@ -104,6 +114,7 @@ class Settler(TaskLoop):
                     len(batch), type(error).__name__, error,
                 )  # fmt: skip
             else:
+                self._outage.answered("settlements")
                 return
             await asyncio.sleep(_RETRY_PAUSES[min(failures, len(_RETRY_PAUSES) - 1)])
             failures += 1
@@ -131,10 +142,12 @@ class Settler(TaskLoop):
         is_over = isinstance(result, Stale)
         self.refused += is_over
         self.settled += not is_over
-        if type(command) is not Complete:
-            log_settlement(attempt, result)
+        if is_over or type(command) is not Complete:
+            log_settlement(attempt.record, attempt.fence, result)
         if isinstance(result, Applied):
             self.last_state = result.record.head.state
+            if attempt.type.extensions.reporters:
+                self._reports.put(attempt, command, result.record)
         # The engine keeps the key's slot from now on if the handler may still run. Report it here
         # if the handler has stopped since.
         if (is_over or not command.stopped) and not attempt.running:

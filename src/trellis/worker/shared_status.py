@@ -19,13 +19,20 @@ from typing import Final, NamedTuple
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId, SessionId
 
+#: After this many seconds without a step a loop counts as blocked.
+BLOCKED: Final = 2.0
 # In this machine's byte order: written and read on one machine, and packed much faster.
-_HEADER: Final = struct.Struct("@qddq")  # session, loop moved, lease renewed, unwinding
-#: session, token, began, timeout at, started at, job, isolated; no session: an empty record
-_RECORD: Final = struct.Struct("@qqddq26s?")
+#: session, loop moved, lease renewed, unwinding, blocking attempt, loop moved when that was seen
+_HEADER: Final = struct.Struct("@qddqqd")
+#: session, token, began, timeout at, started at, job, place; no session: an empty record
+_RECORD: Final = struct.Struct("@qqddq26sB")
+#: Where a handler runs: in the process, in a handler process, or in a lost thread.
+_INSIDE: Final = 0
+_ISOLATED: Final = 1
+_LOST: Final = 2
 _TIMES: Final = struct.Struct("@ddq")
 _TIMES_AT: Final = 16
-_ISOLATED_AT: Final = _RECORD.size - 1
+_PLACE_AT: Final = _RECORD.size - 1
 _TOKEN: Final = struct.Struct("@q")
 _TIME: Final = struct.Struct("@d")
 #: How many tokens of attempts that began recently are kept.
@@ -33,6 +40,8 @@ _RECENT_TOKENS: Final = 8192
 _MOVED_AT: Final = 8
 _RENEWED_AT: Final = 16
 _UNWINDING_AT: Final = 24
+_BLOCKING: Final = struct.Struct("@qd")
+_BLOCKING_AT: Final = 32
 # Called for every job, so they are looked up once.
 _write_record: Final = _RECORD.pack_into
 _write_token: Final = _TOKEN.pack_into
@@ -48,11 +57,18 @@ class Running(NamedTuple):
     job_id: JobId
     #: Its handler runs in a handler process, so it cannot have caused the death of this one.
     isolated: bool = False
+    #: Its attempt has ended, and its handler runs on in a thread.
+    lost: bool = False
 
 
 def status_size(slots: int) -> int:
     """Return the size in bytes of the status of a process with this many slots."""
-    return _HEADER.size + slots * _RECORD.size + _RECENT_TOKENS * _TOKEN.size
+    return _HEADER.size + _records(slots) * _RECORD.size + _RECENT_TOKENS * _TOKEN.size
+
+
+def _records(slots: int) -> int:
+    """Return how many records there are: slots, and as many that lost threads may keep."""
+    return 2 * slots
 
 
 class SharedStatus:
@@ -60,8 +76,9 @@ class SharedStatus:
 
     def __init__(self, slots: int, file: int = -1) -> None:
         self._memory = mmap.mmap(file, status_size(slots))
-        self._recent_at = _HEADER.size + slots * _RECORD.size
-        self._records = tuple(_HEADER.size + slot * _RECORD.size for slot in range(slots))
+        records = _records(slots)
+        self._recent_at = _HEADER.size + records * _RECORD.size
+        self._records = tuple(_HEADER.size + slot * _RECORD.size for slot in range(records))
         self._next = self._recent_at
 
     # -- written by the worker -----------------------------------------------------------------
@@ -78,6 +95,10 @@ class SharedStatus:
         """Write when the lease was last renewed."""
         _TIME.pack_into(self._memory, _RENEWED_AT, now)
 
+    def set_blocking(self, token: int, loop_moved: float) -> None:
+        """Write which attempt (0: unknown) blocks the loop since it last made a step."""
+        _BLOCKING.pack_into(self._memory, _BLOCKING_AT, token, loop_moved)
+
     def set_unwinding(self) -> None:
         """Write that the loop ends although the worker was not stopped."""
         _TOKEN.pack_into(self._memory, _UNWINDING_AT, 1)
@@ -90,7 +111,7 @@ class SharedStatus:
         memory, (session, token) = self._memory, fence
         _write_record(
             memory, self._records[slot],
-            session, token, began, timeout_at, started_at, job_id.encode(), False,
+            session, token, began, timeout_at, started_at, job_id.encode(), _INSIDE,
         )  # fmt: skip
         position = self._next
         _write_token(memory, position, token)
@@ -100,7 +121,7 @@ class SharedStatus:
     def isolate(self, slot: int) -> None:
         """Write that the handler of this slot is not called yet, and not in this process."""
         start = self._records[slot]
-        self._memory[start + _ISOLATED_AT] = True
+        self._memory[start + _PLACE_AT] = _ISOLATED
         _TIME.pack_into(self._memory, start + _TIMES_AT + _TIME.size, inf)
 
     def enter(
@@ -109,7 +130,13 @@ class SharedStatus:
         """Write that the handler of an isolated slot is called now; here, if not `isolated`."""
         start = self._records[slot]
         _TIMES.pack_into(self._memory, start + _TIMES_AT, began, timeout_at, started_at)
-        self._memory[start + _ISOLATED_AT] = isolated
+        self._memory[start + _PLACE_AT] = _ISOLATED if isolated else _INSIDE
+
+    def lose(self, slot: int) -> None:
+        """Write that the attempt of this slot has ended although its handler runs on."""
+        start = self._records[slot]
+        self._memory[start + _PLACE_AT] = _LOST
+        _TIME.pack_into(self._memory, start + _TIMES_AT + _TIME.size, inf)
 
     def end(self, slot: int) -> None:
         """Write that the handler of this slot has ended."""
@@ -146,12 +173,26 @@ class SharedStatus:
         found = []
         for start in self._records:
             record = _RECORD.unpack_from(self._memory, start)
-            session, token, began, timeout_at, started_at, job_id, isolated = record
+            session, token, began, timeout_at, started_at, job_id, place = record
             if session:
                 fence = Fence(SessionId(session), token)
                 identity = JobId(job_id.decode("ascii", "replace"))
-                found.append(Running(fence, began, timeout_at, started_at, identity, isolated))
+                isolated, lost = place == _ISOLATED, place == _LOST
+                times = began, timeout_at, started_at
+                found.append(Running(fence, *times, identity, isolated, lost))
         return found
+
+    def blocking(self) -> Running | None:
+        """Return the attempt whose handler blocks the loop; None if that is unknown.
+
+        The process writes it, unless its handler holds the interpreter lock. If only one handler
+        runs in the process, it is that one.
+        """
+        token, loop_moved = _BLOCKING.unpack_from(self._memory, _BLOCKING_AT)
+        inside = [each for each in self.running() if not each.isolated and not each.lost]
+        if token and loop_moved == self.loop_moved:
+            inside = [each for each in inside if each.fence.token == token]
+        return inside[0] if len(inside) == 1 else None
 
     def has_begun(self, fence: Fence) -> bool:
         """Return whether the handler of this attempt was ever called; True if in doubt."""

@@ -1,9 +1,12 @@
 """The channel between a guardian and its worker process: one JSON object per line, both ways.
 
-The guardian sends `stop` (finish within the grace) and `stop_now`. The worker process sends
-`opening` with the URL of the engine before it opens a session there, `working` when it claims jobs,
-and `finished` with the reason before it exits. The end of the stream means that the other process
-has ended.
+The guardian sends `apart` (the types that run apart, once before the process begins and again when
+they change), `drain` (claim no more, finish and exit), `stop` (finish within the grace; `replaced`
+says that the worker itself works on) and `stop_now`. The worker process sends `sources` with the
+files it has loaded if it is to be replaced when they change, `opening` with the URL of the engine
+before it opens a session there, `working` when it claims jobs, `crashed` with the type of a job
+that crashed its handler process, `successor_wanted` when it has lost threads, and `finished` with
+the reason before it exits. The end of the stream means that the other process has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
-EndReason = Literal["stopped", "drained", "max_jobs"]
+EndReason = Literal["stopped", "drained", "max_jobs", "idle"]
 _MAX_LINE: Final = 1 << 20
 
 
@@ -29,6 +32,8 @@ class Finished(NamedTuple):
     """The worker process has closed its session and is about to exit."""
 
     reason: EndReason
+    #: How many handlers it has called.
+    begun: int
     settled: int
     last_state: str | None
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Final
 
 from trellis.config import WorkerSettings
@@ -21,9 +22,12 @@ from trellis.engines.redaction import shown
 from trellis.errors import ConflictPersists, EngineError
 from trellis.worker.child_process import MEGABYTE, UNKNOWN, ProcessEnd
 from trellis.worker.guardian import settle_dead
+from trellis.worker.guardian.crashed_types import CrashedTypes
 from trellis.worker.guardian.health_watch import HealthWatch
+from trellis.worker.guardian.leaving import Leaving
 from trellis.worker.guardian.settle_dead import CommandFor, DeadProcess
 from trellis.worker.guardian.shutdown import Shutdown, stop_process, wait_for_exit
+from trellis.worker.guardian.source_watch import SourceWatch
 from trellis.worker.guardian.stderr_relay import StderrRelay
 from trellis.worker.guardian.worker_process import BuildCommand, WorkerProcess
 
@@ -34,6 +38,10 @@ INTERRUPTED: Final = 130
 _BACKOFF: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 #: A process that ended within this many seconds ended early.
 _EARLY: Final = 10.0
+#: With `--reload`, seconds between two looks at the source files, and before a program that could
+#: be loaded and did not work is started again without a change.
+_SOURCES_INTERVAL: Final = 0.25
+_TRY_AGAIN: Final = 5.0
 #: Seconds before attempts of a dead process are settled again after an error of the engine.
 _SETTLE_AGAIN: Final = 0.2
 _SUCCESS: Final = frozenset({State.COMPLETED, State.COMPLETED_WITH_ERRORS})
@@ -60,6 +68,9 @@ class Guardian:
         self._opening = asyncio.Lock()
         self._exit_code = OK
         self._settled = 0
+        self._crashed_types = CrashedTypes()
+        self._processes: set[WorkerProcess] = set()
+        self._sending: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         """Stop gracefully; when called again, stop immediately. Called on a signal."""
@@ -81,35 +92,78 @@ class Guardian:
         return self._exit_code
 
     async def _keep_running(self) -> None:
-        """Run one process after another."""
+        """Run one process after another; one with lost threads ends beside its successor."""
         early_ends = 0
         has_worked = False
-        while not self._shutdown.requested.is_set():
-            process = await self._start()
-            if process is None:
-                early_ends += 1
+        leaving, sources = Leaving(self._is_drained), SourceWatch()
+        async with asyncio.TaskGroup() as group:
+            while not (self._shutdown.requested.is_set() or leaving.is_drained):
+                sources.begin()
+                process = await self._start(sources)
+                if process is None:
+                    early_ends += 1
+                    await self._pause(_BACKOFF[min(early_ends, len(_BACKOFF) - 1)])
+                    continue
+                self._processes.add(process)
+                supervision = group.create_task(self._supervise_or_kill(process, leaving))
+                if not self._once and await leaving.replaces(process, supervision):
+                    early_ends, has_worked = 0, True
+                    continue
+                await supervision
+                has_worked = has_worked or process.working is not None
+                if sources.is_used and process.working is None:  # it has logged why
+                    await self._wait_for_change(process)
+                    continue
+                if not self._should_start_next(process, has_worked=has_worked):
+                    return
+                # A process over its memory limit right after its start counts as an early end too.
+                is_early = time.monotonic() - process.started <= _EARLY
+                is_planned = _ran_all_jobs(process) or sources.changed()
+                # If one of its jobs was the cause, the next process runs their types apart.
+                is_known = is_planned or process.types_inside
+                early_ends = early_ends + 1 if is_early and not is_known else 0
                 await self._pause(_BACKOFF[min(early_ends, len(_BACKOFF) - 1)])
-                continue
-            try:
-                await self._supervise(process)
-            finally:
-                if process.end is None:
-                    process.kill()  # after an error here it must not run unsupervised
-            has_worked = has_worked or process.working is not None
-            if not self._should_start_next(process, has_worked=has_worked):
-                return
-            # A process over its memory limit right after its start counts as an early end too.
-            is_early = time.monotonic() - process.started <= _EARLY
-            early_ends = early_ends + 1 if is_early and not _ran_all_jobs(process) else 0
-            await self._pause(_BACKOFF[min(early_ends, len(_BACKOFF) - 1)])
 
-    async def _start(self) -> WorkerProcess | None:
+    async def _supervise_or_kill(self, process: WorkerProcess, leaving: Leaving) -> None:
+        try:
+            await leaving.add(process)
+            await self._supervise(process)
+            await leaving.remove(process)
+        finally:
+            if process.end is None:
+                process.kill()  # after an error here it must not run unsupervised
+            self._processes.discard(process)
+
+    def _add_crash(self, name: str) -> None:
+        """Have all processes run a type apart of which a job has crashed its handler process."""
+        self._crashed_types.add_crash(name)
+        apart = self._crashed_types.apart()
+        for process in self._processes:
+            sending = asyncio.create_task(process.send("apart", types=apart))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+
+    async def _wait_for_change(self, process: WorkerProcess) -> None:
+        """Wait for a change of the source files; if they could be loaded, only for some time."""
+        _logger.info("Waiting for a change of the source files.")
+        patience = _TRY_AGAIN if process.opening.is_set() else inf
+        ends = time.monotonic() + patience
+        while not (process.sources.changed() or self._shutdown.requested.is_set()):
+            if time.monotonic() >= ends:
+                return
+            await self._pause(_SOURCES_INTERVAL)
+
+    async def _start(self, sources: SourceWatch) -> WorkerProcess | None:
         """Start a process; None if the operating system cannot start one now."""
         process: WorkerProcess | None = None
         try:
             slots = self._settings.concurrency
-            process = WorkerProcess(self._build_command, slots, self._relay, self._log_working)
+            process = WorkerProcess(
+                self._build_command, slots, self._relay,
+                on_working=self._log_working, on_crashed=self._add_crash, sources=sources,
+            )  # fmt: skip
             await process.start()
+            await process.send("apart", types=self._crashed_types.apart())
         except OSError as error:
             _logger.error("A worker process could not be started: %s.", error)  # noqa: TRY400
             if process is not None:
@@ -146,9 +200,10 @@ class Guardian:
         watch = HealthWatch(process, self._settings, partial(self._engine, process.url))
         watching = asyncio.create_task(watch.run())
         replace = asyncio.create_task(watch.replace.wait())
+        must_leave = asyncio.create_task(process.must_leave.wait())
         finished = asyncio.create_task(process.has_finished.wait())
         try:
-            events = (end, stop, replace, finished)
+            events = (end, stop, replace, must_leave, finished)
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             was_asked = not end.done() and not finished.done()
             if was_asked:
@@ -157,9 +212,10 @@ class Guardian:
                 await wait_for_exit(process, end)
             await end
         finally:
-            for task in (watching, replace, finished):
+            tasks = (watching, replace, must_leave, finished)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(watching, replace, finished, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         await self._settle_attempts(process, await end, watch, was_asked=was_asked)
 
     async def _settle_attempts(
@@ -172,6 +228,7 @@ class Guardian:
             return  # it ended before it could hold an attempt
         command_for = _command_for(process, end, watch, was_asked=was_asked)
         left = await self._settle(process, command_for)
+        self._crashed_types.add_death(process.types_inside, watch.culprit)
         states = ", ".join(f"{count} {state}" for state, count in left.items()) or "none"
         if not (was_asked or process.finished or watch.kill_reason):
             _logger.error(
@@ -182,7 +239,18 @@ class Guardian:
             _logger.info(
                 "The jobs that worker process %d held at its end are now: %s.", process.pid, states
             )
+        process.was_drained = await self._is_drained(process)
         process.status.close()
+
+    async def _is_drained(self, process: WorkerProcess) -> bool:
+        """Return whether an operator has drained the process; False if the engine fails."""
+        if self._shutdown.requested.is_set():
+            return False
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(self._settings.renewal_limit):
+                sessions = await (await self._engine(process.url)).sessions()
+            return any(x.draining for x in sessions if x.id == process.status.session)
+        return False
 
     async def _settle(self, process: WorkerProcess, command_for: CommandFor) -> Counter[str]:
         """Settle for a dead process; after an error of the engine, again for a limited time."""
@@ -192,16 +260,20 @@ class Guardian:
             async with asyncio.timeout(self._shutdown.settling_time(self._settings.lease)):
                 while True:
                     try:
-                        engine = await self._engine(process.url)
-                        return await dead.settle(engine)
-                    except (EngineError, ConflictPersists) as error:
+                        async with asyncio.timeout(self._settings.renewal_limit):
+                            left = await dead.settle(await self._engine(process.url))
+                    except (EngineError, ConflictPersists, TimeoutError) as error:
                         if not is_logged:
                             _logger.warning(
                                 "The jobs of worker process %d could not be settled yet: %s",
-                                process.pid, error,
+                                process.pid, str(error) or "The engine does not answer.",
                             )  # fmt: skip
                         is_logged = True
                         await asyncio.sleep(_SETTLE_AGAIN)
+                    else:
+                        if command_for not in settle_dead.STOPPED:
+                            process.types_inside = dead.types_inside
+                        return left
         _logger.warning(
             "The jobs of worker process %d could not be settled; other workers take them when its "
             "lease expires.",
@@ -213,12 +285,9 @@ class Guardian:
         """Return whether a process that has ended is followed by another; note the exit code."""
         finished = process.finished
         if self._once:
-            state = None if finished is None else finished.last_state
-            # Stopped gracefully before any job came: that is a success.
-            had_no_job = (
-                finished is not None and state is None and self._shutdown.requested.is_set()
+            is_success = _ran_no_job(process) or (
+                finished is not None and finished.last_state in _SUCCESS
             )
-            is_success = state in _SUCCESS or had_no_job
             self._exit_code = self._exit_code or (OK if is_success else _failure_code(process))
             return False
         if self._shutdown.requested.is_set():
@@ -231,7 +300,7 @@ class Guardian:
             _logger.error(
                 "Worker process %d %s before it could claim jobs.", process.pid, process.end.how
             )
-        return finished is None or finished.reason != "drained"
+        return finished is None or finished.reason not in {"drained", "idle"}
 
     async def _engine(self, url: str) -> Engine:
         async with self._opening:
@@ -252,6 +321,13 @@ def _ran_all_jobs(process: WorkerProcess) -> bool:
     return process.finished is not None and process.finished.reason == "max_jobs"
 
 
+def _ran_no_job(process: WorkerProcess) -> bool:
+    """Return whether a process ended in order before it called a handler."""
+    if process.finished is None:
+        return process.was_killed and not process.opening.is_set()  # stopped while it started
+    return not process.finished.begun
+
+
 def _failure_code(process: WorkerProcess) -> int:
     """Return the exit code for a process that failed: its own, unless a signal killed it."""
     code = process.end.code if process.end is not None else FAILED
@@ -263,9 +339,10 @@ def _command_for(
 ) -> CommandFor:
     """Return how the attempts that ran in a dead process are settled."""
     if watch.killed_for:
-        return settle_dead.timeout_commands(watch.killed_for)
+        return settle_dead.timeout_commands(watch.killed_for, watch.culprit)
     # A process that was asked to stop may still crash before it does.
     was_stopped = was_asked and (process.was_killed or end.code == 0)
     if watch.kill_reason or not (was_stopped or process.finished):
-        return settle_dead.crash_commands(end._replace(remark=watch.kill_reason).evidence())
-    return settle_dead.release_command
+        evidence = end._replace(remark=watch.kill_reason).evidence()
+        return settle_dead.crash_commands(evidence, watch.culprit)
+    return settle_dead.hand_back_command if process.is_replaced else settle_dead.release_command

@@ -14,7 +14,9 @@
 7. The guardian closes its engine and exits: with 0, or with 130 after a second signal.
 
 So stopping takes at most the grace and two seconds more, even if a handler cannot be interrupted. A
-process that is replaced (memory limit) goes through steps 3 to 6 alone.
+process that is replaced (memory limit, changed source files, too many processes with lost threads)
+goes through steps 3 to 6 alone. Its jobs are handed back, also those of types with
+`on_shutdown="fail"`: the worker itself works on.
 
 If the guardian is killed instead, its worker processes see the end of the channel and stop as after
 step 3. Signals that reach a worker process directly are ignored there.
@@ -74,7 +76,8 @@ async def stop_process(
     process: WorkerProcess, end: asyncio.Task[ProcessEnd], shutdown: Shutdown
 ) -> None:
     """Ask a process to stop within the grace, and kill it if it does not."""
-    await process.send("stop")
+    process.is_replaced = not shutdown.requested.is_set()
+    await process.send("stop", replaced=process.is_replaced)
     immediate = asyncio.create_task(shutdown.immediate.wait())
     limit = shutdown.grace / SECOND + _AFTER_GRACE
     await asyncio.wait((end, immediate), timeout=limit, return_when=asyncio.FIRST_COMPLETED)

@@ -63,7 +63,7 @@ def blocking_frame(dump: str) -> Frame | None:
     handlers = [frames for frames in threads[:-1] if any(map(_calls_handler, frames))]
     for frames, in_loop in ((threads[-1:], True), (handlers, False)):
         for frame in chain.from_iterable(frames):
-            if _is_user_code(frame):
+            if is_user_code(frame):
                 return frame._replace(in_loop=in_loop)
     return None
 
@@ -72,7 +72,7 @@ def _calls_handler(frame: Frame) -> bool:
     return frame.file == _HANDLER_CALL and frame.function == "_perform"
 
 
-def _is_user_code(frame: Frame) -> bool:
+def is_user_code(frame: Frame) -> bool:
     """Return whether a frame belongs neither to Trellis nor to the library it waits in."""
     return frame.file not in _WAITING and not frame.file.startswith(
         (_PACKAGE, _EVENT_LOOP, "<frozen ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,16 +16,20 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import IO, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any, Final
 
+from trellis.core.job import Fence
 from trellis.worker.child_process import ChildProcess, ProcessEnd
 from trellis.worker.guardian.channel import Channel, Finished, Working
+from trellis.worker.guardian.source_watch import SourceWatch
 from trellis.worker.guardian.stacks import STACK_SIGNAL, Frame, blocking_frame
 from trellis.worker.guardian.stderr_relay import StderrRelay
 from trellis.worker.shared_status import SharedStatus, status_size
 
+#: The signals that a worker process ignores, from its start: its guardian handles them.
+LEFT_TO_GUARDIAN: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How many lines of stderr are kept for the error of a job.
 _LAST_LINES: Final = 20
 #: How long the process may take to write its stacks, in seconds.
@@ -39,16 +44,27 @@ BuildCommand = Callable[[Mapping[str, int]], Sequence[str]]
 class WorkerProcess:
     """A worker process."""
 
+    #: Whether it was stopped while the worker works on.
+    is_replaced = False
+    #: Whether an operator has drained its session; known at its end.
+    was_drained = False
+
     def __init__(
         self,
         build_command: BuildCommand,
         slots: int,
         relay: StderrRelay,
+        *,
         on_working: Callable[[WorkerProcess], None],
+        on_crashed: Callable[[str], None],
+        sources: SourceWatch,
     ) -> None:
         self._build_command = build_command
         self._relay = relay
         self._on_working = on_working
+        self._on_crashed = on_crashed
+        #: The files that the process has loaded, if it names them.
+        self.sources = sources
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,11 +83,19 @@ class WorkerProcess:
         self.opening = asyncio.Event()
         #: What it works on; None until it claims jobs.
         self.working: Working | None = None
+        #: Set when it claims jobs.
+        self.is_working = asyncio.Event()
+        #: Set when it has lost threads and asks to be replaced.
+        self.successor_wanted = asyncio.Event()
+        #: Set when too many earlier processes live: it should stop within the grace.
+        self.must_leave = asyncio.Event()
         #: Its last message; None if it ended without one.
         self.finished: Finished | None = None
         #: Set when `finished` has arrived.
         self.has_finished = asyncio.Event()
         self.end: ProcessEnd | None = None
+        #: The types of the attempts that ran in it when it died, if it was not stopped.
+        self.types_inside: Mapping[Fence, str] = {}
         #: Whether the guardian has killed it.
         self.was_killed = False
 
@@ -94,7 +118,7 @@ class WorkerProcess:
         }  # fmt: skip
         self._stderr = os.fdopen(pipe, "rb", 0)
         try:
-            with theirs:
+            with theirs, _signals_blocked():
                 self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - a trusted, short call
                     self._build_command(files),
                     stdin=subprocess.DEVNULL, stderr=writing, pass_fds=tuple(files.values()),
@@ -139,10 +163,10 @@ class WorkerProcess:
         self._stacks.close()
         return self.end
 
-    async def send(self, message: str) -> None:
+    async def send(self, message: str, **fields: Any) -> None:  # noqa: ANN401 - JSON values
         """Send a message of this type."""
         if self._channel is not None:
-            await self._channel.send(message)
+            await self._channel.send(message, **fields)
 
     def kill(self) -> None:
         """End the process immediately."""
@@ -170,16 +194,24 @@ class WorkerProcess:
                 case {"message": "opening", "url": url}:
                     self.url = url
                     self.opening.set()
+                case {"message": "sources", "files": files}:
+                    self.sources.add(files)
                 case {"message": "working", "types": types}:
                     self.working = Working(types)
+                    self.is_working.set()
                     self._on_working(self)
+                case {"message": "crashed", "type": name}:
+                    self._on_crashed(name)
+                case {"message": "successor_wanted"}:
+                    self.successor_wanted.set()
                 case {
                     "message": "finished",
                     "reason": reason,
+                    "begun": begun,
                     "settled": settled,
                     "last_state": last_state,
                 }:
-                    self.finished = Finished(reason, settled, last_state)
+                    self.finished = Finished(reason, begun, settled, last_state)
                     self.has_finished.set()
                 case _:
                     pass
@@ -196,6 +228,16 @@ class WorkerProcess:
                 self._last_lines.append(line.decode(errors="replace").rstrip("\n"))
         finally:
             transport.close()
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let a process start with these signals blocked: it unblocks them once it handles them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_GUARDIAN)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

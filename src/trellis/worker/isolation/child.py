@@ -21,6 +21,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
+from importlib import import_module
 from typing import Any, Final
 
 from trellis.core.commands import FencedCommand
@@ -28,6 +29,7 @@ from trellis.core.job import Fence
 from trellis.declaration import worker_location
 from trellis.declaration.imports import HandlerName, find_handler, find_lifespan
 from trellis.declaration.worker_location import Lifespan
+from trellis.engines.values import Item
 from trellis.errors import PayloadInvalid
 from trellis.worker import outcomes
 from trellis.worker.active_job import JobEnvironment
@@ -161,6 +163,7 @@ class HandlerRunner:
             self._send_outcome(fence, outcomes.not_loaded(fence, error))
             return
         attempt = self._attempt = Attempt(record, fence, local_type, 0.0)
+        attempt.earlier_items = tuple(Item(*each) for each in job["items"])
         self._apply_requests()
         command = self._call(attempt)
         self._attempt = self._task = None
@@ -186,8 +189,12 @@ class HandlerRunner:
         service = job["service"]
         if job["home"] is not None:
             worker_location.set_location(service, *job["home"])
+        for module in job["modules"]:
+            import_module(module)
         local_type = LocalType(find_handler(HandlerName(*job["handler"])))
         self._log.replace_root_handlers()
+        if local_type.job_type.reach is not None:
+            self._environment.reach[service] = local_type.job_type.reach
         if job["lifespan"] is not None and service not in self._states:
             make = find_lifespan(HandlerName(*job["lifespan"]))
             self._states[service] = self._runner.run(self._lifespans.enter(make))
@@ -196,16 +203,16 @@ class HandlerRunner:
     def _call(self, attempt: Attempt) -> FencedCommand | None:
         definition = attempt.record.definition
         try:
-            payload = attempt.type.decode(definition.payload)
+            payload = attempt.type.read(definition.payload, definition.schema_version)
         except PayloadInvalid as error:
-            return outcomes.failed_permanently(attempt, error.code, str(error))
+            return outcomes.unreadable(attempt, error)
         context = copy_context()
         log = JobLog(attempt, self._notes)
         context.run(enter, log)
         context.run(current_token.set, attempt.fence.token)
-        call = bind(attempt, payload, self._environment, log)
         self._channel.send("started", token=attempt.fence.token)
         try:
+            call = bind(attempt, payload, self._environment, log)
             if attempt.type.is_async:
                 return self._runner.run(self._await(attempt, call), context=context)
             return outcomes.returned(attempt, context.run(call))

@@ -37,6 +37,9 @@ from trellis.worker.locks import LockService
 IDLE_TIME: Final = 60.0
 #: How long a process may take to start, in seconds.
 _START_TIMEOUT: Final = 60.0
+#: How many processes start at a time. A start is work for one processor: more at a time would only
+#: delay the first one, as after a crash, when every slot wants a process.
+_MOST_STARTING: Final = max(2, os.cpu_count() or 1)
 #: How long it may take to exit, in seconds: lifespans may have resources to close.
 _EXIT_TIMEOUT: Final = 5.0
 #: How long a worker that ends waits for its processes before it kills them, in seconds.
@@ -68,15 +71,39 @@ class HandlerPool:
         #: Processes without work, the last used one at the end, and the timers that end them.
         self._idle: dict[HandlerProcess, asyncio.TimerHandle] = {}
         self._living: set[HandlerProcess] = set()
-        self._is_stopping = False
+        self._starting = 0
+        # Attempts that wait until fewer processes start, or one is idle.
+        self._waiting: list[asyncio.Future[None]] = []
+        self._is_stopping = self._is_closed = False
 
     async def take(self, name: HandlerName, *, fresh: bool) -> HandlerProcess:
         """Return a process: an idle one, best one that has loaded this handler, or a new one."""
         process = None if fresh else self._take_idle(name)
+        while process is None and self._starting >= _MOST_STARTING:
+            await self._wait_for_turn()
+            if self._is_closed:
+                raise NotStarted("the worker has stopped")
+            process = None if fresh else self._take_idle(name)
         if process is None:
-            process = await self._start()
+            self._starting += 1
+            try:
+                process = await self._start()
+            finally:
+                self._starting -= 1
+                self._wake()
         process.loaded.add(name)
         return process
+
+    async def _wait_for_turn(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
 
     def give_back(self, process: HandlerProcess) -> None:
         """Keep a process for another attempt."""
@@ -85,6 +112,7 @@ class HandlerPool:
         elif not process.ended.done():
             loop = asyncio.get_running_loop()
             self._idle[process] = loop.call_later(self._idle_time, self.retire, process)
+            self._wake()
 
     def retire(self, process: HandlerProcess) -> None:
         """Have a process exit gracefully; it is killed if that takes too long."""
@@ -103,7 +131,8 @@ class HandlerPool:
 
     async def close(self) -> None:
         """End all processes."""
-        self._is_stopping = True
+        self._is_stopping = self._is_closed = True
+        self._wake()
         for process in tuple(self._living):
             self.retire(process)
         await self._wait_for_ends()

@@ -2,7 +2,8 @@
 
 The worker sends:
 
-- `job`: run this attempt; with the record, the fence and what is needed to load the handler.
+- `job`: run this attempt; with the record, the fence, the items of earlier attempts and what is
+  needed to load the handler.
 - `cancel_requested`: the cancellation of the job was requested.
 - `stopping`: the worker is stopping.
 - `interrupt`: end the handler.
@@ -37,7 +38,15 @@ from typing import Any, Final, TypeAlias
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
 from trellis.core.job import Context as TraceContext
-from trellis.core.job import Definition, Failure, Fence, Head, JobRecord
+from trellis.core.job import (
+    Dedupe,
+    Definition,
+    Failure,
+    Fence,
+    Head,
+    JobRecord,
+    Relations,
+)
 from trellis.core.policy import decode_policy, encode_policy
 from trellis.core.states import State
 from trellis.engines.values import Heartbeat, Item, LogLine, NoteBody, Phase, Progress
@@ -136,11 +145,15 @@ def decode_record(encoded: Any) -> JobRecord:  # noqa: ANN401 - JSON
     head = Head(*encoded[1])
     fence: Any = head.fence
     error: Any = head.error
+    dedupe: Any = definition.dedupe
+    relations: Any = definition.relations
     return JobRecord(
         definition._replace(
             policy=decode_policy(str(definition.policy)),
             context=TraceContext(*definition.context),
             tags=tuple((name, value) for name, value in definition.tags),
+            dedupe=None if dedupe is None else Dedupe(*dedupe),
+            relations=None if relations is None else Relations(*relations),
         ),
         head._replace(
             state=State(head.state),
@@ -201,13 +214,13 @@ def decode_outcome(message: Message, attempt: Attempt) -> FencedCommand | None:
             return commands.Snooze(fence, delay, started_at)
         case {
             "kind": "fail",
-            "error": [code, text, detail],
+            "error": [code, text, detail, data],
             "retryable": retryable,
             "delay": delay,
             "cancelled": cancelled,
             "roll": roll,
         }:
-            failure = Failure(code, text, detail)
+            failure = Failure(code, text, detail, data)
             return commands.Fail(fence, failure, retryable, delay, cancelled, roll, started_at)
         case _:
             raise BadMessage("not an outcome")

@@ -18,21 +18,22 @@ from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from trellis.core.commands import Complete, FencedCommand
+from trellis.core.commands import Complete, Crash, FencedCommand
 from trellis.core.durations import SECOND, in_words
 from trellis.core.job import Fence
-from trellis.declaration.imports import HandlerName, importable, importable_lifespan
+from trellis.declaration.imports import HandlerName, around_modules, importable, importable_lifespan
 from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import WorkerLocation
 from trellis.errors import ConfigurationError
 from trellis.worker import outcomes
 from trellis.worker.active_job import JobEnvironment
-from trellis.worker.attempt import Attempt, Stop
+from trellis.worker.attempt import AT_STOP, Attempt
 from trellis.worker.child_process import ProcessEnd
 from trellis.worker.handler_call import enter
 from trellis.worker.isolation import protocol
 from trellis.worker.isolation.pool import HandlerPool, HandlerProcess, NotStarted
 from trellis.worker.isolation.protocol import BadMessage, Message
+from trellis.worker.local_type import LocalType
 from trellis.worker.log import JobLog
 
 #: How long an interrupted handler may take before its process is killed, in seconds.
@@ -53,6 +54,7 @@ def check_isolation(job_types: Sequence[JobType], locations: Mapping[str, Worker
     for job_type in job_types:
         if job_type.isolation == "process":
             importable(job_type)
+            around_modules(job_type)
             location = locations.get(job_type.service)
             if location is not None and location.make_lifespan is not None:
                 importable_lifespan(job_type.service, location.make_lifespan)
@@ -72,6 +74,8 @@ class IsolatedRunner:
         self._environment = environment
         self._locations = locations
         self._is_ending = is_ending
+        #: Called with the type of an attempt that has crashed its handler process.
+        self.on_crash: Callable[[LocalType], None] = lambda _: None
         self._pool = HandlerPool(slots)
         self._context = copy_context()
 
@@ -102,7 +106,10 @@ class IsolatedRunner:
                 in_words(_START_AGAIN), error,
             )  # fmt: skip
             return outcomes.not_started(attempt, _START_AGAIN)
-        return _settlement(attempt, run)
+        command = _settlement(attempt, run)
+        if isinstance(command, Crash):
+            self.on_crash(attempt.type)
+        return command
 
     async def _run_once(
         self,
@@ -141,6 +148,7 @@ class IsolatedRunner:
             "service": service,
             "home": None if location is None else [location.url, location.is_shared],
             "lifespan": None if make is None else importable_lifespan(service, make),
+            "modules": around_modules(attempt.type.job_type),
         }
 
     async def _take_process(
@@ -177,8 +185,7 @@ class IsolatedRunner:
                 reason = run.attempt.stop_reason
                 if reason is not None and kill_timer is None:
                     process.send("interrupt")
-                    is_shutdown = reason is Stop.SHUTDOWN
-                    timeout = _SHUTDOWN_TIMEOUT if is_shutdown else _INTERRUPT_TIMEOUT
+                    timeout = _SHUTDOWN_TIMEOUT if reason in AT_STOP else _INTERRUPT_TIMEOUT
                     kill_timer = asyncio.get_running_loop().call_later(timeout, process.kill)
         if kill_timer is not None:
             kill_timer.cancel()
@@ -247,7 +254,10 @@ class IsolatedRun:
         self.process.ended.add_done_callback(self._note_process_end)
         self.attempt.on_cancel_requested = self._send_cancel
         record = protocol.encode_record(self.attempt.record)
-        self.process.send("job", record=record, fence=self.attempt.fence, **load_fields)
+        self.process.send(
+            "job", record=record, fence=self.attempt.fence, items=self.attempt.earlier_items,
+            **load_fields,
+        )  # fmt: skip
         if self.attempt.cancel_requested:
             self._send_cancel()
 
@@ -296,18 +306,26 @@ class ExclusiveRun:
     def __init__(self, running: Mapping[Fence, Attempt], on_end: Callable[[], None]) -> None:
         self._running = running
         self._on_end = on_end
+        self._requested: set[Fence] = set()
         #: Whether an attempt runs exclusively or waits for that; no other attempt may begin.
         self.is_requested = False
 
     @asynccontextmanager
     async def of(self, attempt: Attempt) -> AsyncIterator[None]:
-        """Wait until no other attempt runs; no other attempt begins before the block ends."""
+        """Wait until no other attempt runs; none begins before the block or `end` ends it."""
+        self._requested.add(attempt.fence)
         self.is_requested = True
         try:
             await self._wait_for_others(attempt)
             yield
         finally:
-            self.is_requested = False
+            self.end(attempt)
+
+    def end(self, attempt: Attempt) -> None:
+        """Let other attempts begin, if this one has kept them from it."""
+        if attempt.fence in self._requested:
+            self._requested.remove(attempt.fence)
+            self.is_requested = bool(self._requested)
             self._on_end()
 
     async def _wait_for_others(self, attempt: Attempt) -> None:
