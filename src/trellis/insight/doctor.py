@@ -5,17 +5,30 @@ A job that changes while it is read is read again, so only a lasting mismatch is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from trellis.config import WorkerSettings
+from trellis.core.durations import SECOND, Instant, in_words
 from trellis.core.fold import fold
 from trellis.core.job import JobId, JobRecord
+from trellis.engines.archive import ArchiveState
+from trellis.engines.audit import AuditFilter
 from trellis.engines.port import Engine
 from trellis.engines.values import Health, JobFilter
+from trellis.insight.batches import BatchView, forgotten_batches
+from trellis.insight.schedule_views import ScheduleView, schedule_view
+from trellis.insight.views import WorkerView, worker_view
 
 _PAGE: Final = 200
 _LOOKS: Final = 3
+#: Characters of a fingerprint that are shown.
+_SHOWN: Final = 15
+#: Above so many entries, the doctor mentions the audit.
+LARGE_AUDIT: Final = 1_000_000
+#: How long expired jobs may wait before the doctor mentions it.
+_ARCHIVE_PATIENCE: Final = 2 * 3600 * SECOND
 _EVERYTHING: Final = JobFilter()
 
 Progress = Callable[[int, int], None]
@@ -39,6 +52,37 @@ class Diagnosis(NamedTuple):
     mismatches: tuple[Mismatch, ...]
     #: The worker settings in force here.
     settings: WorkerSettings
+    #: The worker processes that have not ended.
+    workers: tuple[WorkerView, ...] = ()
+    schedules: tuple[ScheduleView, ...] = ()
+    #: The audit has more than `LARGE_AUDIT` entries.
+    has_large_audit: bool = False
+    #: The archives of services, and the engine's time.
+    archives: tuple[ArchiveState, ...] = ()
+    now: Instant = 0
+    #: Batches that have been open for so long that their creators are probably gone.
+    forgotten: tuple[BatchView, ...] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with the engine and with the workers, each with what to do."""
+        return [
+            *self.health.warnings,
+            *chain.from_iterable(map(_worker_warnings, self.workers)),
+            *_schedule_warnings(self.schedules, self.workers),
+            *_contract_warnings(self.workers),
+            *self._audit_warnings(),
+            *chain.from_iterable(_archive_warnings(each, self.now) for each in self.archives),
+            *map(_forgotten, self.forgotten),
+        ]
+
+    def _audit_warnings(self) -> Iterator[str]:
+        if self.has_large_audit:
+            yield (
+                f"The audit has more than {LARGE_AUDIT:,} entries. Workers with these settings "
+                f"keep them for {in_words(self.settings.keep_audit)}; keep them for less time with "
+                "keep_audit or TRELLIS_KEEP_AUDIT. See who changes so much: trellis audit list"
+            )
 
     @property
     def is_sound(self) -> bool:
@@ -56,8 +100,17 @@ async def diagnose(
     """Examine an open engine, calling `progress(done, total)`; journals only if asked for."""
     health = await engine.health()
     states = (await engine.count(_EVERYTHING, "state")).groups
+    sessions = [each for each in await engine.sessions() if each.ended_at is None]
+    workers = tuple(worker_view(each) for each in sessions)
+    now = await engine.now()
+    schedules = tuple(schedule_view(each, now) for each in await engine.schedules())
+    forgotten = tuple(await forgotten_batches(engine, now))
+    is_large = await _has_large_audit(engine)
+    found = Diagnosis(health, states, 0, (), settings, workers, schedules, is_large)
+    archives = tuple(await engine.archives())
+    found = found._replace(archives=archives, now=now, forgotten=forgotten)
     if not journals:
-        return Diagnosis(health, states, 0, (), settings)
+        return found
     total = sum(states.values())
     mismatches: list[Mismatch] = []
     checked = 0
@@ -72,7 +125,108 @@ async def diagnose(
         progress(checked, max(total, checked))
         after = page.next_after
         if after is None:
-            return Diagnosis(health, states, checked, tuple(mismatches), settings)
+            return found._replace(checked=checked, mismatches=tuple(mismatches))
+
+
+async def _has_large_audit(engine: Engine) -> bool:
+    """Return whether there is an entry so far before the latest one: numbers only grow."""
+    latest = await engine.audit(AuditFilter(), limit=1)
+    if not latest:
+        return False
+    last = latest[0].number - LARGE_AUDIT
+    return bool(last > 0 and await engine.audit(AuditFilter(), after=last + 1, limit=1))
+
+
+def _worker_warnings(worker: WorkerView) -> Iterator[str]:
+    seen = f"seen at {worker.renewed_at:%H:%M:%S} UTC"
+    if worker.lost_threads:
+        types = ", ".join(sorted({each.type for each in worker.lost_threads}))
+        yield (
+            f"Worker {worker.name} has {len(worker.lost_threads)} lost threads ({types}; {seen}): "
+            "handlers that run on after their attempts have ended. `trellis worker` replaces such "
+            "a process; an embedded worker needs a restart of its program. Give calls that may "
+            'hang a limit of their own, or the type isolation="process". See: trellis workers'
+        )
+    blocked = worker.blocked_loop
+    if blocked is not None:
+        where = f" at {blocked.where}" if blocked.where else ""
+        by = f" by job {blocked.job_id}" if blocked.job_id else ""
+        yield (
+            f"The event loop of worker {worker.name} is blocked{by}{where} ({seen}): none of its "
+            "coroutines runs. To end the job and its process: trellis jobs cancel --force "
+            f"{blocked.job_id or 'ID'}"
+        )
+
+
+def _forgotten(batch: BatchView) -> str:
+    return (
+        f"Batch {batch.id} has been open since {batch.created_at:%Y-%m-%d %H:%M} UTC: the program "
+        "that creates its members may have died, and it fires only when it is sealed. Let it "
+        f"finish with: trellis batches seal {batch.id}, or cancel it: trellis batches cancel "
+        f"{batch.id}"
+    )
+
+
+def _schedule_warnings(
+    schedules: Sequence[ScheduleView], workers: Sequence[WorkerView]
+) -> Iterator[str]:
+    known = {name for each in workers for name in each.types}
+    for each in schedules:
+        title, type_name = f"{each.service}/{each.name}", f"{each.service}/{each.type}"
+        if each.state != "active":
+            continue
+        if each.behind_since is not None:
+            yield (
+                f"Schedule {title} is behind: its slot of {each.behind_since:%Y-%m-%d %H:%M:%S} "
+                "UTC is not decided. A worker that leads the maintenance decides it; see: "
+                "trellis workers"
+            )
+        if each.ahead_until is not None:
+            yield (
+                f"Schedule {title} is not due before {each.ahead_until:%Y-%m-%d %H:%M:%S} UTC, "
+                "because earlier slots were decided already: the clock was set back. To start "
+                f"again at the present time: trellis schedules reset {title}"
+            )
+        if type_name not in known:
+            yield (
+                f"Schedule {title} creates jobs of {type_name}, which no worker runs. Start one, "
+                f"or: trellis schedules pause {title}"
+            )
+
+
+def _contract_warnings(workers: Sequence[WorkerView]) -> Iterator[str]:
+    """Yield which services have live workers with different contracts."""
+    live = [each for each in workers if each.state in {"live", "draining"}]
+    for service in sorted({name for each in live for name in each.contracts}):
+        found: dict[str, list[str]] = {}
+        for each in live:
+            if service in each.contracts:
+                found.setdefault(each.contracts[service], []).append(each.name)
+        if len(found) > 1:
+            who = "; ".join(f"{text[:_SHOWN]}: {', '.join(names)}" for text, names in found.items())
+            yield (
+                f"Workers of service {service} run with different contracts ({who}). During a "
+                "release that is so for a while; afterwards replace the workers with the old code. "
+                "See: trellis contract list"
+            )
+
+
+def _archive_warnings(archive: ArchiveState, now: Instant) -> Iterator[str]:
+    if not archive.is_on:
+        return
+    if archive.failing_since is not None:
+        for_long = in_words(now - archive.failing_since)
+        yield (
+            f"The archiver of {archive.service} has failed for {for_long} ({archive.failures} "
+            f"times): {archive.error}. None of its expired jobs is removed until it works. See: "
+            "trellis archive"
+        )
+    elif archive.waiting_since is not None and now - archive.waiting_since > _ARCHIVE_PATIENCE:
+        yield (
+            f"Expired jobs of {archive.service} have waited for their archiver for "
+            f"{in_words(now - archive.waiting_since)}: no worker has it. Start one with the code "
+            f"that declares it, or remove them unarchived: trellis archive off {archive.service}"
+        )
 
 
 async def _examine(engine: Engine, record: JobRecord) -> str | None:

@@ -2,7 +2,8 @@
 
 `state:failed,dead type:shop/sync key:eu tag:tenant=acme since:1h error:timeout` means that every
 part must match; where a part lists several values, one of them must. An unknown word is an error: a
-filter that silently matched more than was meant would be dangerous for a bulk action.
+filter that silently matched more than was meant would be dangerous for a bulk action. In Python
+`finished-after` is written `finished_after`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from difflib import get_close_matches
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 from trellis.core.durations import Duration, Instant, micros, to_datetime, to_instant
-from trellis.core.states import State
+from trellis.core.states import GROUPS, State
 from trellis.declaration import checks
-from trellis.engines.values import JobFilter
+from trellis.engines.values import GroupBy, JobFilter, TagGroup
 from trellis.errors import ConfigurationError
 from trellis.insight.time_expressions import parse_moment
 
@@ -26,7 +27,8 @@ Moment = Duration | datetime
 class Filters(TypedDict, total=False):
     """Which jobs: every given part must match."""
 
-    #: One state or several: "failed", ["failed", "dead"].
+    #: One state or several: "failed", ["failed", "dead"]; or a group of them: "waiting", "running",
+    #: "ended", "unsuccessful" (failed, dead, stale, expired).
     state: Several
     #: One type or several; "shop/sync" names its service too.
     type: Several
@@ -34,19 +36,32 @@ class Filters(TypedDict, total=False):
     queue: Several
     #: The whole key.
     key: str
+    #: The tenant whose share of the queue it uses.
+    tenant: str
     #: Tags that the job must have, all of them.
     tag: Mapping[str, str]
     #: Created at or after this moment; "1h" is an hour ago.
     since: Moment
     #: Created before this moment.
     until: Moment
+    #: Ended at or after this moment; "1h": in the last hour.
+    finished_after: Moment
+    #: Ended before this moment.
+    finished_before: Moment
     #: Part of the code or message of the latest error, in any case.
     error: str
+    #: A worker process that has or had an attempt: its whole name, its host, or its id.
+    worker: str
+    #: The id of a batch of which it is a member.
+    batch: str
+    #: The id of the job in whose handler, or at whose end, it was created.
+    parent: str
     #: The beginning of the id.
     id: str
 
 
-WORDS: Final = tuple(Filters.__annotations__)
+#: The words as people write them.
+WORDS: Final = tuple(name.replace("_", "-") for name in Filters.__annotations__)
 _LISTS: Final = ("state", "type", "service", "queue")
 
 
@@ -57,7 +72,7 @@ def parse_filters(words: Iterable[str]) -> Filters:
         name, separator, value = word.partition(":")
         if not separator or name not in WORDS or not value:
             raise _unknown_word(word, name)
-        add_word(found, name, value)
+        add_word(found, name.replace("-", "_"), value)
     return cast("Filters", found)
 
 
@@ -68,10 +83,11 @@ def add_word(found: dict[str, Any], name: str, value: str) -> None:
     elif name == "tag":
         label, equals, text = value.partition("=")
         if not equals or not label:
-            raise ConfigurationError(f"tag:{value} names no value. Write tag:name=value.")
+            raise ConfigurationError(f"tag:{value} has no value. Write tag:name=value.")
         found["tag"] = {**found.get("tag", {}), label: text}
     elif name in found:
-        raise ConfigurationError(f"{name}: is given twice. A job cannot match both; give it once.")
+        word = name.replace("_", "-")
+        raise ConfigurationError(f"{word}: is given twice. A job cannot match both; give it once.")
     else:
         found[name] = value
 
@@ -90,41 +106,95 @@ def _unknown_word(word: str, name: str) -> ConfigurationError:
 
 def make_filter(now: Instant, **filters: Unpack[Filters]) -> JobFilter:
     """Return the engine's filter; `now` is the engine's time, for durations."""
-    unknown = sorted(set(filters) - set(WORDS))
+    unknown = sorted(set(filters) - set(Filters.__annotations__))
     if unknown:
         raise _unknown_word(f"{unknown[0]}=", unknown[0])
-    services, types = _types(_listed(filters.get("service")), _listed(filters.get("type")))
+    services, types = split_types(listed(filters.get("service")), listed(filters.get("type")))
     key, error, start = filters.get("key"), filters.get("error"), filters.get("id")
+    worker, tenant = filters.get("worker"), filters.get("tenant")
     return JobFilter(
         services=services,
         types=types,
-        queues=_listed(filters.get("queue")),
-        states=tuple(_state(word) for word in _listed(filters.get("state"))),
+        queues=listed(filters.get("queue")),
+        states=read_states(filters.get("state")),
         key=None if key is None else checks.text("key", key, "eu"),
-        tags=tuple(sorted(filters.get("tag", {}).items())),
-        created_from=_moment("since", filters.get("since"), now),
-        created_before=_moment("until", filters.get("until"), now),
+        tenant=None if tenant is None else checks.text("tenant", tenant, "gold"),
+        tags=_tags(filters.get("tag", {})),
+        created_from=read_moment("since", filters.get("since"), now),
+        created_before=read_moment("until", filters.get("until"), now),
+        finished_from=read_moment("finished_after", filters.get("finished_after"), now),
+        finished_before=read_moment("finished_before", filters.get("finished_before"), now),
+        worker=None if worker is None else checks.text("worker", worker, "host-1234"),
+        batch=_id("batch", filters.get("batch")),
+        parent=_id("parent", filters.get("parent")),
         id_prefix=None if start is None else checks.text("id", start, "01JC").upper(),
         error_contains=None if error is None else checks.text("error", error, "timeout"),
     )
 
 
-def _listed(several: Several | None) -> tuple[str, ...]:
+def _id(name: str, given: str | None) -> str | None:
+    return None if given is None else checks.text(name, given, "01JC0000000000").upper()
+
+
+_GROUPS: Final[dict[str, tuple[GroupBy, ...]]] = {
+    "state": ("state",),
+    "type": ("service", "type"),
+    "queue": ("service", "queue"),
+    "service": ("service",),
+    "error": ("error",),
+    "worker": ("worker",),
+    "tenant": ("tenant",),
+}
+
+
+def read_groups(by: str) -> tuple[GroupBy, ...]:
+    """Return by what an engine counts: `type` is counted per service, `tag:tenant` by its value."""
+    name = by.removeprefix("tag:")
+    if name and name != by:
+        return (TagGroup(name),)
+    if by not in _GROUPS:
+        raise ConfigurationError(
+            f"Jobs cannot be counted by {by!r}. Count by {', '.join(_GROUPS)} or tag:NAME."
+        )
+    return _GROUPS[by]
+
+
+def listed(several: Several | None) -> tuple[str, ...]:
+    """Return one value or several as a tuple."""
     if several is None:
         return ()
     return (several,) if isinstance(several, str) else tuple(several)
+
+
+def _tags(tags: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(tags, Mapping):
+        raise ConfigurationError(
+            f"tag={tags!r} is not a mapping. Write it like tag={{'customer': 'ada'}}."
+        )
+    return tuple(sorted(tags.items()))
+
+
+def read_states(words: Several | None) -> tuple[State, ...]:
+    """Return the states that words name, each once; a group stands for its states."""
+    found = [
+        state
+        for word in listed(words)
+        for state in sorted(GROUPS.get(word.lower()) or [_state(word)])
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _state(word: str) -> State:
     try:
         return State(word.lower())
     except ValueError as error:
-        near = get_close_matches(word.lower(), list(State), 1)
-        meant = f"Did you mean {near[0]}?" if near else f"Known states: {', '.join(State)}."
+        known = [*State, *GROUPS]
+        near = get_close_matches(word.lower(), known, 1)
+        meant = f"Did you mean {near[0]}?" if near else f"Known states: {', '.join(known)}."
         raise ConfigurationError(f"{word!r} is not a state of a job. {meant}") from error
 
 
-def _types(
+def split_types(
     services: tuple[str, ...], types: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Split the service off a type; a filter that would match other pairs too is refused."""
@@ -144,7 +214,12 @@ def _types(
     return named, tuple(name for _, _, name in pairs)
 
 
-def _moment(word: Literal["since", "until"], asked: Moment | None, now: Instant) -> Instant | None:
+def read_moment(
+    word: Literal["since", "until", "finished_after", "finished_before"],
+    asked: Moment | None,
+    now: Instant,
+) -> Instant | None:
+    """Return the moment that a filter names; a duration counts back from `now`."""
     match asked:
         case None:
             return None

@@ -2,7 +2,8 @@
 
 A hint from the engine makes it fast, and polling at growing intervals makes it reliable; a follower
 acts only on what it has loaded. All followers of an event loop share one watch of the engine, and
-a thousand waiters cost one query per poll. Used by references, operators and the command line.
+a thousand waiters cost one query per poll. Used by references, operators, readers of the feed and
+the command line.
 
 While the engine cannot be reached, the outage is logged once, the polling continues, and the
 follower resumes where it stopped when the engine answers. Only a closed engine ends it.
@@ -15,7 +16,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from trellis.core.events import Event
@@ -23,7 +24,7 @@ from trellis.core.job import JobId, JobRecord
 from trellis.core.states import LIVE
 from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
-from trellis.engines.values import LogEntry
+from trellis.engines.values import LogEntry, Topic
 from trellis.errors import EngineClosed, EngineError, EngineUnavailable, OutcomeUnknown, no_such_job
 from trellis.insight.views import JobEvent, JobLogLine, job_event, job_log_line
 
@@ -65,12 +66,24 @@ class _Page(NamedTuple, Generic[T]):
     is_last: bool
 
 
+class Look(NamedTuple, Generic[T]):
+    """What one look found."""
+
+    entries: Sequence[T]
+    #: There was nothing more at that moment.
+    is_last: bool
+    #: There will never be more.
+    is_over: bool = False
+
+
 class Follower:
     """Follows jobs of one engine for everything on one event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watch = _Watch(engine)
+        self._watch = _Watch(engine, ("settled",))
+        #: For the feed: new jobs are announced as ready.
+        self._watch_all = _Watch(engine, ("ready", "settled"))
         self._waiting: dict[JobId, list[asyncio.Future[JobRecord]]] = {}
         #: When each type was first awaited, and how to start a worker for it; None once reported.
         self._awaited: dict[JobType, tuple[float, WorkerHint] | None] = {}
@@ -120,6 +133,7 @@ class Follower:
         """End every wait with `EngineClosed`, and the watch."""
         self._raise_for_all(EngineClosed("The engine was closed while a job was awaited."))
         await self._watch.close()
+        await self._watch_all.close()
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.cancel()
@@ -136,37 +150,56 @@ class Follower:
         *,
         follow: bool,
     ) -> AsyncGenerator[V, None]:
-        woken, seen, pause, is_over = asyncio.Event(), 0, _SHORTEST, False
+        seen = 0
+
+        async def look() -> Look[T]:
+            nonlocal seen
+            # Asked before the entries are read: an ended job has written all of them.
+            has_ended = await self._has_ended(job_id)
+            page = await read(seen)
+            seen = page.seen
+            return Look(page.entries, page.is_last, page.is_last and (has_ended or not follow))
+
+        async with aclosing(self._looks(look, self._watch, follow=follow)) as entries:
+            async for entry in entries:
+                yield view(entry)
+
+    def feed(self, look: Callable[[], Awaitable[Look[T]]]) -> AsyncGenerator[T, None]:
+        """Yield what looks at the feed of all events find, without end."""
+        return self._looks(look, self._watch_all, follow=True)
+
+    async def _looks(
+        self, look: Callable[[], Awaitable[Look[T]]], watch: _Watch, *, follow: bool
+    ) -> AsyncGenerator[T, None]:
+        """Look until it is over; with `follow`, rest between looks and endure outages."""
+        woken, pause, is_over = asyncio.Event(), _SHORTEST, False
         if follow:
-            self._watch.join(woken)
+            watch.join(woken)
         try:
             while not is_over:
                 woken.clear()
                 began = time.monotonic()
-                page: _Page[T] = _Page((), seen, is_last=True)
+                found: Look[T] = Look((), is_last=True)
                 try:
-                    # Asked before the entries are read: an ended job has written all of them.
-                    has_ended = await self._has_ended(job_id)
-                    page = await read(seen)
-                    is_over = page.is_last and (has_ended or not follow)
+                    found = await look()
+                    self._is_unreachable = False
                 except _OUTAGE as error:
                     if not follow:
                         raise
                     self._endure(error)
                 took = time.monotonic() - began
-                seen = page.seen
-                for entry in page.entries:
-                    yield view(entry)
-                if page.is_last and not is_over:
-                    pause = _SHORTEST if page.entries else min(pause * _GROWTH, _LONGEST)
+                is_over = found.is_over
+                for entry in found.entries:
+                    yield entry
+                if found.is_last and not is_over:
+                    pause = _SHORTEST if found.entries else min(pause * _GROWTH, _LONGEST)
                     await _rest(woken, took, pause)
         finally:
             if follow:
-                await self._watch.leave(woken)
+                await watch.leave(woken)
 
     async def _has_ended(self, job_id: JobId) -> bool:
         (record,) = (await self._engine.load([job_id])).records
-        self._is_unreachable = False
         if record is None:
             raise no_such_job(job_id)
         return record.head.state not in LIVE
@@ -261,8 +294,10 @@ class Follower:
 class _Watch:
     """One watch of the engine, for as long as something on this loop follows jobs."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, topics: tuple[Topic, ...]) -> None:
         self._engine = engine
+        #: Every stored transition is announced as settled.
+        self._topics = topics
         self._followers: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -289,8 +324,7 @@ class _Watch:
     async def _listen(self) -> None:
         while True:
             try:
-                # Every stored transition is announced as settled.
-                async for _ in self._engine.watch(("settled",)):
+                async for _ in self._engine.watch(self._topics):
                     for woken in self._followers:
                         woken.set()
             except EngineClosed:

@@ -8,14 +8,17 @@ from datetime import datetime
 from typing import Final
 
 from trellis.core.durations import to_datetime
+from trellis.core.job import JobId
 from trellis.core.states import ENDED, State
+from trellis.engines.operating import LaneRates, Rates
 from trellis.engines.port import Engine
 from trellis.engines.values import Counts, JobFilter
+from trellis.insight.attempts import job_views
+from trellis.insight.shared_views import RateView, rate_view
 from trellis.insight.views import (
     JobView,
     ProgressView,
     WorkerView,
-    job_view,
     progress_view,
     worker_view,
 )
@@ -42,9 +45,15 @@ class Overview:
     states: Mapping[str, int]
     #: For each service/type that has any, how many are in each of the states in `COUNTED_STATES`.
     types: Mapping[str, Mapping[str, int]]
+    #: For each service/type to which something happened recently, or that waits: how fast it goes.
+    rates: Mapping[str, RateView]
     workers: tuple[WorkerView, ...]
     #: Some of the running jobs, the newest first.
     running: tuple[RunningJob, ...]
+    #: Jobs whose worker was lost and which block their keys until an operator decides.
+    blocked: tuple[JobView, ...]
+    #: No new job is accepted in any queue.
+    draining: bool
 
     @property
     def ended(self) -> int:
@@ -55,19 +64,27 @@ class Overview:
 async def overview(engine: Engine) -> Overview:
     """Read everything once."""
     counts = await engine.count(JobFilter(), "service", "type", "state")
-    sessions = [worker_view(each) for each in await engine.sessions()]
+    now = counts.as_of
+    sessions = [worker_view(each, now) for each in await engine.sessions() if each.is_worker]
     active = await engine.find(JobFilter(states=(State.ACTIVE,)), limit=_RUNNING)
     running = []
-    for record in active.jobs:
-        activity = await engine.activity(record.definition.id)
+    views = await job_views(engine, active.jobs)
+    for view in views:
+        if view.blocked:
+            continue
+        activity = await engine.activity(JobId(view.id))
         progress = None if activity is None else progress_view(activity)
-        running.append(RunningJob(job_view(record), progress))
+        running.append(RunningJob(view, progress))
+    drains = await engine.drain_changes(1)
     return Overview(
         to_datetime(counts.as_of),
         _states(counts),
         _types(counts),
+        _rates(await engine.rates()),
         tuple(each for each in sessions if each.state != "ended"),
         tuple(running),
+        tuple(view for view in views if view.blocked),
+        bool(drains) and drains[0].drain.on,
     )
 
 
@@ -76,6 +93,13 @@ def _states(counts: Counts) -> dict[str, int]:
     for (_, _, state), number in counts.combinations.items():
         found[state] = found.get(state, 0) + number
     return dict(sorted(found.items()))
+
+
+def _rates(rates: Rates) -> dict[str, RateView]:
+    lanes: dict[str, list[LaneRates]] = {}
+    for lane in rates.lanes:
+        lanes.setdefault(f"{lane.service}/{lane.type}", []).append(lane)
+    return {name: rate_view(each, rates.window) for name, each in sorted(lanes.items())}
 
 
 def _types(counts: Counts) -> dict[str, dict[str, int]]:

@@ -61,9 +61,9 @@ def _unreadable(text: str) -> ConfigurationError:
 
 def roughly(duration: Micros) -> str:
     """Return a duration in its two largest units at most: '3 min', '2 h 5 min'."""
-    seconds = abs(duration) // SECOND
-    if seconds < 1:
+    if abs(duration) < SECOND:
         return "under 1 s"
+    seconds = (abs(duration) + SECOND // 2) // SECOND
     for number, (size, unit) in enumerate(_UNITS):
         if seconds >= size:
             count, rest = divmod(seconds, size)
@@ -77,3 +77,13 @@ def _smaller(number: int, rest: int, larger: int) -> str:
         return ""
     size, unit = _UNITS[number]
     return f" {rest // size} {unit}" if rest >= size else ""
+
+
+def took(duration: timedelta) -> str:
+    """Return how long something took, with three digits at most: '12 ms', '3.4 s', '2 h 5 min'."""
+    seconds = duration.total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 10:  # noqa: PLR2004 - beyond that, tenths do not matter
+        return f"{seconds:.1f} s"
+    return roughly(round(seconds * SECOND))

@@ -1,4 +1,4 @@
-"""The public values: a job, its events, log lines and outcomes, workers, keys, queues, locks.
+"""The public values: a job, its events, log lines and outcomes, and workers.
 
 One set for everything that reads: `JobRef`, `Operator`, the command line's `--json` and later the
 server. Moments are aware datetimes, payloads and fields are plain JSON data, secrets are masked;
@@ -9,25 +9,27 @@ writes the documented document: a name in it never changes its meaning, new name
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from trellis.core.durations import Instant, to_datetime
+from trellis.core.durations import SECOND, Instant, to_datetime
 from trellis.core.events import Event, EventKind
-from trellis.core.job import Failure, JobRecord
+from trellis.core.items import ItemStatus
+from trellis.core.job import Dedupe, DedupeWhile, Failure, Head, JobRecord, Relations
 from trellis.core.states import State
+from trellis.declaration.fingerprint import fingerprint
 from trellis.declaration.secrets import mask_value, masked
+from trellis.engines.operating import JobFacts
 from trellis.engines.values import (
     Activity,
-    KeyStatus,
-    LockHolder,
+    ItemEntry,
     LogEntry,
     Outcome,
-    QueueSettings,
     SessionRecord,
 )
+from trellis.insight.policies import PolicyValue, policy_values
 
 # -- the values ----------------------------------------------------------------------------------
 
@@ -41,6 +43,8 @@ class ErrorView:
     message: str
     #: The exception's type and stack, where there was one.
     detail: str | None
+    #: What the handler gave: `raise Fail("no such order", data={"order": 7})`; secrets are masked.
+    data: Any = None
 
     def __str__(self) -> str:
         return self.message
@@ -60,6 +64,13 @@ class JobView:
     max_attempts: int
     priority: int
     key: str | None
+    #: The dedupe key it was created with, and how long it holds: while the job is `pending` or
+    #: `unfinished`, and until a moment.
+    dedupe: str | None
+    dedupe_while: DedupeWhile | None
+    dedupe_until: datetime | None
+    #: The tenant whose share of the queue it uses.
+    tenant: str | None
     tags: Mapping[str, str]
     created_at: datetime
     #: The earliest moment at which it may start (again).
@@ -67,7 +78,11 @@ class JobView:
     deadline_at: datetime | None
     #: When the running attempt was claimed.
     claimed_at: datetime | None
+    #: When the handler of the latest attempt began, as far as that is stored.
+    started_at: datetime | None
     finished_at: datetime | None
+    #: When the job last changed.
+    updated_at: datetime
     #: A cancel was requested and the handler has not stopped yet.
     cancel_asked: bool
     #: The attempt was lost and still holds its key, until an operator decides.
@@ -76,6 +91,12 @@ class JobView:
     error: ErrorView | None
     #: Secrets are masked.
     payload: Any
+    #: What the handler of an ended job returned; secrets are masked.
+    result: Any
+    #: The name of the worker process that has, or had, the latest attempt; its host and pid.
+    worker: str | None
+    worker_host: str | None
+    worker_pid: int | None
     #: How many times an operator ran it again, a worker claimed it, and its process crashed.
     generation: int
     claims: int
@@ -85,6 +106,21 @@ class JobView:
     request_id: str
     trace_id: str
     clone_of: str | None
+    #: The schedule that created it, and its slot; no slot if an operator ran the schedule.
+    schedule: str | None
+    slot: datetime | None
+    #: The configuration it was created with, secrets masked, and its fingerprint.
+    config: Any
+    config_fingerprint: str | None
+    #: The fingerprint that the present configuration must have when its handler is called.
+    expect: str | None
+    #: The policy in force, and where each value comes from.
+    policy: tuple[PolicyValue, ...]
+    #: The job in whose handler, or at whose end, it was created.
+    parent: str | None = None
+    #: The batch of which it is a member, and the batch that it follows as its fan-in job.
+    batch: str | None = None
+    fan_in_of: str | None = None
 
     @property
     def name(self) -> str:
@@ -106,7 +142,8 @@ class JobEvent:
     attempt: int
     #: The attempt it belongs to, where there is one.
     attempt_id: str | None
-    #: Further facts: the error of a failure, the actor and reason of a cancel, ...
+    #: Further facts: the error of a failure, the actor and reason of a cancel, ...; `run_at` is a
+    #: datetime, `error` has the names of `ErrorView`.
     data: Mapping[str, Any]
 
 
@@ -154,7 +191,54 @@ class ProgressView:
     items: Mapping[str, int]
 
 
-WorkerState = Literal["live", "draining", "silent", "ended"]
+@dataclass(frozen=True, slots=True)
+class LostThreadView:
+    """A plain handler that still runs in its thread although its attempt has ended."""
+
+    job_id: str
+    #: As service/type.
+    type: str
+    #: When its attempt ended.
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedLoopView:
+    """The event loop of a worker process makes no step."""
+
+    since: datetime
+    #: As `file:line in function`; empty if unknown.
+    where: str
+    #: The job whose handler blocks it; None if unknown.
+    job_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LockWaitView:
+    """A running job that waits for a lock."""
+
+    job_id: str
+    lock: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ItemView:
+    """One item of a job, as an attempt last reported it."""
+
+    name: str
+    status: ItemStatus
+    #: What the handler said about it; of a failed item, the error.
+    detail: str | None
+    #: The phase of the job it belongs to; empty if the handler has named none.
+    phase: str
+    #: Which start of the job reported it; 1 is the first.
+    claim: int
+
+
+WorkerState = Literal["live", "draining", "silent", "offline", "ended"]
+#: A worker process that did not end by itself is offline this long after it was last heard of.
+_OFFLINE_AFTER: Final = 60 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +251,8 @@ class WorkerView:
     host: str
     pid: int
     version: str
-    #: `silent`: its lease is over, and its jobs have not been taken over yet.
+    #: `silent`: its lease is over; `offline`: for a minute nothing was heard of it, and it did not
+    #: end by itself; `ended`: it did.
     state: WorkerState
     #: The types it runs, as service/type.
     types: tuple[str, ...]
@@ -177,59 +262,51 @@ class WorkerView:
     #: Jobs it has claimed, running or not.
     held: int
     opened_at: datetime
+    #: When it was last heard of; what follows was reported then.
     renewed_at: datetime
     ended_at: datetime | None
+    #: Running handlers of each type (service/type).
+    running_by_type: Mapping[str, int]
+    #: The types whose `concurrency` is used up in it, with that limit.
+    full_types: Mapping[str, int]
+    lost_threads: tuple[LostThreadView, ...]
+    blocked_loop: BlockedLoopView | None
+    lock_waits: tuple[LockWaitView, ...]
+    #: It runs only jobs that wait in these queues; empty: in any queue.
+    queues: tuple[str, ...]
+    #: The schema version of each type (service/type) that has another than 1.
+    schema_versions: Mapping[str, int]
+    #: The fingerprint of the contract of each of its services.
+    contracts: Mapping[str, str]
+
+    @property
+    def taken(self) -> int:
+        """How many of its slots are taken, as far as is known.
+
+        A further slot opens for each lost thread, up to as many as it has slots; lost threads
+        beyond that take slots.
+        """
+        lost = max(0, len(self.lost_threads) - self.slots)
+        return min(max(self.busy, self.held) + lost, self.slots)
 
     @property
     def load(self) -> str:
-        """How many of its slots are taken, as far as is known: 3/10."""
-        return f"{min(max(self.busy, self.held), self.slots)}/{self.slots}"
-
-
-@dataclass(frozen=True, slots=True)
-class KeyView:
-    """One key: the jobs that hold it, and how many wait for it."""
-
-    service: str
-    type: str
-    key: str
-    #: Jobs that hold a slot, oldest first.
-    holders: tuple[str, ...]
-    waiting: int
-    #: A lost attempt holds it until an operator releases it.
-    blocked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """One queue: what operators set, and what is in it."""
-
-    service: str
-    queue: str
-    paused: bool
-    draining: bool
-    waiting: int
-    active: int
-
-
-@dataclass(frozen=True, slots=True)
-class LockView:
-    """One lock and its holder."""
-
-    name: str
-    worker: str
-    #: The job whose attempt holds it; None for a lock of the worker process itself.
-    job_id: str | None
-    since: datetime
+        """The same beside the number of its slots: 3/10."""
+        return f"{self.taken}/{self.slots}"
 
 
 # -- from what engines store ---------------------------------------------------------------------
 
+_NO_DEDUPE: Final = Dedupe("", None)
+_NO_RELATIONS: Final = Relations()
 
-def job_view(record: JobRecord) -> JobView:
+
+def job_view(record: JobRecord, facts: JobFacts) -> JobView:
     """Return the view of a stored job."""
-    definition, head = record
+    (definition, head), worker, config = record, facts.worker, record.definition.config
+    dedupe, relations = definition.dedupe or _NO_DEDUPE, definition.relations or _NO_RELATIONS
     return JobView(
+        **_relation_values(relations),
         id=definition.id,
         service=definition.service,
         type=definition.type,
@@ -239,16 +316,25 @@ def job_view(record: JobRecord) -> JobView:
         max_attempts=definition.policy.retry.attempts,
         priority=definition.priority,
         key=definition.key,
+        dedupe=dedupe.key or None,
+        dedupe_while=dedupe.during,
+        dedupe_until=_moment(dedupe.period and definition.created_at + dedupe.period),
         tags=dict(definition.tags),
         created_at=to_datetime(definition.created_at),
         run_at=to_datetime(head.run_at),
         deadline_at=_moment(definition.deadline_at),
         claimed_at=_moment(head.claimed_at),
+        started_at=_moment(facts.started_at),
         finished_at=_moment(head.finished_at),
+        updated_at=to_datetime(facts.updated_at),
         cancel_asked=head.asked_at is not None,
         blocked=head.blocked,
         error=error_view(head.error),
         payload=json.loads(masked(definition.payload, definition.policy, "payload")),
+        result=_result(facts.result, record),
+        worker=worker and worker.name,
+        worker_host=worker and worker.host,
+        worker_pid=worker and worker.pid,
         generation=head.generation,
         claims=head.claims,
         crashes=head.crashes,
@@ -256,16 +342,33 @@ def job_view(record: JobRecord) -> JobView:
         request_id=definition.context.request_id,
         trace_id=definition.context.trace_id,
         clone_of=definition.clone_of,
+        config=config and json.loads(masked(config, definition.policy, "config")),
+        config_fingerprint=config and fingerprint(json.loads(config)),
+        expect=definition.expect,
+        policy=policy_values(record),
     )
+
+
+def _relation_values(relations: Relations) -> dict[str, Any]:
+    shown = ("parent", "batch", "fan_in_of", "schedule", "tenant")
+    return {name: getattr(relations, name) for name in shown} | {"slot": _moment(relations.slot)}
 
 
 def error_view(error: Failure | None) -> ErrorView | None:
     """Return the view of a stored error."""
-    return None if error is None else ErrorView(*error)
+    if error is None:
+        return None
+    data = None if error.data is None else mask_value(json.loads(error.data))
+    return ErrorView(error.code, error.message, error.detail, data)
 
 
 def job_event(event: Event) -> JobEvent:
     """Return the view of a journal entry."""
+    data: dict[str, Any] = mask_value(dict(event.data or {}))
+    if "run_at" in data:
+        data["run_at"] = to_datetime(data["run_at"])
+    if "error" in data:
+        data["error"] = error_view(Failure(*data["error"]))
     return JobEvent(
         event.kind,
         event.state,
@@ -273,7 +376,7 @@ def job_event(event: Event) -> JobEvent:
         event.version,
         event.attempt,
         None if event.fence is None else event.fence.attempt_id,
-        mask_value(dict(event.data or {})),
+        data,
     )
 
 
@@ -286,17 +389,20 @@ def job_log_line(entry: LogEntry) -> JobLogLine:
 
 def outcome_view(outcome: Outcome, record: JobRecord) -> OutcomeView:
     """Return the view of an outcome; the job's policy says what is secret."""
-    text = outcome.result
-    policy = record.definition.policy
     return OutcomeView(
         outcome.generation,
         outcome.state,
         outcome.attempt,
         _moment(outcome.started_at),
         to_datetime(outcome.finished_at),
-        None if text is None else json.loads(masked(text, policy, "result")),
+        _result(outcome.result, record),
         error_view(outcome.error),
     )
+
+
+def _result(text: str | None, record: JobRecord) -> Any:  # noqa: ANN401 - the JSON edge
+    """Return a result; the job's policy says what is secret in it."""
+    return None if text is None else json.loads(masked(text, record.definition.policy, "result"))
 
 
 def progress_view(activity: Activity) -> ProgressView:
@@ -317,50 +423,60 @@ def progress_view(activity: Activity) -> ProgressView:
     )
 
 
-def worker_view(session: SessionRecord) -> WorkerView:
-    """Return the view of a worker's session."""
-    info = session.info
-    details = json.loads(info.details)
+def item_views(entries: Sequence[ItemEntry], head: Head, *, all_attempts: bool) -> list[ItemView]:
+    """Return the views of the items of the latest attempt, or of all attempts."""
+    return [
+        ItemView(item.name, item.status, item.detail, item.phase, claim)
+        for claim, item in entries
+        if all_attempts or claim == head.claims
+    ]
+
+
+def worker_view(session: SessionRecord, now: Instant | None = None) -> WorkerView:
+    """Return the view of a worker's session; only with the time is a lost one seen as offline."""
+    info, report = session.info, session.report
+    details, blocked = json.loads(info.details), report.blocked_loop
     return WorkerView(
         f"{session.id:016x}",
         info.name,
         info.host,
         info.pid,
         info.version,
-        _worker_state(session),
+        _worker_state(session, now),
         tuple(details.get("types", ())),
         int(details.get("slots", 0)),
-        session.busy,
+        report.running,
         session.held,
         to_datetime(session.opened_at),
         to_datetime(session.renewed_at),
         _moment(session.ended_at),
+        report.running_by_type,
+        report.full_types,
+        tuple(
+            LostThreadView(each.job_id, each.type, to_datetime(each.since))
+            for each in report.lost_threads
+        ),
+        blocked and BlockedLoopView(to_datetime(blocked.since), blocked.where, blocked.job_id),
+        tuple(
+            LockWaitView(each.job_id, each.lock, to_datetime(each.since))
+            for each in report.lock_waits
+        ),
+        tuple(details.get("queues", ())),
+        details.get("schema_versions", {}),
+        details.get("contracts", {}),
     )
 
 
-def _worker_state(session: SessionRecord) -> WorkerState:
+def _worker_state(session: SessionRecord, now: Instant | None) -> WorkerState:
+    is_lost = session.lapsed
     if session.ended_at is not None:
-        return "ended"
-    if session.lapsed:
-        return "silent"
-    return "draining" if session.draining else "live"
-
-
-def key_view(status: KeyStatus) -> KeyView:
-    """Return the view of a key."""
-    return KeyView(
-        status.service, status.type, status.key, status.holders, status.waiting, status.blocked
-    )
-
-
-def queue_view(settings: QueueSettings, waiting: int, active: int) -> QueueView:
-    """Return the view of a queue."""
-    return QueueView(*settings, waiting, active)
-
-
-def lock_view(lock: LockHolder) -> LockView:
-    """Return the view of a held lock."""
-    return LockView(lock.name, lock.worker, lock.job_id, to_datetime(lock.since))
+        # Another worker ended the session because its lease was over.
+        is_lost = now is not None and session.ended_at - session.renewed_at >= session.lease
+        if not is_lost:
+            return "ended"
+    if is_lost:
+        return "silent" if (now or 0) - session.renewed_at < _OFFLINE_AFTER else "offline"
+    return "draining" if session.draining or session.report.stopping else "live"
 
 
 def _moment(instant: Instant | None) -> datetime | None:
