@@ -6,17 +6,12 @@ Making a `Service` opens nothing: its engine is opened at first use (`client/eng
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import wraps
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import (
-    TYPE_CHECKING,
     Any,
-    Generic,
-    NoReturn,
-    ParamSpec,
-    Protocol,
+    Final,
     Self,
     TypeVar,
     Unpack,
@@ -24,44 +19,47 @@ from typing import (
     overload,
 )
 
+from trellis.client.batches import BatchOptions, BatchRef, OpenBatch, new_batch
 from trellis.client.engine_access import EngineAccess
-from trellis.client.job import Job
+from trellis.client.job import InlineCalls, Job
+from trellis.client.workflow import Workflow
 from trellis.config import WorkerSettings, environment, worker_settings
-from trellis.core.durations import Duration
-from trellis.core.names import check_service
+from trellis.core.contracts import Contract
+from trellis.core.durations import SECOND, Duration
+from trellis.core.limits import NO_LIMIT, Limit
+from trellis.core.names import check_queue, check_service
+from trellis.core.policy import Hook, HookOn
+from trellis.core.schedules import Declared, Schedule
+from trellis.declaration import checks
+from trellis.declaration.contract import ContractSource, contract_of, declared_types
+from trellis.declaration.extensions import Extensible, check_arounds
+from trellis.declaration.hooks import Outcome, declare_hook_type
 from trellis.declaration.imports import check_included, import_included
-from trellis.declaration.job_type import JobType, declare_handler
-from trellis.declaration.options import DeclareOptions, TypeOptions, check_options, with_defaults
+from trellis.declaration.job_type import JobType, check_defaults, declare_handler
+from trellis.declaration.limits import declared_limits
+from trellis.declaration.options import DeclareOptions, TypeOptions, check_limit, with_defaults
+from trellis.declaration.schedules import ScheduleOptions, declare_schedule
+from trellis.declaration.signature import Handler
 from trellis.declaration.worker_location import Lifespan, WorkerLocation, worker_url
+from trellis.engines import check_url
+from trellis.engines.port import Engine
 from trellis.engines.redaction import shown
 from trellis.errors import ConfigurationError, UnknownJobType
-from trellis.portal import synced
+from trellis.insight.feed import ChangeFeed, ChangeFilters
+from trellis.job_decorator import HandlerWithDefault, JobDecorator
+from trellis.operations.contracts import deploy_all
+from trellis.portal import async_block, iterated, synced
+from trellis.schedules import declare_schedules
 from trellis.worker.active_job import ActiveJob
-from trellis.worker.handler_call import run_inline
+from trellis.worker.handler_call import run_inline, run_inline_sync
+from trellis.worker.locks import LockPart, read_names
+from trellis.worker.service_lock import ServiceLock
 from trellis.worker.shared_status import SharedStatus
 from trellis.worker.supervisor import Supervisor
 
-BlockParams = ParamSpec("BlockParams")
 P = TypeVar("P")
 R = TypeVar("R")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class JobDecorator(Protocol):
-    """The decorator that `@service.job(...)` returns: makes a `Job` of a handler."""
-
-    @overload
-    def __call__(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[], Awaitable[R]], /) -> Job[None, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[], R], /) -> Job[None, R]: ...
+_INLINE: Final = InlineCalls(run_inline, run_inline_sync)
 
 
 class Declaration(Job[P, R]):
@@ -81,57 +79,7 @@ class Declaration(Job[P, R]):
         return self
 
 
-class AsyncBlock(AbstractAsyncContextManager[T_co, bool | None], Generic[T_co]):
-    """A context manager for `async with` only; a plain `with` raises an error with advice."""
-
-    def __init__(self, inner: AbstractAsyncContextManager[T_co], advice: str) -> None:
-        self._inner = inner
-        self._advice = advice
-
-    async def __aenter__(self) -> T_co:
-        return await self._inner.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._inner.__aexit__(kind, error, trace)
-
-    if not TYPE_CHECKING:  # type checkers already reject a plain `with`
-
-        def __enter__(self) -> NoReturn:
-            raise ConfigurationError(self._advice)
-
-        def __exit__(self, *_: object) -> None:
-            """Do nothing; Python looks for this method before it calls `__enter__`."""
-
-
-def async_block(
-    advice: str,
-) -> Callable[
-    [Callable[BlockParams, AsyncIterator[T_co]]], Callable[BlockParams, AsyncBlock[T_co]]
-]:
-    """Make an `AsyncBlock` of an async generator; `advice` is the error for a plain `with`."""
-
-    def decorate(
-        function: Callable[BlockParams, AsyncIterator[T_co]],
-    ) -> Callable[BlockParams, AsyncBlock[T_co]]:
-        make = asynccontextmanager(function)
-
-        @wraps(function)
-        def open_block(
-            *arguments: BlockParams.args, **options: BlockParams.kwargs
-        ) -> AsyncBlock[T_co]:
-            return AsyncBlock(make(*arguments, **options), advice)
-
-        return open_block
-
-    return decorate
-
-
-class Service:
+class Service(Extensible):
     """A named program that owns job types.
 
     `async with service:` (or `with service:`) connects and disconnects; without it the first use
@@ -153,13 +101,18 @@ class Service:
     ) -> None:
         self.name = check_service(name)
         #: Options of every type of this service that does not set them.
-        self.defaults: DeclareOptions = {} if defaults is None else defaults
-        check_options(self.defaults, DeclareOptions, "The defaults of a service")
+        self.defaults = check_defaults({} if defaults is None else defaults)
         #: Modules with more handlers; see `load_included`.
         self.include = check_included(include)
+        if url:
+            check_url(url)
         self._connection = EngineAccess(worker_url(name) or url, self)
         self._types: dict[str, JobType] = {}
+        self._schedules: dict[str, Declared] = {}
+        self._queue_limits: dict[str, Limit] = {}
         self._lifespan: Lifespan | None = None
+        super().__init__()
+        self._held_locks: dict[str, object] = {}
 
     def __repr__(self) -> str:
         return f"<service {self.name}>"
@@ -189,11 +142,17 @@ class Service:
     @overload
     def job(self, handler: Callable[[ActiveJob[P]], Awaitable[R]], /) -> Job[P, R]: ...
     @overload
+    def job(self, handler: HandlerWithDefault[P, Awaitable[R]], /) -> Job[P | None, R]: ...
+    @overload
     def job(self, handler: Callable[[P], Awaitable[R]], /) -> Job[P, R]: ...
     @overload
-    def job(self, handler: Callable[[], Awaitable[R]], /) -> Job[None, R]: ...
+    def job(  # type: ignore[overload-overlap] # coroutines with a default come before
+        self, handler: Callable[[], Awaitable[R]], /
+    ) -> Job[None, R]: ...
     @overload
     def job(self, handler: Callable[[ActiveJob[P]], R], /) -> Job[P, R]: ...
+    @overload
+    def job(self, handler: HandlerWithDefault[P, R], /) -> Job[P | None, R]: ...
     @overload
     def job(self, handler: Callable[[P], R], /) -> Job[P, R]: ...
     @overload
@@ -204,13 +163,14 @@ class Service:
         """Declare a job type by its handler: `@app.job`, or `@app.job(timeout="10m", ...)`.
 
         The handler takes the payload, an `ActiveJob[...]` of it, or nothing. A plain function runs
-        in a thread. See `TypeOptions` for the policies.
+        in a thread. The options and their defaults are in `docs/reference/options.md` and, as
+        `TypeOptions`, in `trellis.declaration.options`.
         """
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any]:
             merged = with_defaults(self.defaults, cast("TypeOptions", options))
             job_type = declare_handler(self.name, function, **merged)
-            return Job(self._register(job_type), self._connection, run_inline)
+            return Job(self._register(job_type), self._connection, _INLINE)
 
         return declare if handler is None else declare(handler)
 
@@ -233,7 +193,23 @@ class Service:
         """Declare a job type for callers that must not import its handler."""
         merged = with_defaults(self.defaults, TypeOptions(name=name, **options))
         job_type = self._register(JobType(self.name, payload, result, **merged))
-        return Declaration(job_type, self._connection, run_inline)
+        return Declaration(job_type, self._connection, _INLINE)
+
+    def declare_all(self, contract: ContractSource) -> dict[str, Declaration[Any, Any]]:
+        """Declare every job type of a contract: a file, or its document.
+
+        For programs that create jobs and have neither handlers nor Python types of them. Payloads
+        are plain data, checked against the schemas of the contract.
+        """
+        return {
+            each.name: Declaration(self._register(each), self._connection, _INLINE)
+            for each in declared_types(contract, self.name)
+        }
+
+    @property
+    def contract(self) -> Contract:
+        """The contract of all declared types."""
+        return contract_of(self.name, self._types.values())
 
     def find(self, name: str) -> Job[Any, Any]:
         """Return the job type of this name; raise `UnknownJobType` if there is none."""
@@ -241,7 +217,98 @@ class Service:
         if job_type is None:
             known = ", ".join(sorted(self._types)) or "none"
             raise UnknownJobType(f"Service {self.name!r} has no job type {name!r}, but: {known}.")
-        return Job(job_type, self._connection, run_inline)
+        return Job(job_type, self._connection, _INLINE)
+
+    @overload
+    def schedule(
+        self, when: str | None = None, /, **options: Unpack[ScheduleOptions]
+    ) -> Callable[[Job[P, R]], Job[P, R]]: ...
+    @overload
+    def schedule(self, job: Job[P, R], /, **options: Unpack[ScheduleOptions]) -> Job[P, R]: ...
+    def schedule(self, target: Any = None, /, **options: Unpack[ScheduleOptions]) -> Any:
+        """Create jobs of a type at certain times: above `@app.job`, or with the job.
+
+        `@app.schedule("0 3 * * *", tz="Europe/Vienna")` stands above `@app.job`. A job may have
+        several: `app.schedule(job, every="15m", payload=..., name="quarterly")`. The options are in
+        `docs/reference/options.md`. Workers store what is declared when they start.
+        """
+        if isinstance(target, Job):
+            self._add_schedule(declare_schedule(target.job_type, None, **options))
+            return target
+
+        def decorate(job: Job[P, R]) -> Job[P, R]:
+            if not isinstance(job, Job):
+                raise ConfigurationError(
+                    "A schedule belongs to a job: write @service.schedule(...) above @service.job, "
+                    "not below it."
+                )
+            self._add_schedule(declare_schedule(job.job_type, target, **options))
+            return job
+
+        return decorate
+
+    @property
+    def schedules(self) -> tuple[Declared, ...]:
+        """Every declared schedule."""
+        return tuple(self._schedules.values())
+
+    def _add_schedule(self, declared: Declared) -> None:
+        if declared.service != self.name:
+            raise ConfigurationError(
+                f"{declared.service}/{declared.template.type} belongs to another service than "
+                f"{self.name!r}. Declare its schedule there."
+            )
+        if declared.name in self._schedules:
+            raise ConfigurationError(
+                f"Service {self.name!r} already has a schedule {declared.name!r}. "
+                "Give one of them another name=."
+            )
+        self._schedules[declared.name] = declared
+
+    def workflow(self) -> Workflow:
+        """Return an empty graph of jobs with names, which `create` stores together."""
+        return Workflow(self._connection)
+
+    def queue(self, name: str, *, limit: Limit) -> None:
+        """Declare the limit of a queue over all workers: its jobs of all types share it.
+
+        >>> Service("shop").queue("mails", limit=Limit(active=5, rate="100/1m"))
+        """
+        check_queue(checks.text("name", name, "mails"))
+        if name in self._queue_limits:
+            raise ConfigurationError(
+                f"Service {self.name!r} has already declared a limit of its queue {name!r}. "
+                "Declare one limit that has both parts: Limit(active=5, rate='100/1m')."
+            )
+        self._queue_limits[name] = check_limit(limit) or NO_LIMIT
+
+    @property
+    def queue_limits(self) -> dict[tuple[str, str], Limit]:
+        """The declared limits of its queues, by service and queue."""
+        return {(self.name, queue): limit for queue, limit in self._queue_limits.items()}
+
+    def declare_hook(
+        self, job_type: JobType, on: HookOn, function: Callable[..., Any], options: TypeOptions
+    ) -> Job[Outcome, Any]:
+        """Declare a job type that runs when a job of another type ends: `@job.on_failure`."""
+        hook = declare_hook_type(job_type, on, function, with_defaults(self.defaults, options))
+        job = Job[Outcome, Any](self._register(hook), self._connection, _INLINE)
+        job_type.add_hook(Hook(on, hook.name, hook.queue))
+        return job
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def batch(self, **options: Unpack[BatchOptions]) -> OpenBatch:
+        """Group jobs: `async with app.batch(then=report) as batch:`, or with a plain `with`.
+
+        Leaving the block seals the batch; an exception inside cancels it. When all members have
+        finished, one job of `then` is created; its handler reads `job.batch.members()`.
+        """
+        return OpenBatch(self._connection, new_batch(self.name, options))
+
+    def batch_ref(self, batch_id: str) -> BatchRef:
+        """Return the reference of a batch whose id was kept."""
+        return BatchRef(checks.text("batch_id", batch_id, "01JC0000000000"), self._connection)
 
     def lifespan(self, make: Lifespan) -> Lifespan:
         """Set up state that handlers share, once per worker process, as `job.state`.
@@ -251,6 +318,9 @@ class Service:
         self._lifespan = make
         return make
 
+    def _handlers(self) -> list[Handler | None]:
+        return [each.handler for each in self._types.values()]
+
     def load_included(self) -> None:
         """Import the modules this service includes, so that their handlers are known.
 
@@ -258,6 +328,40 @@ class Service:
         """
         for module in self.include:
             import_included(self.name, module)
+
+    # -- locks ---------------------------------------------------------------------------------
+
+    @overload
+    def lock(self, name: str, /, *parts: LockPart, wait: Duration | None = None) -> ServiceLock: ...
+    @overload
+    def lock(self, *names: tuple[LockPart, ...], wait: Duration | None = None) -> ServiceLock: ...
+    def lock(self, *name: object, wait: Duration | None = None) -> ServiceLock:
+        """Return the lock that handlers take as `job.lock`, for code outside of handlers.
+
+        Hold it with `with` or `async with`; it waits without limit, or for `wait` and then raises
+        `LockBusy`. If the engine cannot be reached for a whole lease, the lock is lost and the end
+        of the block raises `LockLost`.
+        """
+        return ServiceLock(
+            read_names(name),
+            None if wait is None else checks.duration("wait", wait) / SECOND,
+            borrow=self._connection.borrowed,
+            lease=worker_settings(environment()).lease,
+            held=self._held_locks,
+        )
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def changes(self, after: str | None = None, **filters: Unpack[ChangeFilters]) -> ChangeFeed:
+        """Iterate over everything that happens to jobs of this service, without end.
+
+        `after` is the cursor of a change: from there on, each change comes at least once. "now":
+        what happens after the iteration began; None: all that is kept. Raises `CursorExpired` if
+        changes after the cursor were removed by retention.
+        """
+        return ChangeFeed(self._connection.following, after, self.name, **filters)
+
+    changes_sync = iterated(changes)
 
     # -- connecting and working ----------------------------------------------------------------
 
@@ -313,8 +417,8 @@ class Service:
         Leaving the block stops gracefully: running handlers have `grace` (25 s) to finish, then
         they are interrupted and their jobs are given back.
         """
-        settings = worker_settings(environment()).with_options(
-            concurrency=concurrency, lease=lease, grace=grace, poll=poll
+        settings = worker_settings(
+            environment(), concurrency=concurrency, lease=lease, grace=grace, poll=poll
         )
         async with work([self], settings) as supervisor:
             yield supervisor
@@ -325,17 +429,25 @@ class Service:
                 f"Service {self.name!r} already has a job type {job_type.name!r}. "
                 "Give one of them another name=."
             )
+        check_arounds([*self._extensions.arounds, *job_type.arounds], job_type.handler)
+        job_type.extensions = self._extensions
         self._types[job_type.name] = job_type
+        job_type.reach = self._connection.engine
         return job_type
 
 
 @asynccontextmanager
 async def work(
-    services: Sequence[Service], settings: WorkerSettings, *, status: SharedStatus | None = None
+    services: Sequence[Service],
+    settings: WorkerSettings,
+    *,
+    status: SharedStatus | None = None,
+    apart: Mapping[str, float] | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run the jobs of these services in one worker; all must have the same URL.
 
-    With a status, a guardian watches this process and settles its jobs if it dies.
+    With a status, a guardian watches this process and settles its jobs if it dies. The types in
+    `apart` crashed a worker process recently; they run in handler processes for this many seconds.
     """
     connection = services[0].connection
     for service in services:
@@ -349,6 +461,9 @@ async def work(
     handled = [each for service in services for each in service.job_types if each.handler]
     async with AsyncExitStack() as stack:
         engine, make = await stack.enter_async_context(connection.borrowed())
+        contracts = await deploy_all(engine, [each.contract for each in services], settings)
+        queues = {name: one for each in services for name, one in each.queue_limits.items()}
+        await engine.declare_limits(declared_limits(handled, queues))
         states: dict[str, Any] = {}
         is_shared = engine.capabilities.processes
         locations = {
@@ -360,5 +475,22 @@ async def work(
         supervisor = Supervisor(
             engine, make, handled, settings,
             states=states, locations=locations, status=status, guarded=status is not None,
+            contracts=contracts,
         )  # fmt: skip
+        for service in services:
+            await _declare_schedules(engine, service, supervisor.type_names)
+        supervisor.apart_types.replace(apart or {})
         yield await stack.enter_async_context(supervisor)
+
+
+async def _declare_schedules(engine: Engine, service: Service, runs: Collection[str]) -> None:
+    """Store the schedules of a service; retire those that its code no longer has.
+
+    A worker for some types only (`--types`) speaks only for the schedules of these types.
+    """
+    runs_all = all(f"{service.name}/{each.name}" in runs for each in service.job_types)
+
+    def owns(schedule: Schedule) -> bool:
+        return runs_all or f"{service.name}/{schedule.template.type}" in runs
+
+    await declare_schedules(engine, service.name, service.schedules, owns)

@@ -83,6 +83,11 @@ class EngineAccess:
         """Return what follows jobs for everything on this loop."""
         return await self._engines().follower()
 
+    async def following(self) -> tuple[Engine, Follower]:
+        """Return this loop's engine, opened, and what follows its jobs."""
+        engines = self._engines()
+        return await engines.engine(), await engines.follower()
+
     async def batcher(self) -> Batcher:
         """Return what stores the single jobs of this loop."""
         return await self._engines().batcher()

@@ -6,21 +6,24 @@ A reference holds no state of the job; every question goes to the engine.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 from trellis import control
 from trellis.client.engine_access import EngineAccess, current_override
 from trellis.client.transactions import actual_connection, not_committed, refuse_while_open
 from trellis.core.durations import SECOND, Duration, in_words, micros
 from trellis.core.job import JobId, JobRecord
-from trellis.core.states import SUCCEEDED, State
+from trellis.core.states import LIVE, SUCCEEDED, State
 from trellis.declaration import checks
+from trellis.declaration.fingerprint import fingerprint
 from trellis.declaration.job_type import JobType
+from trellis.engines.audit import By
 from trellis.engines.port import Engine
 from trellis.engines.values import Outcome
 from trellis.errors import (
@@ -31,11 +34,14 @@ from trellis.errors import (
     JobNotCompleted,
     JobNotFound,
     JobReplaced,
+    PlanUnusable,
+    PreconditionFailed,
     WaitTimeout,
     no_such_job,
 )
+from trellis.insight.attempts import view_of
 from trellis.insight.following import has_worker
-from trellis.insight.views import JobEvent, JobLogLine, JobView, job_view
+from trellis.insight.views import ItemView, JobEvent, JobLogLine, JobView, error_view, item_views
 from trellis.portal import iterated, synced
 
 R_co = TypeVar("R_co", covariant=True)
@@ -49,7 +55,7 @@ _ENDINGS: Final[dict[State, tuple[type[JobNotCompleted], str]]] = {
     State.DISMISSED: (JobReplaced, "was dismissed from the dead letters"),
     State.SKIPPED: (JobReplaced, "was skipped: a newer job of its key replaced it"),
 }
-#: The actor that journals name for what is done through a reference.
+#: The actor that journals and the audit name for what is done through a reference.
 _ACTOR: Final = "client"
 
 
@@ -80,9 +86,9 @@ class JobRef(Generic[R_co]):
     async def wait(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - a duration
         """Return the result once the job has ended.
 
-        Raises `JobFailed`, `JobDead`, `JobCancelled`, `JobExpired` or `JobReplaced` if it ended
-        without one, and `WaitTimeout` if it has not ended in time; the job itself continues. While
-        the engine cannot be reached, the wait continues.
+        Raises `JobFailed` (`JobDead` if it used up its attempts), `JobCancelled`, `JobExpired` or
+        `JobReplaced` if it ended without one, and `WaitTimeout` if it has not ended in time; the
+        job itself continues. While the engine cannot be reached, the wait continues.
         """
         seconds = None if timeout is None else checks.duration("timeout", timeout) / SECOND
         try:
@@ -98,7 +104,8 @@ class JobRef(Generic[R_co]):
 
     async def status(self) -> JobView:
         """Return the job as it is now."""
-        return job_view(await self._load())
+        record = await self._load()
+        return await view_of(await self._access.engine(), record)
 
     status_sync = synced(status)
 
@@ -120,6 +127,24 @@ class JobRef(Generic[R_co]):
 
     logs_sync = iterated(logs)
 
+    async def items(self, *, all_attempts: bool = False) -> list[ItemView]:
+        """Return the job's items as its latest attempt reported them, or those of all attempts."""
+        record, engine = await self._load(), await self._access.engine()
+        entries = await engine.items(JobId(self.id))
+        return item_views(entries, record.head, all_attempts=all_attempts)
+
+    items_sync = synced(items)
+
+    async def fingerprint(self) -> str:
+        """Return the fingerprint of the configuration that the job was created with.
+
+        Raises `PlanUnusable` if the job has not completed, or was created without `config=`.
+        `create(..., expect=ref)` expects this fingerprint.
+        """
+        return plan_fingerprint(await self._load())
+
+    fingerprint_sync = synced(fingerprint)
+
     async def cancel(self, reason: str = "", *, force: bool = False) -> JobView:
         """Stop the job: at once while it waits; while it runs, its handler is asked to stop.
 
@@ -127,31 +152,54 @@ class JobRef(Generic[R_co]):
         fine. Raises `CommandRejected` if the job has ended in another way.
         """
         engine, job_id = await self._writable(), JobId(self.id)
-        return job_view(await control.cancel(engine, job_id, reason, force=force, actor=_ACTOR))
+        record = await control.cancel(engine, job_id, reason, force=force, actor=_ACTOR)
+        return await view_of(engine, record)
 
     cancel_sync = synced(cancel)
 
-    async def retry(self) -> JobView:
-        """Run a failed job again, with all its attempts; its id stays."""
-        return job_view(await control.retry(await self._writable(), JobId(self.id), actor=_ACTOR))
+    async def adjust(self, **options: Unpack[control.AdjustOptions]) -> JobView:
+        """Move the job to another queue, or change its priority, due time or attempts.
+
+        Raises `CommandRejected` if it has ended, and for a new due time while it runs.
+        """
+        engine = await self._writable()
+        record = await control.adjust(engine, JobId(self.id), actor=_ACTOR, **options)
+        return await view_of(engine, record)
+
+    adjust_sync = synced(adjust)
+
+    async def retry(self, *, failed_items: bool = False, reason: str = "") -> JobView:
+        """Run a failed job again, with all its attempts; its id stays.
+
+        With `failed_items` it may also be dead or completed with errors, and `job.items.pending`
+        gives its handler only the items that its attempts have not finished.
+        """
+        run = control.retry_items if failed_items else control.retry
+        engine = await self._writable()
+        return await view_of(engine, await run(engine, JobId(self.id), By(_ACTOR, reason)))
 
     retry_sync = synced(retry)
 
-    async def replay(self) -> JobView:
+    async def replay(self, *, reason: str = "") -> JobView:
         """Run a dead letter again, with all its attempts; its id stays."""
-        return job_view(await control.replay(await self._writable(), JobId(self.id), actor=_ACTOR))
+        engine = await self._writable()
+        by = By(_ACTOR, reason)
+        return await view_of(engine, await control.replay(engine, JobId(self.id), by))
 
     replay_sync = synced(replay)
 
-    async def dismiss(self) -> JobView:
+    async def dismiss(self, *, reason: str = "") -> JobView:
         """Close a dead letter for good."""
-        return job_view(await control.dismiss(await self._writable(), JobId(self.id), actor=_ACTOR))
+        engine = await self._writable()
+        by = By(_ACTOR, reason)
+        return await view_of(engine, await control.dismiss(engine, JobId(self.id), by))
 
     dismiss_sync = synced(dismiss)
 
-    async def clone(self) -> JobRef[R_co]:
+    async def clone(self, *, reason: str = "") -> JobRef[R_co]:
         """Create a new job with the same payload and policies, in any state of this one."""
-        job_id = await control.clone(await self._writable(), JobId(self.id))
+        by = By(_ACTOR, reason)
+        job_id = await control.clone(await self._writable(), JobId(self.id), by)
         return JobRef(job_id, self._job_type, self._access)
 
     clone_sync = synced(clone)
@@ -193,19 +241,50 @@ class JobRef(Generic[R_co]):
             text = outcome.result
             return None if text is None else self._job_type.result.decode(text, "result")
         kind, how = _ENDINGS[outcome.state]
+        if outcome.error is not None and outcome.error.code == PreconditionFailed.code:
+            kind = PreconditionFailed
         name = f"{record.definition.service}/{record.definition.type}"
         why = f": {outcome.error.message}" if outcome.error else ""
-        raise kind(f"Job {self.id} ({name}) {how}{why}.".replace("..", "."), job_id=self.id)
+        end = "" if why.endswith((".", "?", "!")) else "."
+        view = error_view(outcome.error)
+        raise kind(
+            f"Job {self.id} ({name}) {how}{why}{end}",
+            job_id=self.id,
+            data=None if view is None else view.data,
+        )
 
     async def _too_late(self, waited: Duration) -> WaitTimeout:
         record = await self._load()
         engine = await self._access.engine()
         text = f"Job {self.id} is still {record.head.state} after {in_words(micros(waited))}."
-        if await has_worker(engine, self._job_type):
-            text += " The job continues; wait again, or cancel it."
-        else:
+        if not await has_worker(engine, self._job_type):
             text += f" {start_worker_hint(engine, self._job_type)}"
+        elif current_override() is not None:
+            text += (
+                " In a sandbox jobs run one after the other: a handler that waits for another job "
+                "needs sandbox(concurrency=2)."
+            )
+        else:
+            text += " The job continues; wait again, or cancel it."
         return WaitTimeout(text, job_id=self.id)
+
+
+def plan_fingerprint(record: JobRecord) -> str:
+    """Return the fingerprint of a completed job's configuration; raise `PlanUnusable`."""
+    definition, state = record.definition, record.head.state
+    name = f"Job {definition.id} ({definition.service}/{definition.type})"
+    if state in LIVE:
+        why, advice = f"is {state}", "Wait for its end first"
+    elif state is not State.COMPLETED:
+        why, advice = f"ended as {state}", "Create a new one and wait for its end"
+    elif definition.config is None:
+        why, advice = "was created without config=", "Create it with the configuration it is about"
+    else:
+        return fingerprint(json.loads(definition.config))
+    raise PlanUnusable(
+        f"{name} {why}, so its configuration cannot be expected. {advice}. Nothing was stored.",
+        existing=definition.id,
+    )
 
 
 def start_worker_hint(engine: Engine, job_type: JobType) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 from reprlib import repr as shown
-from typing import Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
@@ -23,8 +23,13 @@ from trellis.core.admission import check_new_job
 from trellis.core.durations import Duration, Instant, Micros
 from trellis.core.job import (
     Context,
+    Dedupe,
+    DedupeWhile,
+    FollowsOn,
     JobId,
     NewJob,
+    Prerequisite,
+    Relations,
     build_contexts,
     random_traceparent,
     traceparent,
@@ -32,17 +37,20 @@ from trellis.core.job import (
 )
 from trellis.core.json_text import dump_json
 from trellis.core.keys import derive_key, hash_key
-from trellis.core.policy import KeyPolicy
 from trellis.declaration import checks
 from trellis.declaration.current_job import current_job
+from trellis.declaration.fingerprint import config_text, is_fingerprint
 from trellis.declaration.ids import new_job_id, new_job_ids
 from trellis.declaration.job_type import JobType
 from trellis.declaration.options import check_options
 from trellis.errors import ConfigurationError, PayloadInvalid
 
+if TYPE_CHECKING:
+    from trellis.client.ref import JobRef
 
-class ManyOptions(TypedDict, total=False):
-    """Options that many jobs created together may share."""
+
+class StepOptions(TypedDict, total=False):
+    """Options of a job in a workflow."""
 
     #: Start this long after creation, by the engine's clock.
     delay: Duration
@@ -50,14 +58,34 @@ class ManyOptions(TypedDict, total=False):
     at: datetime
     #: From -4 (last) to 4 (first).
     priority: int
+    #: The queue it waits in, instead of that of its type.
+    queue: str
+    #: How many attempts it has, instead of those of its type.
+    attempts: int
+    #: Longest time one attempt may take, instead of that of its type.
+    timeout: Duration
     #: The job expires if it has not ended by then.
     deadline: Duration | datetime
+    #: The tenant whose share of the queue it uses, instead of the one that its type derives.
+    tenant: str
     #: Labels to find jobs by.
     tags: Mapping[str, str]
-    #: Configuration that the job keeps, even when yours changes later; plain data.
+    #: Configuration that the job keeps, even when yours changes later; anything that
+    #: `trellis.fingerprint` takes.
     config: object
-    #: A hash that the handler compares with what it finds: of a plan, of a revision.
-    expect: str
+    #: The handler is called only if the present configuration has this fingerprint, or that of the
+    #: configuration of a job that has completed: a plan.
+    expect: str | JobRef[Any]
+
+
+class ManyOptions(StepOptions, total=False):
+    """Options that many jobs created together may share."""
+
+    #: Jobs that must end before it starts: references or ids.
+    after: Iterable[JobRef[Any] | str]
+    #: It starts when the jobs of `after` have ended with `success` (the default; if one ends in
+    #: another way, it is cancelled), or when they are `finished` in any way.
+    on: FollowsOn
     #: Your own database connection: the job is stored by its commit, together with your rows.
     tx: object
 
@@ -65,8 +93,14 @@ class ManyOptions(TypedDict, total=False):
 class CreateOptions(ManyOptions, total=False):
     """Options of one job, the same in every creating call."""
 
-    #: While a job with this key waits, creating another returns that one.
+    #: While a job with this key is pending, creating another returns that one.
     dedupe: str
+    #: How long the dedupe key holds: while the job is `pending`, that is until its first claim (the
+    #: default), or while it is `unfinished`, that is until it has ended.
+    dedupe_while: DedupeWhile
+    #: The dedupe key holds this long after creation, whatever happens to the job; with
+    #: `dedupe_while` until both are over.
+    dedupe_for: Duration
     #: As long as the job is retained, creating it again with this key returns the same job.
     idempotency_key: str
 
@@ -87,7 +121,7 @@ def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptio
         raise _located(error, job_type, [payload], 0) from error.__cause__
     job_id = new_job_id()
     new = vary(pattern, job_id, text, _Origin().context(job_id))
-    return new if pattern.policy.key is None else _keyed(new, pattern.policy.key)
+    return _derived(new, job_type) if _has_templates(pattern, job_type) else new
 
 
 def new_jobs(
@@ -104,13 +138,53 @@ def new_jobs(
         raise _located(error, job_type, payloads, len(texts)) from error.__cause__
     ids = new_job_ids(len(texts))
     jobs = list(map(vary, repeat(pattern), ids, texts, origin.contexts(ids)))
-    key = pattern.policy.key
-    return jobs if key is None else [_keyed(new, key) for new in jobs]
+    if not _has_templates(pattern, job_type):
+        return jobs
+    return [_derived(new, job_type) for new in jobs]
 
 
-def _keyed(new: NewJob, key: KeyPolicy) -> NewJob:
-    found = derive_key(key.template, json.loads(new.payload))
-    return new._replace(key=found, key_hash=hash_key(new.service, new.type, found))
+def new_follower(job_type: JobType, source: NewJob, /, **options: Unpack[CreateOptions]) -> NewJob:
+    """Return the request of a job whose payload is the result of another, which it follows."""
+    name = f"{job_type.service}/{job_type.name}"
+    if job_type.policy.key is not None:
+        raise ConfigurationError(
+            f"{name} is declared with per_key=, and a key is made from the payload, which is the "
+            f"result of {source.type} here and not known yet. Nothing was stored. Create it with a "
+            "payload of its own and after=."
+        )
+    after = [*options.get("after", ()), source.id]
+    pattern = _pattern(job_type, [], {**options, "after": after})
+    new = vary(pattern, new_job_id(), "null", source.context)
+    if job_type.takes_nothing:
+        return new
+    return new._replace(relations=(new.relations or Relations())._replace(payload_from=source.id))
+
+
+def _has_templates(pattern: NewJob, job_type: JobType) -> bool:
+    """Return whether the key or the tenant is derived from the payload."""
+    return pattern.policy.key is not None or (
+        job_type.fair is not None and pattern.relations is None
+    )
+
+
+def _derived(new: NewJob, job_type: JobType) -> NewJob:
+    """Return the request with its key and tenant."""
+    payload = json.loads(new.payload)
+    if new.policy.key is not None:
+        key = derive_key(new.policy.key.template, payload)
+        new = new._replace(key=key, key_hash=hash_key(new.service, new.type, key))
+    if job_type.fair is not None and new.relations is None:
+        tenant = job_type.fair.tenant(payload)
+        new = check_new_job(new._replace(relations=job_type.fair.relations(tenant)))
+    return new
+
+
+def _relations(job_type: JobType, tenant: str | None) -> Relations | None:
+    """Return what a job belongs to whose creator named a tenant."""
+    if tenant is None:
+        return None
+    checks.text("tenant", tenant, "gold")
+    return Relations(tenant=tenant) if job_type.fair is None else job_type.fair.relations(tenant)
 
 
 class _Origin:
@@ -150,7 +224,7 @@ class _Origin:
 def _pattern(job_type: JobType, payloads: Sequence[object], options: CreateOptions) -> NewJob:
     """Return what all requests of a call have in common: everything but id, payload and context."""
     if options:
-        check_options(options, CreateOptions, "A job", _meant(job_type, payloads))
+        check_options(options, CreateOptions, "A job has", _meant(job_type, payloads))
         return check_new_job(_make_pattern(job_type, options))
     usual = _usual.get(job_type)
     if usual is None or usual.policy is not job_type.policy:
@@ -166,7 +240,7 @@ def _make_pattern(job_type: JobType, options: CreateOptions) -> NewJob:
         id=JobId(""),
         service=job_type.service,
         type=job_type.name,
-        queue=job_type.queue,
+        queue=checks.text("queue", options.get("queue") or job_type.queue, "letters"),
         payload="",
         policy=job_type.policy,
         context=Context("", ""),
@@ -175,11 +249,16 @@ def _make_pattern(job_type: JobType, options: CreateOptions) -> NewJob:
         delay=delay,
         deadline_at=deadline_at,
         deadline_in=deadline_in,
-        dedupe=_text("dedupe", options.get("dedupe"), "order-7"),
+        dedupe=_dedupe(options),
         idempotency_key=_text("idempotency_key", options.get("idempotency_key"), "call-1"),
         tags=_tags(options.get("tags")),
-        config=None if config is None else dump_json(config, "config"),
-        expect=_text("expect", options.get("expect"), "a1b2c3"),
+        config=None if config is None else config_text(config),
+        expect=_expected(job_type, options.get("expect")),
+        schema_version=job_type.schema_version,
+        attempts=_attempts(options.get("attempts")),
+        timeout=_timeout(options.get("timeout")),
+        relations=_relations(job_type, options.get("tenant")),
+        after=_after(options.get("after"), options.get("on")),
     )
 
 
@@ -224,6 +303,70 @@ def _deadline(
     if isinstance(asked, datetime):
         return checks.instant("deadline", asked), None
     return None, job_type.deadline if asked is None else checks.duration("deadline", asked)
+
+
+def _dedupe(options: CreateOptions) -> Dedupe | None:
+    key = _text("dedupe", options.get("dedupe"), "order-7")
+    during, period = options.get("dedupe_while"), options.get("dedupe_for")
+    if key is None:
+        if during is not None or period is not None:
+            raise ConfigurationError(
+                "dedupe_while= and dedupe_for= say how long a dedupe key holds, but there is no "
+                "key. Add dedupe='order-7'."
+            )
+        return None
+    if during is not None:
+        checks.one_of(DedupeWhile, "dedupe_while", during)
+    if period is None:
+        return Dedupe(key, during or "pending")
+    return Dedupe(key, during, checks.positive_duration("dedupe_for", period))
+
+
+def _after(asked: object, on: FollowsOn | None) -> tuple[Prerequisite, ...]:
+    condition = checks.one_of(FollowsOn, "on", "success" if on is None else on)
+    if asked is None:
+        return ()
+    if isinstance(asked, str) or not isinstance(asked, Iterable):
+        raise ConfigurationError(
+            f"after={shown(asked)} is not a list of jobs. Write it like after=[ref], with "
+            "references or ids. Nothing was stored."
+        )
+    ids: list[object] = [
+        each if isinstance(each, str) else getattr(each, "id", each) for each in asked
+    ]
+    for each in ids:
+        if not isinstance(each, str):
+            raise ConfigurationError(
+                f"after= has {shown(each)}, which is neither a reference nor an id of a job. "
+                "Nothing was stored."
+            )
+    return tuple(Prerequisite(JobId(str(each)), condition) for each in ids)
+
+
+def _attempts(asked: int | None) -> int | None:
+    return None if asked is None else checks.whole_number("attempts", asked)
+
+
+def _timeout(asked: Duration | None) -> Micros | None:
+    return None if asked is None else checks.positive_duration("timeout", asked)
+
+
+def _expected(job_type: JobType, asked: object) -> str | None:
+    if asked is None:
+        return None
+    if not isinstance(asked, str) or not is_fingerprint(asked):
+        raise ConfigurationError(
+            f"expect={shown(asked)} is not a fingerprint. Write "
+            "expect=trellis.fingerprint(config), or give the reference of a completed job. Nothing "
+            "was stored."
+        )
+    if job_type.handler is not None and job_type.current_config is None:
+        raise ConfigurationError(
+            f"{job_type.service}/{job_type.name} cannot check expect=, because it has no function "
+            "that returns the present configuration. Declare it with job(config=...). Nothing was "
+            "stored."
+        )
+    return asked
 
 
 def _text(name: str, asked: str | None, example: str) -> str | None:

@@ -15,11 +15,14 @@ from trellis.core.job import JobId, NewJob
 from trellis.engines import values
 from trellis.errors import (
     AdmissionError,
+    AttemptOver,
+    BatchClosed,
     Draining,
     IdempotencyMismatch,
     JobIdTaken,
     KeyBusy,
     QueueFull,
+    UnknownPrerequisite,
 )
 
 R_co = TypeVar("R_co", covariant=True)
@@ -84,7 +87,12 @@ def rejection(new: NewJob, reason: Reason, existing: JobId | None) -> AdmissionE
     kind, template = _ERRORS[reason]
     what = f"{new.service}/{new.type}"
     text = template.format(
-        what=what, key=new.key, existing=existing, queue=new.queue, token=new.idempotency_key
+        what=what,
+        key=new.key,
+        existing=existing,
+        queue=new.queue,
+        token=new.idempotency_key,
+        batch=new.relations and new.relations.batch,
     )
     return kind(text, existing=existing)
 
@@ -111,6 +119,13 @@ _ERRORS: Final[dict[Reason, tuple[type[AdmissionError], str]]] = {
             "new ones. Try again when it is open."
         ),
     ),
+    Reason.ALL_DRAINING: (
+        Draining,
+        (
+            "No new job is accepted now, so {what} was not created: an operator drains all "
+            "queues. Who, when and why: trellis drain status. Try again when new jobs are accepted."
+        ),
+    ),
     Reason.IDEMPOTENCY_MISMATCH: (
         IdempotencyMismatch,
         (
@@ -122,6 +137,31 @@ _ERRORS: Final[dict[Reason, tuple[type[AdmissionError], str]]] = {
         JobIdTaken,
         "The job id was used before for another job ({existing}). Use a fresh one.",
     ),
+    Reason.BATCH_UNKNOWN: (
+        BatchClosed,
+        "There is no batch {batch!r}, so {what} was not created. Open it with service.batch().",
+    ),
+    Reason.BATCH_CLOSED: (
+        BatchClosed,
+        (
+            "Batch {batch!r} is sealed, cancelled or finished, so {what} was not created. Create "
+            "members inside its `async with` block, or from a running member with job.spawn(...)."
+        ),
+    ),
+    Reason.ATTEMPT_OVER: (
+        AttemptOver,
+        (
+            "The attempt that creates {what} is over, so nothing was stored: the job was cancelled "
+            "or another worker has it now."
+        ),
+    ),
     Reason.SAME_IDEMPOTENCY_KEY: (AdmissionError, "Job {existing} has the same idempotency key."),
     Reason.SAME_DEDUPE_KEY: (AdmissionError, "Job {existing} has the same dedupe key."),
+    Reason.NO_PREREQUISITE: (
+        UnknownPrerequisite,
+        (
+            "{what} is to follow job {existing}, which does not exist or was removed. Nothing was "
+            "stored. Check the id, or create it without after=."
+        ),
+    ),
 }

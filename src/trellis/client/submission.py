@@ -22,6 +22,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import CreateResult, Rejected
 from trellis.errors import (
     DiskFull,
+    EngineBlocked,
     EngineClosed,
     EngineError,
     EngineUnavailable,
@@ -38,6 +39,8 @@ PAGE: Final = 1000
 _BATCH: Final = 500
 #: Seconds between two tries.
 _PAUSES: Final = (0.05, 0.2, 0.5)
+#: Another try would fail as well; the one that was blocked has already waited for the lock.
+_FINAL: Final = (DiskFull, EngineBlocked, EngineClosed)
 
 
 async def store_one(access: EngineAccess, new: NewJob, tx: object) -> CreateResult:
@@ -81,7 +84,7 @@ def describe_accepted(results: Sequence[CreateResult], total: int) -> str:
 
 
 async def send(engine: Engine, jobs: Sequence[NewJob]) -> list[CreateResult]:
-    """Store these jobs, trying a few times; raise if the engine is closed, full or stays away."""
+    """Store these jobs, trying a few times; raise if the engine stays away, is full or blocked."""
     pauses = iter(_PAUSES)
     doubt: OutcomeUnknown | None = None
     while True:
@@ -91,7 +94,7 @@ async def send(engine: Engine, jobs: Sequence[NewJob]) -> list[CreateResult]:
             if isinstance(error, OutcomeUnknown):
                 doubt = error
             pause = next(pauses, None)
-            if pause is None or isinstance(error, DiskFull | EngineClosed):
+            if pause is None or isinstance(error, _FINAL):
                 if doubt is None or doubt is error:
                     raise
                 # An earlier try may have stored them; a later failure does not prove otherwise.
@@ -240,6 +243,8 @@ class Batcher:
 
 
 def _may_share(new: NewJob) -> bool:
+    if new.after:  # their order of locks is that of one call
+        return False
     return new.key_hash is None and new.dedupe is None and new.idempotency_key is None
 
 

@@ -50,9 +50,18 @@ def _is_open(connection: Any) -> bool:  # noqa: ANN401 - any driver
         return bool(connection.is_in_transaction())
     if hasattr(connection, "in_transaction"):  # sqlite3; a method of SQLAlchemy
         state = connection.in_transaction
-        return bool(state() if callable(state) else state)
+        return bool(state() and _is_open_in_sqlite(connection) if callable(state) else state)
     status = getattr(getattr(connection, "info", None), "transaction_status", _IDLE)  # psycopg
     return status not in (_IDLE, _UNKNOWN)
+
+
+def _is_open_in_sqlite(connection: Any) -> bool:  # noqa: ANN401 - of SQLAlchemy
+    """Return False if SQLAlchemy has begun a transaction of SQLite, but written nothing yet."""
+    if hasattr(connection, "run_sync"):
+        return True  # awaited: its driver cannot be asked here
+    if hasattr(connection, "get_bind"):
+        connection = connection.connection()
+    return connection.dialect.name != "sqlite" or bool(connection.connection.in_transaction)
 
 
 def actual_connection(connection: Any) -> Any:  # noqa: ANN401 - any driver

@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trellis.client.ref import plan_fingerprint
 from trellis.client.requests import CreateOptions, new_job
 from trellis.client.results import rejection
 from trellis.client.submission import send
 from trellis.core.json_text import parse_json_text
+from trellis.declaration.fingerprint import is_fingerprint
 from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, Rejected, Replaced
 from trellis.errors import ConfigurationError, PayloadInvalid, UnknownJobType
+from trellis.operations.lookup import resolve_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,10 @@ async def stored_type(engine: Engine, type_name: str) -> KnownType:
             "Name its service with --app module:service."
         )
     newest = page.jobs[0].definition
-    job_type = JobType(service, object, object, name=name, queue=newest.queue)
+    job_type = JobType(
+        service, object, object,
+        name=name, queue=newest.queue, schema_version=newest.schema_version,
+    )  # fmt: skip
     job_type.policy = newest.policy
     return KnownType(job_type, newest.id)
 
@@ -80,8 +86,12 @@ async def create(
 ) -> Creation:
     """Create a job from JSON text; raise a typed `AdmissionError` if it is refused.
 
-    None is for a type without a payload. The job is stored on the engine's own connection.
+    None is for a type without a payload, or whose handler has a default. A text in `expect` that is
+    no fingerprint names a completed job, the plan. The job is stored on the engine's connection.
     """
+    expect = options.get("expect")
+    if isinstance(expect, str) and not is_fingerprint(expect):
+        options["expect"] = plan_fingerprint(await resolve_job(engine, expect))
     new = new_job(job_type, _value(job_type, payload), **options)
     (result,) = await send(engine, [new])
     match result:
@@ -95,6 +105,8 @@ async def create(
 
 def _value(job_type: JobType, payload: str | None) -> object:
     """Return the payload as the type has it."""
+    if payload is None and job_type.default_payload is not None:
+        return job_type.default_payload
     text = "null" if payload is None else payload
     if job_type.takes_nothing:
         return parse_json_text(text)  # anything but null is refused when it is encoded

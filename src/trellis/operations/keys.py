@@ -7,7 +7,7 @@ from trellis.core.states import LIVE
 from trellis.engines.port import Engine
 from trellis.engines.values import GroupBy, JobFilter
 from trellis.errors import AmbiguousId, CommandRejected, JobNotFound, KeyNotFound
-from trellis.insight.views import KeyView, key_view
+from trellis.insight.shared_views import KeyView, key_view
 from trellis.operations.lookup import resolve_job
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trellis.core.job import JobId, JobRecord
+from trellis.core.job import JobId, JobRecord, is_possible_id
+from trellis.declaration import checks
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, SessionRecord
 from trellis.errors import AmbiguousId, JobNotFound, WorkerNotFound, no_such_job
@@ -21,11 +22,11 @@ _SHOWN: Final = 5
 
 async def resolve_job(engine: Engine, written: str) -> JobRecord:
     """Return the job with this id, or the only one whose id begins or ends with it."""
-    text = written.strip().upper()
+    text = checks.text("id", written, "01JC0000000000000000000000").strip().upper()
     if not text:
         raise JobNotFound(
-            "An empty text names no job. Write its id, or the beginning or end of it; see them "
-            "with: trellis jobs list",
+            "An empty text is not the id of a job. Write its id, or the beginning or end of it. "
+            "To see the ids: trellis jobs list",
             job_id=written,
         )
     if len(text) >= ID_LENGTH:
@@ -34,7 +35,7 @@ async def resolve_job(engine: Engine, written: str) -> JobRecord:
         if record is None:
             raise no_such_job(text, removed=bool(loaded.removed))
         return record
-    jobs = await _matching(engine, text)
+    jobs = await _matching(engine, text) if is_possible_id(text) else ()
     if not jobs:
         raise JobNotFound(f"No job has an id that begins or ends with {written!r}.", job_id=written)
     if len(jobs) > 1:
@@ -62,7 +63,9 @@ def _ambiguous(written: str, jobs: Sequence[JobRecord]) -> AmbiguousId:
 
 async def resolve_worker(engine: Engine, written: str) -> SessionRecord:
     """Return the worker process with this name, or the only one whose id begins with it."""
-    sessions = [each for each in await engine.sessions() if each.ended_at is None]
+    sessions = [
+        each for each in await engine.sessions() if each.is_worker and each.ended_at is None
+    ]
     found = [each for each in sessions if each.info.name == written]
     found = found or [each for each in sessions if f"{each.id:016x}".startswith(written.lower())]
     if not found or not written:

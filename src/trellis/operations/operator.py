@@ -9,57 +9,72 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
+from datetime import timedelta
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from trellis import control
 from trellis.config import DEFAULT_URL, environment
 from trellis.core.durations import SECOND, Duration, in_words, micros
+from trellis.core.fairness import check_aging
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import ENDED
 from trellis.declaration import checks
 from trellis.engines import make_engine
+from trellis.engines.audit import OPERATOR, By, check_actor
+from trellis.engines.operating import Drain
 from trellis.engines.port import Engine
-from trellis.engines.values import GroupBy, Health
+from trellis.engines.values import Health
 from trellis.errors import CommandRejected, ConfigurationError, EngineClosed, WaitTimeout
-from trellis.insight.filters import Filters, make_filter
+from trellis.insight.attempts import AttemptView, attempts, view_of
+from trellis.insight.audit import AuditView
+from trellis.insight.feed import ChangeFeed, ChangeFilters
+from trellis.insight.filters import Filters, Several, make_filter, read_groups
 from trellis.insight.following import Follower
+from trellis.insight.graph import GRAPH_LIMIT, JobGraph, LinkView, graph_of, link_view
+from trellis.insight.shared_views import DrainView, KeyView, LockView, QueueView, lock_view
 from trellis.insight.views import (
+    ItemView,
     JobEvent,
     JobLogLine,
     JobView,
-    KeyView,
-    LockView,
     OutcomeView,
     ProgressView,
-    QueueView,
     WorkerView,
+    item_views,
     job_event,
-    job_view,
-    lock_view,
     outcome_view,
     progress_view,
     worker_view,
 )
 from trellis.insight.why import START_WORKER, Why, explain
+from trellis.operations.archives import ArchiveOperations
+from trellis.operations.audit import AuditFilters, list_audit
+from trellis.operations.batches import Batches
+from trellis.operations.contracts import OperatorContracts
 from trellis.operations.keys import blocking_job, find_key, list_keys
+from trellis.operations.limits import LimitOperations
 from trellis.operations.lookup import ID_LENGTH, resolve_job, resolve_worker
-from trellis.operations.queues import change_queue, list_queues
+from trellis.operations.queues import change_drain, change_queue, drain_history, list_queues
+from trellis.operations.schedules import Schedules
 from trellis.operations.selection import Found, ListedJobs, MatchingJobs, Selection
 from trellis.portal import call, iterated, synced
 
 
-def connect(url: str | None = None, *, actor: str = "operator") -> Operator:
+def connect(url: str | None = None, *, actor: str | None = None) -> Operator:
     """Return the operator's view of the jobs at a URL, else at `TRELLIS_URL`, else in this folder.
 
     Use it with `async with`; code without an event loop uses `with`, and of each method the twin
-    whose name ends in `_sync`. Journals record `actor` for what is done through it.
+    whose name ends in `_sync`. Journals and the audit record `actor` for what is done through it,
+    else `TRELLIS_ACTOR`, else "operator".
 
     >>> async def failed_syncs() -> int:
     ...     async with connect() as jobs:
     ...         return await jobs.find(type="shop/sync", state="failed").count()
     """
-    url = url or environment().get("TRELLIS_URL") or DEFAULT_URL
+    settings = environment()
+    url = url or settings.get("TRELLIS_URL") or DEFAULT_URL
+    actor = actor or settings.get("TRELLIS_ACTOR") or OPERATOR.actor
     engine = make_engine(url, create=False)
     if not engine.capabilities.processes:
         raise ConfigurationError(
@@ -69,7 +84,7 @@ def connect(url: str | None = None, *, actor: str = "operator") -> Operator:
     return Operator(engine, actor=actor, opens=True)
 
 
-class Operator:
+class Operator(LimitOperations, OperatorContracts, ArchiveOperations):
     """Reads jobs and changes them.
 
     Every method takes a short id: the beginning or end of an id, while it is unique. A given engine
@@ -80,7 +95,7 @@ class Operator:
         self._engine = engine
         self._opens = opens
         self._is_open = not opens
-        self._actor = actor
+        self._actor = check_actor(actor)
         self._follower = Follower(engine)
 
     async def __aenter__(self) -> Self:
@@ -119,6 +134,16 @@ class Operator:
             raise EngineClosed("Open it first: async with trellis.connect(...) as jobs: ...")
         return self._engine
 
+    @property
+    def batches(self) -> Batches:
+        """The batches: read them, seal them, cancel them."""
+        return Batches(lambda: self.engine, self._actor)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules: read them, change them, run them."""
+        return Schedules(lambda: self.engine, self._actor)
+
     # -- reading -------------------------------------------------------------------------------
 
     def find(self, **filters: Unpack[Filters]) -> Found:
@@ -140,19 +165,34 @@ class Operator:
         ]
         return Selection(lambda: self.engine, ListedJobs(whole), self._actor)
 
-    async def count(self, by: GroupBy = "state", **filters: Unpack[Filters]) -> dict[str, int]:
-        """Count jobs per group: by state, type, queue, service or error."""
+    async def count(self, by: str = "state", **filters: Unpack[Filters]) -> dict[str, int]:
+        """Count jobs per group: by state, type, queue, service, error, worker or value of a tag.
+
+        A type is written service/type, a queue service/queue; `by="tag:tenant"` counts by the
+        values of the tag `tenant`. Jobs without an error or without the tag are in the group "".
+        """
+        groups = read_groups(by)
         where = make_filter(await self.engine.now(), **filters)
-        return (await self.engine.count(where, by)).groups
+        counts = await self.engine.count(where, *groups)
+        return {"/".join(names): number for names, number in counts.combinations.items()}
 
     async def get(self, job_id: str) -> JobView:
         """Return one job; raise `JobNotFound`, or `AmbiguousId` with the candidates."""
-        return job_view(await self._record(job_id))
+        return await view_of(self.engine, await self._record(job_id))
 
     async def why(self, job_id: str) -> Why:
         """Return why a job does not run, or what it does instead."""
         command = "trellis worker" if environment().get("TRELLIS_APP") else START_WORKER
         return await explain(self.engine, await self._record(job_id), command)
+
+    async def links(self, job_id: str) -> list[LinkView]:
+        """Return which jobs a job waits or waited for, and which wait or waited for it."""
+        whole = await self._whole_id(job_id)
+        return [link_view(each) for each in await self.engine.links([whole])]
+
+    async def graph(self, job_id: str, limit: int = GRAPH_LIMIT) -> JobGraph:
+        """Return the jobs connected to a job by links and parents, at most this number."""
+        return await graph_of(self.engine, await self._record(job_id), limit)
 
     async def journal(self, job_id: str) -> list[JobEvent]:
         """Return all that happened to a job, oldest first."""
@@ -165,10 +205,20 @@ class Operator:
         found = await self.engine.outcomes(record.definition.id)
         return [outcome_view(each, record) for each in found]
 
+    async def attempts(self, job_id: str) -> list[AttemptView]:
+        """Return every attempt of a job, oldest first: who ran it, when, and how it ended."""
+        return await attempts(self.engine, await self._whole_id(job_id))
+
     async def progress(self, job_id: str) -> ProgressView | None:
         """Return what the latest attempt has reported."""
         activity = await self.engine.activity(await self._whole_id(job_id))
         return None if activity is None else progress_view(activity)
+
+    async def items(self, job_id: str, *, all_attempts: bool = False) -> list[ItemView]:
+        """Return a job's items as its latest attempt reported them, or those of all attempts."""
+        record = await self._record(job_id)
+        entries = await self.engine.items(record.definition.id)
+        return item_views(entries, record.head, all_attempts=all_attempts)
 
     async def logs(self, job_id: str, *, follow: bool = False) -> AsyncIterator[JobLogLine]:
         """Yield the lines of a job's log, oldest first; with `follow`, until the job has ended."""
@@ -177,6 +227,24 @@ class Operator:
             async for line in lines:
                 yield line
 
+    def changes(
+        self,
+        after: str | None = None,
+        *,
+        service: Several | None = None,
+        **filters: Unpack[ChangeFilters],
+    ) -> ChangeFeed:
+        """Iterate over everything that happens to jobs, without end.
+
+        `after` is the cursor of a change: from there on, each change comes at least once. "now":
+        what happens after the iteration began; None: all that is kept. Raises `CursorExpired` if
+        changes after the cursor were removed by retention.
+        """
+        return ChangeFeed(self._following, after, service, **filters)
+
+    async def _following(self) -> tuple[Engine, Follower]:
+        return self.engine, self._follower
+
     async def wait(self, job_id: str, timeout: Duration | None = None) -> JobView:  # noqa: ASYNC109
         """Return a job once it has ended in any state; raise `WaitTimeout` if it has not in time.
 
@@ -184,13 +252,15 @@ class Operator:
         """
         record = await self._record(job_id)
         if record.head.state in ENDED:  # even if no time is left
-            return job_view(record)
+            return await view_of(self.engine, record)
         limit = asyncio.timeout(
             None if timeout is None else checks.duration("timeout", timeout) / SECOND
         )
         try:
             async with limit:
-                return job_view(await self._follower.until_ended(record.definition.id))
+                return await view_of(
+                    self.engine, await self._follower.until_ended(record.definition.id)
+                )
         except TimeoutError:
             if not limit.expired() or timeout is None:
                 raise
@@ -210,37 +280,69 @@ class Operator:
         fine. Raises `CommandRejected` if the job has ended in another way.
         """
         whole = await self._whole_id(job_id)
-        return job_view(
-            await control.cancel(self.engine, whole, reason, force=force, actor=self._actor)
+        return await view_of(
+            self.engine,
+            await control.cancel(self.engine, whole, reason, force=force, actor=self._actor),
         )
 
-    async def retry(self, job_id: str) -> JobView:
-        """Run a failed job again, with a fresh budget of attempts."""
-        whole = await self._whole_id(job_id)
-        return job_view(await control.retry(self.engine, whole, actor=self._actor))
+    async def adjust(self, job_id: str, **options: Unpack[control.AdjustOptions]) -> JobView:
+        """Move a live job to another queue, or change its priority, due time or attempts.
 
-    async def replay(self, job_id: str) -> JobView:
+        Raises `CommandRejected` for a job that has ended, and for a new due time of a running one.
+        """
+        whole = await self._whole_id(job_id)
+        record = await control.adjust(self.engine, whole, actor=self._actor, **options)
+        return await view_of(self.engine, record)
+
+    async def retry(self, job_id: str, *, failed_items: bool = False, reason: str = "") -> JobView:
+        """Run a failed job again, with a fresh budget of attempts.
+
+        With `failed_items` it may also be dead or completed with errors, and `job.items.pending`
+        gives its handler only the items that its attempts have not finished.
+        """
+        whole = await self._whole_id(job_id)
+        run = control.retry_items if failed_items else control.retry
+        return await view_of(self.engine, await run(self.engine, whole, self._by(reason)))
+
+    async def replay(self, job_id: str, *, reason: str = "") -> JobView:
         """Run a dead letter again, with a fresh budget of attempts."""
         whole = await self._whole_id(job_id)
-        return job_view(await control.replay(self.engine, whole, actor=self._actor))
+        return await view_of(
+            self.engine, await control.replay(self.engine, whole, self._by(reason))
+        )
 
-    async def dismiss(self, job_id: str) -> JobView:
+    async def dismiss(self, job_id: str, *, reason: str = "") -> JobView:
         """Close a dead letter for good."""
         whole = await self._whole_id(job_id)
-        return job_view(await control.dismiss(self.engine, whole, actor=self._actor))
+        return await view_of(
+            self.engine, await control.dismiss(self.engine, whole, self._by(reason))
+        )
 
-    async def clone(self, job_id: str) -> JobView:
+    async def clone(self, job_id: str, *, reason: str = "") -> JobView:
         """Create a new job from this one's definition, linked to it."""
         whole = await self._whole_id(job_id)
-        return await self.get(await control.clone(self.engine, whole))
+        return await self.get(await control.clone(self.engine, whole, self._by(reason)))
 
-    async def delete(self, job_id: str) -> None:
+    async def delete(self, job_id: str, *, reason: str = "") -> None:
         """Remove an ended job at once, with its journal and log."""
         record = await self._record(job_id)
-        (removal,) = await self.engine.remove([record.definition.id])
+        (removal,) = await self.engine.remove([record.definition.id], self._by(reason))
         if removal == "live":
             raise CommandRejected(
                 f"Job {record.definition.id} is {record.head.state}. Cancel it before deleting it.",
+                job_id=record.definition.id,
+            )
+        if removal == "needed":
+            raise CommandRejected(
+                f"A job that has not ended follows job {record.definition.id} and may need its "
+                "result. Nothing was removed. Cancel that one first; see: trellis jobs graph "
+                f"{record.definition.id}",
+                job_id=record.definition.id,
+            )
+        if removal == "in_batch":
+            raise CommandRejected(
+                f"Job {record.definition.id} is a member of a batch that has not finished, so it "
+                "is kept. Nothing was changed. See: trellis batches list",
                 job_id=record.definition.id,
             )
 
@@ -254,48 +356,99 @@ class Operator:
         """Return one key, of each type whose jobs hold it or wait for it; raise `KeyNotFound`."""
         return await find_key(self.engine, key)
 
-    async def release_key(self, held: str, then: Literal["retry", "fail"] = "retry") -> JobView:
+    async def release_key(
+        self, held: str, then: Literal["retry", "fail"] = "retry", *, reason: str = ""
+    ) -> JobView:
         """Free a key that a lost attempt still blocks; name the key, or the job that holds it."""
         job_id = await blocking_job(self.engine, held)
-        return job_view(await control.release_key(self.engine, job_id, then, actor=self._actor))
+        return await view_of(
+            self.engine, await control.release_key(self.engine, job_id, then, self._by(reason))
+        )
 
     async def queues(self) -> list[QueueView]:
         """Return every queue that has jobs or settings."""
         return await list_queues(self.engine)
 
-    async def pause(self, queue: str) -> QueueView:
+    async def pause(self, queue: str, *, reason: str = "") -> QueueView:
         """Start no more jobs of this queue; write it as service/queue.
 
         The queue alone is enough while only one service has it.
         """
-        return await change_queue(self.engine, queue, paused=True)
+        return await change_queue(self.engine, queue, self._by(reason), paused=True)
 
-    async def resume(self, queue: str) -> QueueView:
+    async def resume(self, queue: str, *, reason: str = "") -> QueueView:
         """Start and accept jobs of this queue again."""
-        return await change_queue(self.engine, queue, paused=False, draining=False)
+        by = self._by(reason)
+        return await change_queue(self.engine, queue, by, paused=False, draining=False)
 
-    async def drain_queue(self, queue: str) -> QueueView:
+    async def drain_queue(self, queue: str, *, reason: str = "") -> QueueView:
         """Accept no new jobs in this queue; those that are there still run."""
-        return await change_queue(self.engine, queue, draining=True)
+        return await change_queue(self.engine, queue, self._by(reason), draining=True)
+
+    async def set_aging(self, span: Duration | None, *, reason: str = "") -> None:
+        """Let a waiting job count one priority higher for each such span since it was due.
+
+        It is one setting of all queues, off by default; None turns it off. Who did it is recorded.
+        """
+        aging = None if span is None else checks.duration("span", span)
+        await self.engine.set_aging(check_aging(aging), self._by(reason))
+
+    async def aging(self) -> timedelta | None:
+        """Return that span; None: waiting jobs do not age."""
+        found = await self.engine.aging()
+        return None if found is None else timedelta(microseconds=found)
+
+    async def drain_all(self, reason: str = "") -> DrainView:
+        """Accept no new job in any queue; workers go on with the jobs that are there.
+
+        Creating a job raises `Draining`, also in handlers; a request that is already known still
+        gets its answer. Who did it, when and why is recorded.
+        """
+        return await change_drain(self.engine, Drain(on=True, actor=self._actor, reason=reason))
+
+    async def accept_all(self, reason: str = "") -> DrainView:
+        """Accept new jobs again; queues that drain or are paused by themselves stay so."""
+        return await change_drain(self.engine, Drain(on=False, actor=self._actor, reason=reason))
+
+    async def drain_history(self, limit: int = 20) -> list[DrainView]:
+        """Return the changes made by `drain_all` and `accept_all`, the latest first."""
+        return await drain_history(self.engine, limit)
 
     async def workers(self, *, ended: bool = False) -> list[WorkerView]:
-        """Return the worker processes, the newest first; ended ones only with `ended`."""
-        found = [worker_view(each) for each in await self.engine.sessions()]
+        """Return the worker processes, the newest first; ended ones only with `ended`.
+
+        One that was lost stays listed as offline for a day.
+        """
+        now = await self.engine.now()
+        found = [worker_view(each, now) for each in await self.engine.sessions() if each.is_worker]
         return [each for each in found if ended or each.state != "ended"]
 
-    async def drain(self, worker: str) -> WorkerView:
+    async def drain(self, worker: str, *, reason: str = "") -> WorkerView:
         """Ask a worker process to finish its jobs and exit; name it, or the start of its id."""
         session = await resolve_worker(self.engine, worker)
-        await self.engine.ask_drain(session.id)
+        await self.engine.ask_drain(session.id, self._by(reason))
         return worker_view(session._replace(draining=True))
 
     async def locks(self) -> list[LockView]:
         """Return the locks that are held."""
         return [lock_view(each) for each in await self.engine.locks()]
 
+    async def audit(
+        self, *, after: int | None = None, limit: int = 50, **filters: Unpack[AuditFilters]
+    ) -> list[AuditView]:
+        """Return what operators changed, the latest first.
+
+        `after` is the number of the last entry of the page before. Entries are kept for a year,
+        or as long as the setting `keep_audit` says.
+        """
+        return await list_audit(self.engine, filters, after, limit)
+
     async def health(self) -> Health:
         """Return what the engine is, how durable it is, and what is wrong with it."""
         return await self.engine.health()
+
+    def _by(self, reason: str) -> By:
+        return By(self._actor, reason)
 
     async def _record(self, job_id: str) -> JobRecord:
         return await resolve_job(self.engine, job_id)
@@ -309,12 +462,18 @@ class Operator:
     count_sync = synced(count)
     get_sync = synced(get)
     why_sync = synced(why)
+    links_sync = synced(links)
+    graph_sync = synced(graph)
     journal_sync = synced(journal)
     outcomes_sync = synced(outcomes)
+    attempts_sync = synced(attempts)
     progress_sync = synced(progress)
+    items_sync = synced(items)
     logs_sync = iterated(logs)
+    changes_sync = iterated(changes)
     wait_sync = synced(wait)
     cancel_sync = synced(cancel)
+    adjust_sync = synced(adjust)
     retry_sync = synced(retry)
     replay_sync = synced(replay)
     dismiss_sync = synced(dismiss)
@@ -327,7 +486,13 @@ class Operator:
     pause_sync = synced(pause)
     resume_sync = synced(resume)
     drain_queue_sync = synced(drain_queue)
+    set_aging_sync = synced(set_aging)
+    aging_sync = synced(aging)
+    drain_all_sync = synced(drain_all)
+    accept_all_sync = synced(accept_all)
+    drain_history_sync = synced(drain_history)
     workers_sync = synced(workers)
     drain_sync = synced(drain)
     locks_sync = synced(locks)
+    audit_sync = synced(audit)
     health_sync = synced(health)

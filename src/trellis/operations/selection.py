@@ -10,24 +10,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, Unpack
 
 from trellis import control
-from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry
+from trellis.core.commands import Cancel, Command, Dismiss, Replay, Retry, RetryItems
 from trellis.core.durations import Instant, to_datetime
 from trellis.core.job import JobId, JobRecord
 from trellis.core.lifecycle import RULES, Refused, Stale
-from trellis.core.states import ENDED, State
+from trellis.core.states import ENDED, LIVE, State
+from trellis.engines.audit import By
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, KeyRefused, Page, Removal
-from trellis.errors import AdmissionError, JobNotFound
-from trellis.insight.views import JobView, job_view
+from trellis.errors import AdmissionError, JobError, JobNotFound, KeyBusy
+from trellis.insight.attempts import job_views
+from trellis.insight.views import JobView
 from trellis.portal import iterated, synced
 
 _BATCH: Final = 200
 _KEPT_REFUSALS: Final = 20
 
-Verb = Literal["cancel", "retry", "replay", "dismiss", "clone", "delete"]
+Verb = Literal[
+    "cancel", "move", "set", "retry", "retry items", "replay", "dismiss", "clone", "delete"
+]
 #: Called with the number of jobs processed so far.
 Progress = Callable[[int], None]
 _Effect = Literal["done", "refused", "missing"]
@@ -58,6 +62,9 @@ class JobSet(Protocol):
 
     def among(self, states: frozenset[State]) -> JobSet:
         """Return those in one of these states, unless the filter names states itself."""
+
+    def with_items(self) -> JobSet:
+        """Return those that have reported items."""
 
 
 class MatchingJobs:
@@ -100,6 +107,34 @@ class MatchingJobs:
 
         return MatchingJobs(narrowed)
 
+    def with_items(self) -> JobsWithItems:
+        """Return those that have reported items."""
+        return JobsWithItems(self)
+
+
+class JobsWithItems:
+    """Those of the matching jobs that have reported items."""
+
+    def __init__(self, jobs: MatchingJobs) -> None:
+        self._jobs = jobs
+
+    async def batches(self, engine: Engine) -> AsyncIterator[Batch]:
+        """Yield all of them."""
+        async for now, jobs in self._jobs.batches(engine):
+            yield Batch(now, tuple([each for each in jobs if await engine.items(each[0])]))
+
+    async def count(self, engine: Engine) -> int:
+        """Return how many there are; each job is asked for its items."""
+        return sum([len(batch.jobs) async for batch in self.batches(engine)])
+
+    def among(self, states: frozenset[State]) -> JobsWithItems:
+        """Return those in one of these states, unless the filter names states itself."""
+        return JobsWithItems(self._jobs.among(states))
+
+    def with_items(self) -> JobsWithItems:
+        """Return all."""
+        return self
+
 
 class ListedJobs:
     """Jobs by their ids, in the order given."""
@@ -122,6 +157,10 @@ class ListedJobs:
         """Return all: for a job that is named, a refusal is reported."""
         return self
 
+    def with_items(self) -> ListedJobs:
+        """Return all: for a job that is named, a refusal is reported."""
+        return self
+
 
 # -- one verb for many jobs --------------------------------------------------------------------
 
@@ -131,6 +170,8 @@ class Tally:
     """What a bulk action did, counted by job."""
 
     done: int = 0
+    #: Of those: running ones that a cancel has asked to stop.
+    asked: int = 0
     #: Their state or policy does not allow it.
     refused: int = 0
     #: Never created, or removed in between.
@@ -166,9 +207,23 @@ async def _apply_to(engine: Engine, jobs: JobSet, command: Command, progress: Pr
         results = iter(await control.apply_all(engine, asked, now))
         for job_id, record in batch:
             result = control.Missing() if record is None else next(results)
-            tally.add(job_id, *_effect(command, job_id, result))
+            effect = _effect(command, job_id, result)
+            tally.add(job_id, *effect)
+            is_cancel = isinstance(command, Cancel)
+            tally.asked += is_cancel and effect[0] == "done" and _is_running(result)
         progress(tally.total)
     return tally
+
+
+def _is_running(result: control.Result) -> bool:
+    """Return whether the job goes on after what was done: a cancel asks a running job."""
+    match result:
+        case control.Applied(record, _):
+            return record.head.state is State.ACTIVE
+        case Refused(head, _):
+            return head.state is State.ACTIVE
+        case _:
+            return False
 
 
 def _effect(command: Command, job_id: JobId, result: control.Result) -> tuple[_Effect, str]:
@@ -190,12 +245,27 @@ def _effect(command: Command, job_id: JobId, result: control.Result) -> tuple[_E
             return "refused", f"It is {head.state}."
 
 
-async def _clone_each(engine: Engine, jobs: JobSet, progress: Progress) -> Tally:
+async def _retry_items_of_each(engine: Engine, jobs: JobSet, by: By, progress: Progress) -> Tally:
     tally = Tally()
     async for _, batch in jobs.batches(engine):
         for job_id, _ in batch:
             try:
-                tally.add(await control.clone(engine, job_id), "done")
+                await control.retry_items(engine, job_id, by)
+                tally.add(job_id, "done")
+            except JobNotFound:
+                tally.add(job_id, "missing")
+            except (JobError, KeyBusy) as error:
+                tally.add(job_id, "refused", str(error))
+        progress(tally.total)
+    return tally
+
+
+async def _clone_each(engine: Engine, jobs: JobSet, by: By, progress: Progress) -> Tally:
+    tally = Tally()
+    async for _, batch in jobs.batches(engine):
+        for job_id, _ in batch:
+            try:
+                tally.add(await control.clone(engine, job_id, by), "done")
             except JobNotFound:
                 tally.add(job_id, "missing")
             except AdmissionError as error:
@@ -207,15 +277,17 @@ async def _clone_each(engine: Engine, jobs: JobSet, progress: Progress) -> Tally
 _REMOVED: Final[dict[Removal, tuple[_Effect, str]]] = {
     "removed": ("done", ""),
     "live": ("refused", "It has not ended; cancel it first."),
+    "needed": ("refused", "A job that has not ended follows it; cancel that one first."),
+    "in_batch": ("refused", "It is a member of a batch that has not finished."),
     "missing": ("missing", ""),
 }
 
 
-async def _remove_each(engine: Engine, jobs: JobSet, progress: Progress) -> Tally:
+async def _remove_each(engine: Engine, jobs: JobSet, by: By, progress: Progress) -> Tally:
     tally = Tally()
     async for _, batch in jobs.batches(engine):
         ids = [job_id for job_id, _ in batch]
-        for job_id, removal in zip(ids, await engine.remove(ids), strict=True):
+        for job_id, removal in zip(ids, await engine.remove(ids, by), strict=True):
             tally.add(job_id, *_REMOVED[removal])
         progress(tally.total)
     return tally
@@ -231,7 +303,10 @@ def _states_of(command: type[Command]) -> frozenset[State]:
 #: In which states the lifecycle allows a verb.
 ALLOWED: Final[dict[Verb, frozenset[State]]] = {
     "cancel": _states_of(Cancel),
+    "move": LIVE,
+    "set": LIVE,
     "retry": _states_of(Retry),
+    "retry items": _states_of(RetryItems),
     "replay": _states_of(Replay),
     "dismiss": _states_of(Dismiss),
     "clone": frozenset(State),
@@ -249,9 +324,9 @@ class Selection:
 
     async def __aiter__(self) -> AsyncIterator[JobView]:
         async for batch in self._jobs.batches(self._engine()):
-            for _, record in batch.jobs:
-                if record is not None:
-                    yield job_view(record)
+            records = [record for _, record in batch.jobs if record is not None]
+            for view in await job_views(self._engine(), records):
+                yield view
 
     async def count(self) -> int:
         """Return how many there are."""
@@ -259,7 +334,11 @@ class Selection:
 
     def meant_for(self, verb: Verb) -> Selection:
         """Return those that this verb would be applied to."""
-        return Selection(self._engine, self._jobs.among(ALLOWED[verb]), self._actor)
+        return Selection(self._engine, self._meant_for(verb), self._actor)
+
+    def _meant_for(self, verb: Verb) -> JobSet:
+        jobs = self._jobs.among(ALLOWED[verb])
+        return jobs.with_items() if verb == "retry items" else jobs
 
     async def cancel(
         self, reason: str = "", *, force: bool = False, progress: Progress = no_progress
@@ -267,35 +346,59 @@ class Selection:
         """Stop them: waiting ones at once, running ones by asking, or at once with `force`."""
         return await self._apply("cancel", Cancel(reason, force, self._actor), progress)
 
-    async def retry(self, *, progress: Progress = no_progress) -> Tally:
-        """Run failed ones again, with a fresh budget of attempts."""
-        return await self._apply("retry", Retry(self._actor), progress)
+    async def adjust(
+        self, *, progress: Progress = no_progress, **options: Unpack[control.AdjustOptions]
+    ) -> Tally:
+        """Move live ones to another queue, or change their priority, due time or attempts.
 
-    async def replay(self, *, progress: Progress = no_progress) -> Tally:
+        The due time of running ones cannot change.
+        """
+        command = control.adjustment(self._actor, **options)
+        return await self._apply("set" if command.queue is None else "move", command, progress)
+
+    async def retry(
+        self, *, failed_items: bool = False, reason: str = "", progress: Progress = no_progress
+    ) -> Tally:
+        """Run failed ones again, with a fresh budget of attempts.
+
+        With `failed_items`, also dead ones and those that completed with errors, each only for
+        the items that its attempts have not finished; jobs without items are left out, unless
+        they are named by id.
+        """
+        if failed_items:
+            jobs = self._meant_for("retry items")
+            return await _retry_items_of_each(self._engine(), jobs, self._by(reason), progress)
+        return await self._apply("retry", Retry(self._actor, reason), progress)
+
+    async def replay(self, *, reason: str = "", progress: Progress = no_progress) -> Tally:
         """Run dead letters again, with a fresh budget of attempts."""
-        return await self._apply("replay", Replay(self._actor), progress)
+        return await self._apply("replay", Replay(self._actor, reason), progress)
 
-    async def dismiss(self, *, progress: Progress = no_progress) -> Tally:
+    async def dismiss(self, *, reason: str = "", progress: Progress = no_progress) -> Tally:
         """Close dead letters for good."""
-        return await self._apply("dismiss", Dismiss(self._actor), progress)
+        return await self._apply("dismiss", Dismiss(self._actor, reason), progress)
 
-    async def clone(self, *, progress: Progress = no_progress) -> Tally:
+    async def clone(self, *, reason: str = "", progress: Progress = no_progress) -> Tally:
         """Create a new job from each one's definition."""
-        return await _clone_each(self._engine(), self._jobs, progress)
+        return await _clone_each(self._engine(), self._jobs, self._by(reason), progress)
 
-    async def delete(self, *, progress: Progress = no_progress) -> Tally:
+    async def delete(self, *, reason: str = "", progress: Progress = no_progress) -> Tally:
         """Remove ended ones at once, with their journals and logs."""
-        jobs = self._jobs.among(ALLOWED["delete"])
-        return await _remove_each(self._engine(), jobs, progress)
+        jobs = self._meant_for("delete")
+        return await _remove_each(self._engine(), jobs, self._by(reason), progress)
+
+    def _by(self, reason: str) -> By:
+        return By(self._actor, reason)
 
     async def _apply(self, verb: Verb, command: Command, progress: Progress) -> Tally:
-        return await _apply_to(self._engine(), self._jobs.among(ALLOWED[verb]), command, progress)
+        return await _apply_to(self._engine(), self._meant_for(verb), command, progress)
 
     # -- for code without an event loop --------------------------------------------------------
 
     __iter__ = iterated(__aiter__)
     count_sync = synced(count)
     cancel_sync = synced(cancel)
+    adjust_sync = synced(adjust)
     retry_sync = synced(retry)
     replay_sync = synced(replay)
     dismiss_sync = synced(dismiss)
@@ -322,7 +425,9 @@ class Found(Selection):
 
     async def page(self, *, after: int | None = None, limit: int = 50) -> JobPage:
         """Return one page."""
-        page = await self._matching.page(self._engine(), after, limit)
-        return JobPage(to_datetime(page.as_of), tuple(map(job_view, page.jobs)), page.next_after)
+        engine = self._engine()
+        page = await self._matching.page(engine, after, limit)
+        views = await job_views(engine, page.jobs)
+        return JobPage(to_datetime(page.as_of), tuple(views), page.next_after)
 
     page_sync = synced(page)

@@ -8,11 +8,16 @@ batch by batch. So no job can run in both stores, even if the process dies half-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from trellis import failpoints
+from trellis.core.batches import BatchState
 from trellis.core.states import WAITING, State
+from trellis.engines.audit import OPERATOR, By, Change
+from trellis.engines.batches import BatchFilter
+from trellis.engines.contracts import NewContract
 from trellis.engines.port import Engine
+from trellis.engines.schedules import SchedulePut
 from trellis.engines.transfer import (
     Busy,
     CanExport,
@@ -30,7 +35,9 @@ Progress = Callable[[int, int], None]
 
 #: Jobs in one transaction of the target.
 BATCH_SIZE: Final = 500
+_PROMOTED: Final = 1000
 _SHOWN: Final = 5
+_ALL_CONTRACTS: Final = 1_000_000
 _ALWAYS: Final = (*sorted(WAITING), State.DEAD)
 #: A job that runs is never moved.
 _HISTORY: Final = tuple(state for state in State if state is not State.ACTIVE)
@@ -64,12 +71,14 @@ class Moved(NamedTuple):
     #: Ended jobs that stay at the source.
     left: int
     queues: int
+    schedules: int
     is_finished: bool
 
 
 async def move(
     source: Endpoint,
     target: Endpoint,
+    by: By = OPERATOR,
     *,
     history: bool = False,
     dry_run: bool = False,
@@ -84,10 +93,16 @@ async def move(
     if dry_run:
         return await _summary(source.engine, states, known=known)
     if seal is None:
+        while await source.engine.promote(_PROMOTED):  # decides links that were left to it
+            pass
         seal = await _seal(transfer)
-    await _copy_settings(source.engine, target.engine)
+    await _copy_audit(transfer, seal)
+    await _copy_settings(source.engine, target.engine, by)
+    await _copy_contracts(source.engine, target.engine)
     copied = await _copy(transfer, _move_of(seal, states), states, progress)
     await transfer.importer.assign_slots()
+    what = Change("store.move", source.address, None, {"to": target.address})
+    await transfer.importer.record(f"{_move_of(seal, states)}/recorded", what, by)
     failpoints.reach("move.before-finish")
     await transfer.exporter.finish()
     summary = await _summary(source.engine, states)
@@ -124,6 +139,7 @@ async def _known_seal(transfer: _Transfer) -> Seal | None:
     seal = await transfer.exporter.seal_of()
     if seal is None:
         await _refuse_if_busy(transfer.source)
+        await _refuse_unfinished_batches(transfer.source)
     elif seal.instance != await transfer.importer.instance():
         raise MoveRefused(
             f"An earlier `trellis move` began to move the jobs of {transfer.source.address} to "
@@ -155,6 +171,22 @@ async def _refuse_if_busy(source: Endpoint) -> None:
             f"gone: {_some([each.definition.id for each in found])}. Start a worker there: it "
             "takes them over when their lease has expired. Let it finish and stop it; then move "
             "again. Nothing was changed."
+        )
+
+
+async def _refuse_unfinished_batches(source: Endpoint) -> None:
+    """Raise `MoveRefused` while jobs of a batch have not ended: batches are not moved."""
+    listed = [
+        batch
+        for state in get_args(BatchState)
+        for batch in await source.engine.batches(BatchFilter(state))
+    ]
+    unfinished = [batch.new.id for batch in listed if batch.finished_at is None]
+    if unfinished:
+        raise MoveRefused(
+            f"{source.address} has batches that have not finished: {_some(unfinished)}. Batches "
+            "are not moved: let a worker finish them, or seal or cancel them (trellis batches "
+            "list), then move again. Nothing was changed."
         )
 
 
@@ -206,12 +238,54 @@ async def _seal(transfer: _Transfer) -> Seal:
     return sealed
 
 
-async def _copy_settings(source: Engine, target: Engine) -> None:
-    """Copy queue settings before the jobs, except those the target has already."""
+async def _copy_audit(transfer: _Transfer, seal: Seal) -> None:
+    """Copy the audit, oldest first; its entries get new numbers."""
+    name = f"{seal.id}/audit"
+    after = await transfer.importer.cursor(name)
+    while entries := await transfer.exporter.audit(after, transfer.batch_size):
+        await transfer.importer.import_audit(name, after, entries)
+        after = entries[-1][0]
+
+
+async def _copy_settings(source: Engine, target: Engine, by: By) -> None:
+    """Copy settings, limits and schedules before the jobs, except those the target has."""
     existing = {(each.service, each.queue) for each in await target.queue_settings()}
     for each in await source.queue_settings():
         if (each.service, each.queue) not in existing:
-            await target.set_queue(each)
+            await target.set_queue(each, by)
+    aging = await source.aging()
+    if aging is not None and await target.aging() is None:
+        await target.set_aging(aging, by)
+    known = {each.setting.scope for each in await target.limits()}
+    for status in await source.limits():
+        scope, declared, override = status.setting
+        if scope not in known:
+            await target.declare_limits([(scope, declared)])
+            if override.parts:
+                await target.change_limit(scope, override, by)
+    # A schedule goes on with its next slot. One that the target has already is left alone.
+    moved = [SchedulePut(each._replace(version=0)) for each in await source.schedules()]
+    await target.put_schedules(moved)
+    for archive in await source.archives():
+        await target.set_archive(archive.service, on=archive.is_on, by=by)
+
+
+async def _copy_contracts(source: Engine, target: Engine) -> None:
+    """Copy the contracts of services that have none at the target; continue an earlier copy."""
+    theirs = await target.contracts(limit=_ALL_CONTRACTS)
+    ours = await source.contracts(limit=_ALL_CONTRACTS)
+    for service in sorted({each.service for each in ours}):
+        there, here = (
+            [each for each in reversed(records) if each.service == service]
+            for records in (theirs, ours)
+        )
+        known = [(each.fingerprint, each.status) for each in there]
+        if known != [(each.fingerprint, each.status) for each in here[: len(known)]]:
+            continue  # the target has its own
+        after = there[-1].number if there else 0
+        for number, each in enumerate(here[len(known) :], after):
+            new = NewContract(service, number, each.body, each.fingerprint, each.status)
+            await target.put_contract(new, each.by)
 
 
 async def _copy(transfer: _Transfer, name: str, states: Sequence[State], progress: Progress) -> int:
@@ -239,4 +313,5 @@ async def _summary(source: Engine, states: Sequence[State], *, known: int = 0) -
     chosen = await _count(source, states)
     left = sum((await _count(source, ())).values()) - sum(chosen.values())
     queues = len(await source.queue_settings())
-    return Moved(chosen, 0, known, left, queues, is_finished=False)
+    schedules = len(await source.schedules())
+    return Moved(chosen, 0, known, left, queues, schedules, is_finished=False)

@@ -1,16 +1,32 @@
-"""The Django app: imports every app's jobs, passes on the settings, renews connections."""
+"""The Django app: imports every app's jobs, passes on the settings, renews connections.
+
+`manage.py migrate` creates the tables of Trellis in the database that has the jobs, and so does
+Django's test runner in its test database.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Self
 
 from django.apps import AppConfig  # type: ignore[import-untyped]
 from django.conf import settings  # type: ignore[import-untyped]
 from django.db import close_old_connections, connections  # type: ignore[import-untyped]
+from django.db.models.signals import post_migrate  # type: ignore[import-untyped]
 from django.utils.module_loading import autodiscover_modules  # type: ignore[import-untyped]
 
-from trellis.config import set_framework_default
-from trellis.integrations.django.configuration import jobs_url, service_name
+from trellis.client.engine_access import living_accesses
+from trellis.config import environment, set_framework_default
+from trellis.engines import make_engine
+from trellis.errors import UnsupportedDatabase
+from trellis.integrations.django.configuration import (
+    configured,
+    is_in_memory,
+    jobs_url,
+    joined_alias,
+    service_name,
+)
+from trellis.portal import portal
 from trellis.worker.local_type import add_handler_context
 
 
@@ -26,6 +42,8 @@ class TrellisConfig(AppConfig):  # type: ignore[misc] # Django has no types
         set_framework_default("TRELLIS_URL", jobs_url)
         set_framework_default("TRELLIS_APP", service_name)
         add_handler_context(FreshConnections)
+        post_migrate.connect(migrate_jobs, sender=self, dispatch_uid="trellis")
+        _close_before_test_database_goes()
         autodiscover_modules("jobs")
         if hasattr(settings, "TASKS"):
             from trellis.integrations.django.tasks import (  # noqa: PLC0415 - needs the Tasks API
@@ -33,6 +51,49 @@ class TrellisConfig(AppConfig):  # type: ignore[misc] # Django has no types
             )
 
             declare_task_types()
+
+
+def _close_before_test_database_goes() -> None:
+    """Close the engines of this process before Django's test runner drops the database.
+
+    PostgreSQL drops no database that another connection uses.
+    """
+    alias = joined_alias()
+    if alias not in set(connections):
+        return
+    creation = connections[alias].creation
+    destroy = creation.destroy_test_db
+
+    def destroy_test_db(*arguments: object, **options: object) -> None:
+        for access in living_accesses():
+            portal.call(access.close)
+        destroy(*arguments, **options)
+
+    creation.destroy_test_db = destroy_test_db
+
+
+def migrate_jobs(*, using: str, verbosity: int = 1, **_: object) -> None:
+    """Bring the tables of Trellis up to date, if this database has the jobs."""
+    if using != joined_alias() or is_in_memory(using) or not configured("MIGRATE"):
+        return
+    try:
+        url = jobs_url().text
+    except UnsupportedDatabase:  # reported when it is used
+        return
+    if environment().get("TRELLIS_URL") != url:  # the jobs are elsewhere
+        return
+    before, after = portal.call(_migrate, url)
+    if verbosity and before != after:
+        sys.stdout.write(f"Trellis: migrated from schema {before} to {after}.\n")
+
+
+async def _migrate(url: str) -> tuple[int, int]:
+    engine = make_engine(url)
+    try:
+        before, after, _ = await engine.migrate()
+    finally:
+        await engine.close()
+    return before, after
 
 
 class FreshConnections:

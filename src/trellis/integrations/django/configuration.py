@@ -30,6 +30,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "DATABASE": "default",
     #: Options for the query of the URL made from the database: schema, pooler, wake, ...
     "OPTIONS": {},
+    #: Whether `manage.py migrate` and the test runner create the tables of Trellis.
+    "MIGRATE": True,
 }
 #: Options of a Django database that mean the same to the engine's driver.
 _PASSED_ON: Final = (

@@ -183,7 +183,7 @@ def _errors(stored: StoredJob) -> list[Any]:
     """Return one error per failed attempt, oldest first."""
     state = stored.record.head.state
     found = [
-        _error(event.state, *failure)
+        _error(event.state, *failure[:3])
         for event in stored.journal
         if event.version and isinstance(failure := (event.data or {}).get("error"), list)
     ]

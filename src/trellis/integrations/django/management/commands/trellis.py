@@ -35,8 +35,9 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         """Pass all arguments on; `--help` and all options are those of `trellis`."""
         arguments = _without_django_options(argv[2:])
         _share_path()
+        os.environ["TRELLIS_PROGRAM"] = _program(argv[0])
         if arguments[:1] == ["worker"]:
-            program = [sys.executable, "-m", "trellis.cli", *arguments]
+            program = [sys.executable, "-m", "trellis", *arguments]
             sys.stdout.flush()
             os.execv(sys.executable, program)  # noqa: S606 - our own program
         sys.exit(run(arguments))
@@ -50,6 +51,12 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         code = run(options["arguments"])
         if code:
             raise CommandError("The trellis command failed; see above.", returncode=code)
+
+
+def _program(path: str) -> str:
+    """Return how the user calls `trellis` in this project."""
+    name = Path(path).name
+    return f"python {name} trellis" if name.endswith(".py") else f"{name} trellis"
 
 
 def _without_django_options(arguments: list[str]) -> list[str]:

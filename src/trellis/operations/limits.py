@@ -1,0 +1,111 @@
+"""Limits over the fleet, as operators read and change them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Final, Literal, TypeAlias
+
+from trellis.core.limits import Limit, LimitChange, Override, Part, Reset, Scope
+from trellis.core.names import check_queue, check_service, check_type
+from trellis.engines.audit import By
+from trellis.engines.port import Engine
+from trellis.errors import ConfigurationError
+from trellis.insight.limits import LimitView, limit_view
+from trellis.operations.queues import whole_name
+from trellis.portal import synced
+
+#: A part of a limit that stays as it is.
+Keep: TypeAlias = Literal["keep"]
+KEEP: Final = "keep"
+
+
+class LimitOperations:
+    """The part of the operator's API about limits."""
+
+    _actor: str
+
+    @property
+    @abstractmethod
+    def engine(self) -> Engine:
+        """The engine that has the jobs."""
+
+    async def limits(self) -> list[LimitView]:
+        """Return every limit of a queue or a type that is in force, with its use."""
+        return [
+            limit_view(each)
+            for each in await self.engine.limits()
+            if each.setting.in_force or each.setting.override.parts
+        ]
+
+    async def set_limit(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,  # noqa: A002 - the word used everywhere
+        active: int | Keep | None = KEEP,
+        rate: str | Keep | None = KEEP,
+        burst: int | None = None,
+        reason: str = "",
+    ) -> LimitView:
+        """Limit a queue, or a type, over all workers: `set_limit("shop/mails", active=5)`.
+
+        None lifts a part of the limit, a part that is not given stays as it is. What is set here
+        counts instead of what the code declares, until `reset_limit`.
+        """
+        change = _override(active, rate, burst)
+        return await self._change(queue, type, change, reason)
+
+    async def reset_limit(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,  # noqa: A002 - the word used everywhere
+        reason: str = "",
+    ) -> LimitView:
+        """Let the limit that the code declares count again."""
+        return await self._change(queue, type, Reset(), reason)
+
+    async def _change(
+        self, queue: str | None, job_type: str | None, change: LimitChange, reason: str
+    ) -> LimitView:
+        scope = await self._scope(queue, job_type)
+        await self.engine.change_limit(scope, change, By(self._actor, reason))
+        found = {each.setting.scope: each for each in await self.engine.limits()}
+        return limit_view(found[scope])
+
+    async def _scope(self, queue: str | None, job_type: str | None) -> Scope:
+        if queue is not None and job_type is None:
+            service, _, name = (await whole_name(self.engine, queue)).partition("/")
+            return Scope("queue", check_service(service), check_queue(name))
+        if job_type is not None and queue is None:
+            service, _, name = job_type.partition("/")
+            if not name:
+                raise ConfigurationError(
+                    f"{job_type!r} names no type, so nothing was changed. Write service/type."
+                )
+            return Scope("type", check_service(service), check_type(name))
+        raise ConfigurationError("Name a queue or a type to limit; nothing was changed.")
+
+    limits_sync = synced(limits)
+    set_limit_sync = synced(set_limit)
+    reset_limit_sync = synced(reset_limit)
+
+
+def _override(active: int | Keep | None, rate: str | Keep | None, burst: int | None) -> Override:
+    """Return the change that sets these parts."""
+    parts: set[Part] = set()
+    if active != KEEP:
+        parts.add("active")
+    if rate != KEEP:
+        parts.add("rate")
+    if not parts:
+        raise ConfigurationError(
+            "Nothing to change was given, so nothing was changed. Give the number of jobs that may "
+            "run at a time, a rate (100/1m), or none to lift one of them; burst belongs to a rate."
+        )
+    limit = Limit(
+        None if active == KEEP else active,
+        None if rate == KEEP else rate,
+        burst,
+    )
+    return Override(limit, frozenset(parts))
