@@ -2,7 +2,8 @@
 
 Every `_sync` method sends its coroutine to this loop and waits. The thread starts at the first
 call; a forked child starts another one. A call from a running event loop is refused, because the
-coroutine may need that loop.
+coroutine may need that loop. `async_block` makes a block for `async with` that says so in a plain
+`with`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,28 @@ import concurrent.futures.thread  # noqa: F401 - registers an exit function, see
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+)
 
-from trellis.errors import CalledFromLoop
+from trellis.errors import CalledFromLoop, ConfigurationError
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _CLOSE_TIMEOUT: Final = 5.0
 #: The thread that waits for the coroutine which runs on the portal's loop.
 _waiting_thread: Final[ContextVar[int | None]] = ContextVar("trellis_waiting", default=None)
@@ -45,15 +58,17 @@ class Portal:
         self.refuse_loops(getattr(function, "__name__", "the coroutine"))
         context = copy_context()
         context.run(_waiting_thread.set, threading.get_ident())
-        future = context.run(
-            asyncio.run_coroutine_threadsafe, function(*args, **kwargs), self._open()
-        )
+        future = context.run(self.start, function(*args, **kwargs))
         try:
             return future.result()
         except BaseException:
             # Ctrl-C reaches only the waiting thread; the coroutine must end as well.
             future.cancel()
             raise
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the portal's loop, in a copy of the caller's context."""
+        return asyncio.run_coroutine_threadsafe(work, self._open())
 
     def each(self, items: AsyncIterator[T]) -> Iterator[T]:
         """Go through an asynchronous iterator on the portal's loop."""
@@ -106,7 +121,7 @@ class Portal:
     def _close_at_exit(self) -> None:
         if not self._closes_at_exit:
             self._closes_at_exit = True
-            # Engines need threads to close, and `atexit` is too late for new threads. So this must
+            # Engines need their threads to close, and `atexit` is too late for that. So this must
             # run earlier, and before the exit function of `concurrent.futures`, imported above.
             getattr(threading, "_register_atexit", atexit.register)(self.close)
 
@@ -119,9 +134,20 @@ class Portal:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped, then cancel its tasks as `asyncio.run` does."""
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
+    """Run the loop until it is stopped, then end it as `asyncio.run` does, but for one step.
+
+    The threads of its pool end with the interpreter: waiting for them here would take another
+    thread, and at the exit of the interpreter none can be started.
+    """
+    try:
+        loop.run_forever()
+    finally:
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
 
 async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
@@ -182,3 +208,49 @@ def _named(twin: Callable[P, T], method: Callable[..., object]) -> Callable[P, T
     twin.__qualname__ = f"{method.__qualname__}_sync"
     twin.__doc__ = f"`{method.__name__}`, for code without an event loop."
     return twin
+
+
+class AsyncBlock(AbstractAsyncContextManager[T_co, bool | None], Generic[T_co]):
+    """A context manager for `async with` only; a plain `with` raises an error with advice."""
+
+    def __init__(self, inner: AbstractAsyncContextManager[T_co], advice: str) -> None:
+        self._inner = inner
+        self._advice = advice
+
+    async def __aenter__(self) -> T_co:
+        return await self._inner.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # type checkers already reject a plain `with`
+
+        def __enter__(self) -> NoReturn:
+            raise ConfigurationError(self._advice)
+
+        def __exit__(self, *_: object) -> None:
+            """Do nothing; Python looks for this method before it calls `__enter__`."""
+
+
+def async_block(
+    advice: str,
+) -> Callable[[Callable[P, AsyncIterator[T_co]]], Callable[P, AsyncBlock[T_co]]]:
+    """Make an `AsyncBlock` of an async generator; `advice` is the error for a plain `with`."""
+
+    def decorate(
+        function: Callable[P, AsyncIterator[T_co]],
+    ) -> Callable[P, AsyncBlock[T_co]]:
+        make = asynccontextmanager(function)
+
+        @wraps(function)
+        def open_block(*arguments: P.args, **options: P.kwargs) -> AsyncBlock[T_co]:
+            return AsyncBlock(make(*arguments, **options), advice)
+
+        return open_block
+
+    return decorate

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import rich_click as click
 from click.exceptions import Exit
@@ -24,7 +24,7 @@ from click.exceptions import Exit
 from trellis import __version__
 from trellis.cli.output import complain
 from trellis.config import DEFAULT_URL
-from trellis.errors import ConfigurationError, TrellisError
+from trellis.errors import ConfigurationError, DatabaseMissing, TrellisError
 
 if TYPE_CHECKING:
     from trellis.engines.port import Engine
@@ -32,14 +32,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Done; of `wait`: all jobs completed.
 OK: Final = 0
+#: Failed; of `wait`: a job did not complete; of `doctor`: a journal does not match its job; of
+#: `migrate --check`: the tables are out of date.
 FAILED: Final = 1
+#: The command line or a setting is wrong.
 USAGE: Final = 2
+#: There is no such job, key or worker.
 NOT_FOUND: Final = 3
+#: Refused by the state of the job, its key or a policy.
 REFUSED: Final = 4
+#: The database cannot be reached, or there is none; reading commands do not create one.
 UNREACHABLE: Final = 5
+#: Timed out; the job continues.
 TIMED_OUT: Final = 6
+#: Interrupted by Ctrl-C or a second signal.
 INTERRUPTED: Final = 130
+
+#: The level of optimization at which Python removes docstrings, which are the help.
+_WITHOUT_TEXTS: Final = 2
 
 #: The exit code of every error, by its code or by the code of its nearest base class.
 CODES: Final = {
@@ -56,6 +68,9 @@ CODES: Final = {
     "wait_timeout": TIMED_OUT,
     "job_not_completed": FAILED,
     "not_found": NOT_FOUND,
+    "cursor_invalid": USAGE,
+    "cursor_expired": REFUSED,
+    "contract_not_accepted": REFUSED,
     "move_refused": REFUSED,
     "engine": UNREACHABLE,
     "capability_missing": USAGE,
@@ -70,12 +85,30 @@ _COMMANDS: Final = {
     "dlq": "List dead letters, replay them or dismiss them.",
     "keys": "List keys, show which jobs hold them, and release a blocked key.",
     "workers": "List the worker processes, and drain them.",
-    "queues": "List queues; pause, drain or resume them.",
+    "queues": "List queues; pause, drain, limit or resume them; plan contract changes.",
+    "batches": "List batches, show their members, seal or cancel them.",
+    "schedules": "List schedules, see what their slots led to, change and run them.",
+    "drain": "Stop accepting new jobs everywhere, or accept them again.",
+    "contract": "List and show the contracts of services; write and read them as files.",
+    "audit": "List what operators changed: who, when, what, and why.",
+    "archive": "List the archives of services, and switch them on or off.",
     "locks": "List the locks that are held, with the worker and job that hold them.",
     "doctor": "Check the engine and the journal of every job, and show the settings in force.",
     "migrate": "Create the database, or bring it up to date.",
     "move": "Move the jobs of a SQLite file to a PostgreSQL database.",
     "completion": "Write the script that makes a shell complete trellis commands.",
+}
+#: The origin of a URL that is not set anywhere.
+_DEFAULT: Final = "default"
+#: What other tools call a command.
+_SYNONYMS: Final = {
+    **dict.fromkeys(("ls", "ps"), "list"),
+    **dict.fromkeys(("rm", "remove", "del"), "delete"),
+    **dict.fromkeys(("get", "info", "status", "describe"), "show"),
+    **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
+    **dict.fromkeys(("create", "add", "submit", "push"), "enqueue"),
+    **dict.fromkeys(("run", "start"), "worker"),
+    **dict.fromkeys(("log", "tail"), "logs"),
 }
 
 
@@ -131,7 +164,8 @@ class CommandGroup(click.RichGroup):
         """Suggest the nearest name for an unknown command."""
         names = self.list_commands(ctx)
         if args and args[0] not in names:
-            near = get_close_matches(args[0], names, 1)
+            meant = _SYNONYMS.get(args[0])
+            near = [meant] if meant in names else get_close_matches(args[0], names, 1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
             ctx.fail(f"There is no command {args[0]!r}. {hint}")
         return super().resolve_command(ctx, args)
@@ -157,9 +191,10 @@ def trellis() -> None:
 
     Start with `trellis demo`, then `trellis worker your_module:service`.
 
-    Every command takes --url, else TRELLIS_URL, else url in trellis.toml or the [tool.trellis]
-    section of pyproject.toml. Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused,
-    5 engine unreachable, 6 timed out, 130 interrupted.
+    The jobs are those at --url, before or after the command, or of the service --app, else
+    TRELLIS_URL or TRELLIS_APP, else url or app in trellis.toml or the [tool.trellis] section of
+    pyproject.toml. Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 engine
+    unreachable, 6 timed out, 130 interrupted.
     """
 
 
@@ -175,11 +210,26 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code."""
     debug = "--debug" in arguments or bool(os.environ.get("TRELLIS_DEBUG"))
+    if sys.flags.optimize >= _WITHOUT_TEXTS and not {"-h", "--help"}.isdisjoint(arguments):
+        complain("Python -OO (PYTHONOPTIMIZE=2) removes the texts of the help. Use -O instead.")
     try:
-        result = trellis.main(list(arguments), prog_name="trellis", standalone_mode=False)
+        result = trellis.main(_url_last(arguments), prog_name="trellis", standalone_mode=False)
     except BaseException as error:  # noqa: BLE001 - every error becomes an exit code here
         return report(error, debug=debug)
     return result if isinstance(result, int) else OK
+
+
+def _url_last(arguments: Sequence[str]) -> list[str]:
+    """Give a `--url` or `--app` that stands before the command to the command, which reads it."""
+    match list(arguments):
+        case ["--url" | "--app" as name, value, *rest]:
+            option = [name, value]
+        case [first, *rest] if first.startswith(("--url=", "--app=")):
+            option = [first]
+        case unchanged:
+            return unchanged
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *option, *rest[end:]]
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -235,9 +285,12 @@ def operate(url: str | None, action: Callable[[Operator], Awaitable[T]]) -> T:
     """Run an action with an operator; a missing database is not created."""
     import asyncio
 
+    address = find_url(url)
+
     async def work() -> T:
-        async with operator_at(url) as jobs:
-            return await action(jobs)
+        with naming_services(address):
+            async with operator_at(address.url) as jobs:
+                return await action(jobs)
 
     return asyncio.run(work())
 
@@ -248,7 +301,23 @@ def operator_at(url: str | None) -> Operator:
 
     url = resolve_url(url)
     with _naming_origin(url):
-        return connect(url, actor="cli")
+        return connect(url, actor=current_actor())
+
+
+def current_actor() -> str:
+    """Return who gives this command, for journals and the audit: `TRELLIS_ACTOR`, or user@host."""
+    import getpass
+    import socket
+
+    from trellis.config import environment
+
+    if named := environment().get("TRELLIS_ACTOR"):
+        return named
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = "cli"
+    return f"{user}@{socket.gethostname()}"
 
 
 def engine_at(url: str, *, create: bool = True) -> Engine:
@@ -259,14 +328,67 @@ def engine_at(url: str, *, create: bool = True) -> Engine:
         return make_engine(url, create=create)
 
 
+class Address(NamedTuple):
+    """A URL, and which setting it comes from."""
+
+    url: str
+    origin: str
+
+
 def resolve_url(url: str | None) -> str:
-    """Return the URL in force: `--url`, else the settings, else the default."""
-    from trellis.config import environment
+    """Return the URL in force."""
+    return find_url(url).url
+
+
+def find_url(url: str | None) -> Address:
+    """Return the URL in force: as given, of the settings, of the service they name, the default."""
+    from trellis.config import sources
     from trellis.declaration.imports import prepare_project
 
-    if url is None:
-        prepare_project()
-    return url or environment().get("TRELLIS_URL") or DEFAULT_URL
+    if url:
+        context = click.get_current_context(silent=True)
+        by_app = context is not None and context.params.get("app")
+        return Address(url, "--app" if by_app else "--url")
+    prepare_project()
+    settings = sources()
+    if found := settings.get("TRELLIS_URL"):
+        return Address(*found)
+    if named := settings.get("TRELLIS_APP"):
+        return Address(url_of_app(), f"{named.text}, named by {named.origin}")
+    return Address(DEFAULT_URL, _DEFAULT)
+
+
+def url_of_app(names: Sequence[str] = ()) -> str:
+    """Return the URL of these services, or of those that the settings name."""
+    from trellis.cli.loading import load_services
+    from trellis.engines.redaction import shown
+
+    try:
+        services = load_services(names)
+    except TrellisError as error:
+        error.add_note("To continue without the program, name the database with --url.")
+        raise
+    urls = {service.url: service.name for service in services}
+    if len(urls) > 1:
+        each = ", ".join(f"{name} at {shown(url)}" for url, name in urls.items())
+        raise ConfigurationError(
+            f"These services keep their jobs in different databases: {each}. Name one service with "
+            "--app, or the database with --url."
+        )
+    return next(iter(urls))
+
+
+@contextmanager
+def naming_services(address: Address) -> Iterator[None]:
+    """Add to the error about a missing database that a service may know where its jobs are."""
+    try:
+        yield
+    except DatabaseMissing as error:
+        if address.origin == _DEFAULT:
+            error.add_note(
+                "If your program names the database, name its service: --app module:service."
+            )
+        raise
 
 
 @contextmanager

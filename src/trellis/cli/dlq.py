@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -15,10 +16,14 @@ from trellis.cli.options import (
     form_options,
     limit_option,
     read_filters,
+    reason_option,
     restrict_to_state,
     url_option,
 )
 from trellis.cli.output import Form
+
+if TYPE_CHECKING:
+    from trellis.operations.selection import Progress, Selection, Tally
 
 
 @click.command("dlq", cls=CommandGroup, default="list")
@@ -54,24 +59,24 @@ def list_command(
 
 
 @dlq.command("replay")
+@reason_option
 @action_options
-def replay(**given: Any) -> int:  # noqa: ANN401 - click's options
-    """Run dead letters again, each with a new budget of attempts.
+def replay(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
+    """Run dead letters again, each with a new budget of attempts."""
 
-    Named by ids or chosen by filters, as in `trellis jobs retry`.
-    """
-    return run_action(
-        "replay", lambda chosen, progress: chosen.replay(progress=progress), given, state="dead"
-    )
+    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+        return chosen.replay(reason=reason, progress=progress)
+
+    return run_action("replay", action, given, state="dead")
 
 
 @dlq.command("dismiss")
+@reason_option
 @action_options
-def dismiss(**given: Any) -> int:  # noqa: ANN401 - click's options
-    """Close dead letters; they remain visible as dismissed.
+def dismiss(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
+    """Close dead letters; they remain visible as dismissed."""
 
-    Named by ids or chosen by filters, as in `trellis jobs retry`.
-    """
-    return run_action(
-        "dismiss", lambda chosen, progress: chosen.dismiss(progress=progress), given, state="dead"
-    )
+    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+        return chosen.dismiss(reason=reason, progress=progress)
+
+    return run_action("dismiss", action, given, state="dead")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import rich_click as click
 
-from trellis.cli.app import CommandFailed, engine_at, resolve_url
+from trellis.cli.app import CommandFailed, engine_at, find_url, naming_services
 from trellis.cli.options import debug_option, json_option, url_option
 from trellis.cli.output import progress_bar, visible, write_json, write_line
 from trellis.engines.redaction import shown
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from trellis.insight.doctor import Diagnosis
 
 #: Settings that are not those of a worker process, with their defaults.
-_OTHER_SETTINGS: Final = {"app": None, "log_format": "text", "log_level": "info"}
+_OTHER_SETTINGS: Final = {
+    "app": None,
+    "log_format": "text",
+    "log_level": "info",
+    "actor": "user@host",
+    "require_reason": "false",
+}
 _MISMATCHES_SHOWN: Final = 20
 
 
@@ -28,18 +34,18 @@ _MISMATCHES_SHOWN: Final = 20
 def doctor(*, url: str | None, as_json: bool, quick: bool) -> None:
     """Check the engine and the journal of every job, and show the settings in force.
 
-    Warns of problems of the engine and says what to do. Folds the journal of every job and compares
-    the outcome with the job's state. Changes nothing; exits with 1 if a journal does not match.
+    Warns of problems of the engine and says what to do. Computes every job again from its journal
+    and compares the two. Changes nothing; exits with 1 if a journal does not match its job.
     """
     import asyncio
 
-    resolved = resolve_url(url)
-    origin = _origin("url") if url is None else "--url"
-    diagnosis = asyncio.run(_diagnose(resolved, journals=not quick))
+    address = find_url(url)
+    with naming_services(address):
+        diagnosis = asyncio.run(_diagnose(address.url, journals=not quick))
     if as_json:
-        write_json(_document(resolved, origin, diagnosis))
+        write_json(_document(*address, diagnosis))
     else:
-        for line in _lines(resolved, origin, diagnosis):
+        for line in _lines(*address, diagnosis):
             write_line(visible(line))
     if not diagnosis.is_sound:
         raise CommandFailed
@@ -53,7 +59,7 @@ async def _diagnose(url: str, *, journals: bool) -> Diagnosis:
     settings = worker_settings(environment())
     try:
         await engine.open()
-        with progress_bar("Folding journals") as progress:
+        with progress_bar("Checking journals") as progress:
             return await diagnose(engine, settings, progress, journals=journals)
     finally:
         await engine.close()
@@ -100,11 +106,11 @@ def _journal_lines(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.is_sound and not diagnosis.checked and diagnosis.states:
         return ["Journals    not checked"]
     if diagnosis.is_sound:
-        return [f"Journals    {diagnosis.checked:,} folded, all match their jobs"]
+        return [f"Journals    {diagnosis.checked:,} checked, all match their jobs"]
     count = len(diagnosis.mismatches)
     shown_first = diagnosis.mismatches[:_MISMATCHES_SHOWN]
     return [
-        f"Journals    {diagnosis.checked:,} folded, {count:,} DO NOT MATCH",
+        f"Journals    {diagnosis.checked:,} checked, {count:,} DO NOT MATCH",
         *(f"            {each.job_id}: {each.problem}" for each in shown_first),
     ]
 
@@ -146,10 +152,10 @@ def _origin(name: str) -> str:
 
 
 def _warnings(diagnosis: Diagnosis) -> list[str]:
-    """Return the warnings of the engine, and one per variable that looks like a setting."""
+    """Return all warnings, with one per variable that looks like a setting."""
     from trellis.config import unknown_variables
 
-    warnings = list(diagnosis.health.warnings)
+    warnings = diagnosis.warnings
     for name, meant in unknown_variables().items():
         hint = "" if meant is None else f" Did you mean {meant}?"
         warnings.append(f"{name} is set, but there is no such setting.{hint}")

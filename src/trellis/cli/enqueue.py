@@ -7,17 +7,19 @@ job of a misspelt type would wait forever.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
 from trellis.cli.app import OK, engine_at, operator_at, resolve_url
-from trellis.cli.options import debug_option, json_option, url_option
+from trellis.cli.options import debug_option, json_option, url_only_option
 from trellis.cli.output import Form, complain, safe_json, write_json, write_line
 from trellis.core.json_text import parse_json_text
 from trellis.core.states import SUCCEEDED
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from trellis.engines.port import Engine
     from trellis.operations.creation import Creation, KnownType
 
+#: A pod of a CronJob: the name of the CronJob, the scheduled minute, five letters.
+_CRON_POD: Final = re.compile(r"(?P<name>.+)-(?P<minute>\d{8,9})-[a-z0-9]{5}")
+#: A number that is no minute of these days belongs to another kind of pod.
+_CRON_POD_AGE: Final = timedelta(days=7)
+
 
 @click.command("enqueue")
 @click.argument("type_name", metavar="TYPE")
@@ -39,10 +46,31 @@ if TYPE_CHECKING:
 @click.option(
     "--priority", type=click.IntRange(-4, 4), metavar="N", default=0, help="-4 last, 4 first (0)."
 )
+@click.option("--queue", metavar="NAME", help="The queue it waits in (that of its type).")
+@click.option("--tenant", metavar="NAME", help="Whose share of the queue it uses.")
+@click.option("--attempts", type=click.IntRange(1), metavar="N", help="Instead of its type's.")
+@click.option("--timeout", metavar="DURATION", help="Of one attempt, instead of its type's.")
 @click.option("--deadline", metavar="WHEN", help="Expire if it has not ended by then: 1h.")
-@click.option("--dedupe", metavar="KEY", help="Create nothing while a job with this key waits.")
+@click.option(
+    "--dedupe", metavar="KEY", help="Create nothing while a job with this key is pending."
+)
+@click.option(
+    "--dedupe-while",
+    type=click.Choice(["pending", "unfinished"]),
+    help="Until its first start (pending), or until it has ended.",
+)
+@click.option("--dedupe-for", metavar="DURATION", help="So long after its creation: 1h.")
 @click.option("--idempotency-key", metavar="KEY", help="Every call with it returns the same job.")
+@click.option(
+    "--slot",
+    metavar="auto|TEXT",
+    help="For cron: every call for the same slot returns the same job. auto: the minute.",
+)
 @click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="A label; repeatable.")
+@click.option("--config", metavar="JSON", help="The configuration it is about; or @file, or -.")
+@click.option(
+    "--expect", metavar="FINGERPRINT|ID", help="The configuration that its handler must find."
+)
 @click.option(
     "--wait",
     metavar="[DURATION]",
@@ -52,7 +80,7 @@ if TYPE_CHECKING:
 )
 @click.option("-q", "--quiet", is_flag=True, help="Write only the id.")
 @json_option
-@url_option
+@url_only_option
 @debug_option
 def enqueue(
     *,
@@ -78,7 +106,7 @@ def enqueue(
         raise click.UsageError("Use only one of --json and --quiet.")
     form = Form.QUIET if quiet else Form.JSON if as_json else Form.TABLE
     created_with = _create_options(**options)
-    text = None if payload is None else _payload_text(payload)
+    text = None if payload is None else payload_text(payload)
 
     async def work() -> int:
         async with _find_type(type_name, app, url) as (known, engine, jobs_url):
@@ -102,31 +130,52 @@ def enqueue(
 
 def _create_options(
     *,
-    delay: str | None,
     at: str | None,
-    priority: int,
     deadline: str | None,
-    dedupe: str | None,
-    idempotency_key: str | None,
     tags: Sequence[str],
+    config: str | None,
+    slot: str | None,
+    **others: Any,  # noqa: ANN401 - the options that `create` takes as they are written
 ) -> CreateOptions:
     """Return the options of `create` for the options of the command line."""
     from trellis.client.requests import CreateOptions
     from trellis.insight.time_expressions import parse_moment
 
     now = datetime.now(UTC)
-    options = CreateOptions(priority=priority, tags=_tags(tags))
-    if delay is not None:
-        options["delay"] = delay
+    options = CreateOptions(tags=_tags(tags))
+    given: Any = {name: value for name, value in others.items() if value is not None}
+    options.update(given)
+    if slot is not None:
+        if "idempotency_key" in options:
+            raise click.UsageError("--slot makes the idempotency key; leave --idempotency-key out.")
+        options["idempotency_key"] = slot_key(slot, os.environ.get("HOSTNAME", ""), now)
     if at is not None:
         options["at"] = parse_moment(at, now, "future")
     if deadline is not None:
         options["deadline"] = _deadline(deadline, now)
-    if dedupe is not None:
-        options["dedupe"] = dedupe
-    if idempotency_key is not None:
-        options["idempotency_key"] = idempotency_key
+    if config is not None:
+        options["config"] = parse_json_text(payload_text(config), "config")
     return options
+
+
+def slot_key(slot: str, hostname: str, now: datetime) -> str:
+    """Return the idempotency key of one start by an external cron.
+
+    The name of the Job of a Kubernetes CronJob, and so the name of its pods, ends in the scheduled
+    minute, counted from the Unix epoch: a pod that is started again means the same slot. Elsewhere
+    `auto` is the present minute.
+
+    >>> slot_key("auto", "report-29000000-x7x2k", datetime(2025, 2, 20, 22, tzinfo=UTC))
+    'slot/report/2025-02-19T21:20Z'
+    """
+    if slot != "auto":
+        return f"slot/{slot}"
+    pod = _CRON_POD.fullmatch(hostname)
+    if pod is not None:
+        scheduled = datetime.fromtimestamp(int(pod["minute"]) * 60, UTC)
+        if abs(scheduled - now) < _CRON_POD_AGE:
+            return f"slot/{pod['name']}/{scheduled:%Y-%m-%dT%H:%MZ}"
+    return f"slot/{now:%Y-%m-%dT%H:%MZ}"
 
 
 def _deadline(text: str, now: datetime) -> Duration | datetime:
@@ -151,7 +200,8 @@ def _tags(written: Sequence[str]) -> dict[str, str]:
     return tags
 
 
-def _payload_text(written: str) -> str:
+def payload_text(written: str) -> str:
+    """Return the JSON text that an argument names: itself, `@file` or `-` for stdin."""
     if written == "-":
         text = sys.stdin.read()
     elif written.startswith("@"):

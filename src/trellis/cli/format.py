@@ -6,9 +6,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from trellis.cli.output import Cell, Column, Row
+from trellis.core.durations import SECOND
 from trellis.core.states import WAITING, State
+from trellis.insight.time_expressions import roughly, took
 
 if TYPE_CHECKING:
+    from trellis.insight.shared_views import RateView
     from trellis.insight.views import JobView
 
 _STYLES: Final = {
@@ -32,6 +35,12 @@ JOB_COLUMNS: Final = (
     Column("ATTEMPT", is_number=True),
     Column("AGE", is_number=True),
     Column("NOTE", shrinks=True),
+)
+
+RATE_COLUMNS: Final = (
+    Column("RUN/MIN", is_number=True),
+    Column("FAIL/MIN", is_number=True),
+    Column("MEDIAN", is_number=True),
 )
 
 
@@ -77,9 +86,40 @@ def short_duration(duration: timedelta) -> str:
     return f"{seconds}s"
 
 
+def oldest(rates: RateView, now: datetime) -> str:
+    """Return how long the job has waited that could have started first."""
+    return "-" if rates.waiting_since is None else short_duration(now - rates.waiting_since)
+
+
+def rate_cells(rates: RateView) -> Row:
+    """Return the cells for `RATE_COLUMNS`."""
+    return (
+        _rate(rates.started_per_minute),
+        Cell(_rate(rates.failed_per_minute), "red" if rates.failed_per_minute else ""),
+        "-" if rates.median_seconds is None else took(timedelta(seconds=rates.median_seconds)),
+    )
+
+
+def _rate(per_minute: float) -> str:
+    if not per_minute:
+        return "-"
+    return f"{per_minute:.1f}" if per_minute < 10 else f"{per_minute:,.0f}"  # noqa: PLR2004
+
+
+def window_in_words(rates: RateView) -> str:
+    """Return over which time rates were counted, as a sentence."""
+    window = roughly(round(rates.window_seconds * SECOND))
+    return f"RUN/MIN, FAIL/MIN and MEDIAN are of the last {window}."
+
+
 def local_time(moment: datetime) -> str:
     """Return a moment in the reader's time zone, to the second."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def short_time(moment: datetime) -> str:
+    """Return a moment of this year in the reader's time zone, to the millisecond."""
+    return moment.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
 
 
 def counted(number: int, noun: str = "job") -> str:

@@ -1,4 +1,4 @@
-"""Commands that change many jobs: `trellis jobs cancel`, `retry`, `clone`, `delete`, and for `dlq`.
+"""Commands that change many jobs: `trellis jobs cancel`, `move`, `set`, `retry`, ..., and of `dlq`.
 
 Jobs that are named by id on the command line are changed without a question. Jobs that a filter or
 stdin chooses are counted first: on a terminal the user is asked, elsewhere `--yes` is required.
@@ -6,8 +6,13 @@ stdin chooses are counted first: on a terminal the user is asked, elsewhere `--y
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import rich_click as click
@@ -21,6 +26,7 @@ from trellis.cli.options import (
     form_options,
     read_filters,
     read_targets,
+    reason_option,
     restrict_to_state,
     url_option,
 )
@@ -36,9 +42,14 @@ if TYPE_CHECKING:
 
 _PREVIEWED: Final = 20
 _REFUSALS_SHOWN: Final = 5
+#: Filters that match ended jobs only.
+_OF_ENDED_JOBS: Final = frozenset({"--failed", "--finished-after", "--finished-before"})
 _EFFECTS: Final[dict[Verb, str]] = {
-    "cancel": "cancelled or asked to stop",
+    "cancel": "cancelled",
+    "move": "moved",
+    "set": "changed",
     "retry": "waiting to run again",
+    "retry items": "waiting to run again for failed items",
     "replay": "waiting to run again",
     "dismiss": "dismissed",
     "clone": "cloned",
@@ -46,10 +57,22 @@ _EFFECTS: Final[dict[Verb, str]] = {
 }
 
 
+class Wording(NamedTuple):
+    """What a command does, in the words before and after the number of jobs."""
+
+    before: str
+    after: str = ""
+
+    def about(self, count: int) -> str:
+        """Return what would be done to this many jobs."""
+        return f"{self.before} {counted(count)}{self.after}"
+
+
 class Request(NamedTuple):
     """What a command was asked to do."""
 
     verb: Verb
+    wording: Wording
     targets: Targets
     filters: Filters
     form: Form
@@ -57,8 +80,23 @@ class Request(NamedTuple):
     confirmed: bool
 
 
-def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the targets, the filters, `--all`, `--yes`, `--dry-run` and the forms of output."""
+#: How each of these commands takes its jobs, for its help.
+_NAMING: Final = """
+
+Jobs are named by id (the beginning or the end is enough), by ids on stdin with `-`, or by the
+filters of `trellis jobs list`. Before filters change anything, the jobs are counted and you
+are asked.
+"""
+
+
+def action_options(
+    command: Callable[..., Any], without: Collection[str] = ()
+) -> Callable[..., Any]:
+    """Add the targets, the filters, `--all`, `--yes`, `--dry-run` and the forms of output.
+
+    `without` are the filters that have no option; the help says how jobs are named.
+    """
+    command.__doc__ = cleandoc(command.__doc__ or "") + _NAMING
     for add in (
         debug_option,
         url_option,
@@ -66,7 +104,7 @@ def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
         click.option("--all", "everything", is_flag=True, help="All jobs that allow it."),
-        filter_options,
+        partial(filter_options, without=without),
         click.argument("targets", metavar="[ID|FILTER|-]...", nargs=-1),
     ):
         command = add(command)
@@ -78,15 +116,10 @@ def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("cancel")
 @click.option("--force", is_flag=True, help="End running attempts now; do not wait for handlers.")
-@click.option("--reason", default="", metavar="TEXT", help="The reason, for the journal.")
+@reason_option
 @action_options
 def cancel(*, force: bool, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
-    """Cancel jobs: waiting ones at once; the handlers of running ones are asked to stop.
-
-    Jobs are named by id (the beginning or the end is enough), by ids on stdin with `-`, or by the
-    filters of `trellis jobs list`. Before filters change anything, the jobs are counted and you
-    are asked.
-    """
+    """Cancel jobs: waiting ones at once; the handlers of running ones are asked to stop."""
 
     def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.cancel(reason, force=force, progress=progress)
@@ -94,47 +127,126 @@ def cancel(*, force: bool, reason: str, **given: Any) -> int:  # noqa: ANN401 - 
     return run_action("cancel", action, given)
 
 
+@click.command("move")
+@click.option("--queue", required=True, metavar="NAME", help="The queue to wait in.")
+@reason_option
+@partial(action_options, without={"--queue", *_OF_ENDED_JOBS})
+def move(*, queue: str, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
+    """Move jobs that wait or run to another queue of their service.
+
+    Workers run the jobs of their types in any queue, unless --queues narrows them. Filters name
+    the present queue with `queue:NAME`.
+    """
+
+    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+        return chosen.adjust(queue=queue, reason=reason, progress=progress)
+
+    wording = Wording("move", f" to queue {visible(queue)}")
+    return run_action("move", action, given, wording=wording)
+
+
+@click.command("set")
+@click.option("--priority", type=click.IntRange(-4, 4), metavar="N", help="-4 last, 4 first.")
+@click.option("--run-at", metavar="WHEN", help="Start no earlier: 10m, 18:00, 2030-01-01, now.")
+@click.option("--attempts", type=click.IntRange(1), metavar="N", help="How many it has in all.")
+@reason_option
+@partial(action_options, without=_OF_ENDED_JOBS)
+def set(  # noqa: A001 - the name of the command
+    *,
+    priority: int | None,
+    run_at: str | None,
+    attempts: int | None,
+    reason: str,
+    **given: Any,  # noqa: ANN401 - click's options
+) -> int:
+    """Change the priority, the due time or the attempts of jobs that wait or run.
+
+    The due time of a running job cannot change. All other policies are those of the worker that
+    claims the job: change them in the code.
+    """
+    values = {"priority": priority, "due time": run_at, "attempts": attempts}
+    changes = [f"{name} {value}" for name, value in values.items() if value is not None]
+    if not changes:
+        raise click.UsageError("What should change? Give --priority, --run-at or --attempts.")
+    moment = None if run_at is None else _moment(run_at)
+
+    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+        return chosen.adjust(
+            priority=priority,
+            run_at=moment,
+            attempts=attempts,
+            reason=reason,
+            progress=progress,
+        )
+
+    wording = Wording(f"set {visible(', '.join(changes))} for")
+    return run_action("set", action, given, wording=wording)
+
+
+def _moment(text: str) -> datetime:
+    from trellis.insight.time_expressions import parse_moment
+
+    return parse_moment(text, datetime.now(UTC), "future")
+
+
 @click.command("retry")
+@click.option(
+    "--failed-items",
+    is_flag=True,
+    help="Only for the items that are not finished; also of dead and partly completed jobs.",
+)
+@reason_option
 @action_options
-def retry(**given: Any) -> int:  # noqa: ANN401 - click's options
+def retry(*, failed_items: bool, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Run failed jobs again, each with a new budget of attempts.
 
-    Jobs are named by id (the beginning or the end is enough), by ids on stdin with `-`, or by the
-    filters of `trellis jobs list`. Before filters change anything, the jobs are counted and you
-    are asked.
+    With --failed-items, handlers that ask for `job.items.pending(...)` do only what earlier
+    attempts have not finished.
     """
-    return run_action("retry", lambda chosen, progress: chosen.retry(progress=progress), given)
+
+    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+        return chosen.retry(failed_items=failed_items, reason=reason, progress=progress)
+
+    if failed_items:
+        wording = Wording("retry the failed items of")
+        return run_action("retry items", action, given, wording=wording)
+    return run_action("retry", action, given)
 
 
 @click.command("clone")
+@reason_option
 @action_options
-def clone(**given: Any) -> int:  # noqa: ANN401 - click's options
-    """Create a new job from the definition of each job, and write the new ids.
+def clone(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
+    """Create a new job from the definition of each job, and write the new ids."""
 
-    Jobs are named by id (the beginning or the end is enough), by ids on stdin with `-`, or by the
-    filters of `trellis jobs list`. Before filters change anything, the jobs are counted and you
-    are asked.
-    """
-    return run_action("clone", lambda chosen, progress: chosen.clone(progress=progress), given)
+    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+        return chosen.clone(reason=reason, progress=progress)
+
+    return run_action("clone", action, given)
 
 
 @click.command("delete")
+@reason_option
 @action_options
-def delete(**given: Any) -> int:  # noqa: ANN401 - click's options
-    """Delete ended jobs now, with their journals and logs. This cannot be undone.
+def delete(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
+    """Delete ended jobs now, with their journals and logs. This cannot be undone."""
 
-    Jobs are named by id (the beginning or the end is enough), by ids on stdin with `-`, or by the
-    filters of `trellis jobs list`. Before filters change anything, the jobs are counted and you
-    are asked.
-    """
-    return run_action("delete", lambda chosen, progress: chosen.delete(progress=progress), given)
+    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+        return chosen.delete(reason=reason, progress=progress)
+
+    return run_action("delete", action, given)
 
 
 # -- execution -----------------------------------------------------------------------------------
 
 
 def run_action(
-    verb: Verb, action: Action, given: dict[str, Any], *, state: str | None = None
+    verb: Verb,
+    action: Action,
+    given: dict[str, Any],
+    *,
+    wording: Wording | None = None,
+    state: str | None = None,
 ) -> int:
     """Run a command; return the exit code. `state` is the one state that the command handles."""
     targets = read_targets(given["targets"])
@@ -146,12 +258,41 @@ def run_action(
         raise click.UsageError("Name jobs by their ids or choose them by filters, not both.")
     if not (targets.by_id or is_filtered or given["everything"]):
         raise click.UsageError(
-            f"Which jobs? Give ids, or filters such as type:sync since:1h, or {verb} --all."
+            "Which jobs? Give ids, or filters such as type:sync since:1h, or --all."
         )
+    _leave_out_impossible(verb, filters)
     request = Request(
-        verb, targets, filters, given["form"], dry_run=given["dry_run"], confirmed=given["yes"]
+        verb,
+        wording or Wording(verb),
+        targets,
+        filters,
+        given["form"],
+        dry_run=given["dry_run"],
+        confirmed=given["yes"],
     )
     return operate(given["url"], lambda jobs: _run(jobs, request, action))
+
+
+def _leave_out_impossible(verb: Verb, filters: Filters) -> None:
+    """Remove the named states that never allow the verb; raise if no named state allows it."""
+    from trellis.insight.filters import read_states
+    from trellis.operations.selection import ALLOWED
+
+    named = read_states(filters.get("state"))
+    possible = [state for state in named if state in ALLOWED[verb]]
+    left_out = ", ".join(state for state in named if state not in possible)
+    if not left_out:
+        return
+    also = " Bring dead letters back with: trellis dlq replay" if verb == "retry" else ""
+    also = also if "dead" in named else ""
+    if not possible:
+        allowed = ", ".join(sorted(ALLOWED[verb]))
+        raise click.UsageError(
+            f"This is not possible for jobs that are {left_out}, only for: {allowed}. Nothing was "
+            f"done.{also}"
+        )
+    complain(f"Left out, because this is not possible for them: jobs that are {left_out}.{also}")
+    filters["state"] = possible
 
 
 async def _run(jobs: Operator, request: Request, action: Action) -> int:
@@ -178,15 +319,27 @@ async def _run(jobs: Operator, request: Request, action: Action) -> int:
 def _confirm(request: Request, count: int) -> None:
     if request.confirmed:
         return
-    what = f"{request.verb} {counted(count)}"
+    what = request.wording.about(count)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(
             f"This would {what}, and there is no terminal to ask on. Check with --dry-run, then "
             "add --yes."
         )
-    if not click.confirm(f"{what.capitalize()}?", err=True):
+    with _interrupted_at_once():
+        is_confirmed = click.confirm(f"{what[0].upper()}{what[1:]}?", err=True)
+    if not is_confirmed:
         complain("Nothing was done.")
         raise CommandFailed(FAILED)
+
+
+@contextmanager
+def _interrupted_at_once() -> Iterator[None]:
+    """Let Ctrl-C end a question: asyncio only cancels the task, which waits for the answer."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def _preview(jobs: Operator, chosen: Selection, request: Request, count: int) -> None:
@@ -202,7 +355,7 @@ async def _preview(jobs: Operator, chosen: Selection, request: Request, count: i
         views.append(job)
     write_jobs(request.form, views, now)
     more = f", of which {len(views)} are shown" if len(views) < count else ""
-    complain(f"Would {request.verb} {counted(count)}{more}. Nothing was done.")
+    complain(f"Would {request.wording.about(count)}{more}. Nothing was done.")
 
 
 def _write_result(request: Request, tally: Tally) -> int:
@@ -212,6 +365,7 @@ def _write_result(request: Request, tally: Tally) -> int:
         write_json(
             {
                 "done": tally.done,
+                "asked_to_stop": tally.asked,
                 "refused": tally.refused,
                 "not_found": tally.missing,
                 "ids": tally.ids,
@@ -221,7 +375,9 @@ def _write_result(request: Request, tally: Tally) -> int:
     elif request.form is Form.QUIET or request.verb == "clone":
         for job_id in tally.ids:
             write_line(job_id)
-    parts = [f"{counted(tally.done)} {_EFFECTS[request.verb]}"] if tally.done else []
+    done = tally.done - tally.asked
+    parts = [f"{counted(done)} {_EFFECTS[request.verb]}"] if done else []
+    parts += [f"{counted(tally.asked)} asked to stop"] if tally.asked else []
     parts += [f"{tally.refused:,} refused"] if tally.refused else []
     parts += [f"{tally.missing:,} not found"] if tally.missing else []
     complain(f"{', '.join(parts)}.")

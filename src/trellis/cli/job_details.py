@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import rich_click as click
 
 from trellis.cli.app import operate
+from trellis.cli.audit import entry_in_words
 from trellis.cli.options import debug_option, json_option, url_option
 from trellis.cli.output import (
     Form,
+    as_typed,
     complain,
     safe_json,
     stdout_console,
@@ -28,12 +30,24 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from trellis.core.durations import Instant
-    from trellis.insight.views import JobEvent, JobLogLine, JobView, OutcomeView, ProgressView
+    from trellis.insight.attempts import AttemptView
+    from trellis.insight.audit import AuditView
+    from trellis.insight.graph import LinkView
+    from trellis.insight.views import (
+        ErrorView,
+        JobEvent,
+        JobLogLine,
+        JobView,
+        OutcomeView,
+        ProgressView,
+    )
     from trellis.insight.why import Why
     from trellis.operations.operator import Operator
 
 _LABEL_WIDTH: Final = 12
 _UNLIMITED: Final = 100_000
+#: How many links of a job are shown in each direction.
+_LINKS: Final = 10
 #: Data of events that the page shows elsewhere.
 _SHOWN_ELSEWHERE: Final = frozenset({"error", "result"})
 _LEVEL_STYLES: Final = {
@@ -74,7 +88,10 @@ class JobDetails(NamedTuple):
     why: Why
     progress: ProgressView | None
     outcomes: list[OutcomeView]
+    attempts: list[AttemptView]
     journal: list[JobEvent]
+    links: list[LinkView]
+    audit: list[AuditView]
 
 
 async def _load(jobs: Operator, job_id: str) -> JobDetails:
@@ -85,7 +102,10 @@ async def _load(jobs: Operator, job_id: str) -> JobDetails:
         await jobs.why(job.id),
         await jobs.progress(job.id),
         await jobs.outcomes(job.id),
+        await jobs.attempts(job.id),
         await jobs.journal(job.id),
+        await jobs.links(job.id),
+        await jobs.audit(target=job.id),
     )
 
 
@@ -97,7 +117,10 @@ def _document(details: JobDetails) -> dict[str, Any]:
         "why": [cause._asdict() for cause in details.why.causes],
         "progress": as_json(details.progress),
         "outcomes": as_json(details.outcomes),
+        "attempts": as_json(details.attempts),
         "journal": as_json(details.journal),
+        "links": as_json(details.links),
+        "audit": as_json(details.audit),
     }
 
 
@@ -126,17 +149,31 @@ def _lines(details: JobDetails) -> Iterator[Line]:
         error = details.job.error
         yield None, ""
         yield "Error", visible(f"{error.code}: {error.message}")
+        if error.data is not None:
+            yield "", safe_json(error.data)
         for line in visible_block(error.detail or "").splitlines():
             yield None, f"    {line}"
     yield None, ""
     yield "Payload", safe_json(details.job.payload)
+    yield from _configuration(details.job)
     for outcome in details.outcomes:
         if outcome.result is not None:
             yield "Result", safe_json(outcome.result)
+    yield from _attempts(details)
     yield None, ""
     widest = max((len(event.kind) for event in details.journal), default=0)
     for number, event in enumerate(details.journal):
         yield "" if number else "Journal", _event(event, widest)
+    for number, entry in enumerate(reversed(details.audit)):
+        yield "" if number else "Audit", visible(entry_in_words(entry))
+
+
+def _configuration(job: JobView) -> Iterator[Line]:
+    if job.config_fingerprint is not None:
+        yield "Config", safe_json(job.config)
+        yield "", job.config_fingerprint
+    if job.expect is not None:
+        yield "Expects", visible(job.expect)
 
 
 def _facts(details: JobDetails) -> Iterator[Line]:
@@ -146,19 +183,96 @@ def _facts(details: JobDetails) -> Iterator[Line]:
     for number, cause in enumerate(details.why.causes):
         yield "" if number else "Why", visible(cause.text)
         if cause.command:
-            yield "", f"→ {visible(cause.command)}"
+            yield "", f"→ {visible(as_typed(cause.command))}"
     yield "Created", _when(job.created_at, details.now)
     yield from _times(job, details.now)
     yield "Queue", visible(job.queue) + (f", priority {job.priority}" if job.priority else "")
-    if job.key is not None:
-        yield "Key", visible(job.key)
+    if job.worker is not None:
+        yield "Worker", visible(f"{job.worker} (process {job.worker_pid} on {job.worker_host})")
+    for label, text in (("Key", job.key), ("Tenant", job.tenant)):
+        if text is not None:
+            yield label, visible(text)
+    if job.dedupe is not None:
+        yield "Dedupe", visible(job.dedupe) + _held(job, details.now)
+    yield from _policy(job)
+    yield from _belongings(details)
+    yield "Trace", visible(job.trace_id)
+
+
+def _relatives(job: JobView) -> Iterator[Line]:
+    """Yield what it was created from, and the batch that it belongs to or follows."""
+    for label, related in (
+        ("Clone of", job.clone_of),
+        ("Created by", job.parent),
+        ("Batch", job.batch),
+        ("Follows", None if job.fan_in_of is None else f"batch {job.fan_in_of}"),
+    ):
+        if related is not None:
+            yield label, related
+
+
+def _links(details: JobDetails) -> Iterator[Line]:
+    """Yield the jobs it waits or waited for, and those that wait or waited for it."""
+    own = details.job.id
+    before = [each for each in details.links if each.job == own]
+    label = "Waits for" if any(each.ended is None for each in before) else "Followed"
+    for number, each in enumerate(before[:_LINKS]):
+        how = "" if each.on == "success" else ", in any way it ends"
+        yield "" if number else label, f"{each.prerequisite}  {each.ended or 'not ended'}{how}"
+    behind = [each.job for each in details.links if each.prerequisite == own]
+    for number, job_id in enumerate(behind[:_LINKS]):
+        yield "" if number else "Followed by", job_id
+    if max(len(before), len(behind)) > _LINKS:
+        yield "", f"... all of them: trellis jobs graph {own}"
+
+
+def _belongings(details: JobDetails) -> Iterator[Line]:
+    job = details.job
     if job.tags:
         yield "Tags", visible(", ".join(f"{name}={value}" for name, value in job.tags.items()))
-    if job.clone_of is not None:
-        yield "Clone of", job.clone_of
+    if job.schedule is not None:
+        from trellis.cli.format import local_time
+
+        slot = "run by an operator" if job.slot is None else f"slot {local_time(job.slot)}"
+        yield "Schedule", visible(f"{job.service}/{job.schedule}, {slot}")
+    yield from _relatives(job)
+    yield from _links(details)
     if job.generation:
         yield "Restarts", f"{job.generation:,}"
-    yield "Trace", visible(job.trace_id)
+
+
+#: Where a value of the policy comes from, in words.
+_SOURCES: Final = {
+    "job": "set for this job",
+    "worker": "declared by the worker that claimed it last",
+    "creation": "declared when it was created; the worker that claims it decides",
+}
+
+
+def _policy(job: JobView) -> Iterator[Line]:
+    """Yield what differs from the defaults in the policy in force, one line for each source."""
+    from trellis.insight.policies import differs_from_default
+
+    different = [each for each in job.policy if differs_from_default(each)]
+    if not different:
+        yield "Policy", "the defaults"
+    label = "Policy"
+    for source, words in _SOURCES.items():
+        values = [each for each in different if each.source == source and each.name != "per_key"]
+        if values:
+            text = ", ".join(f"{each.name} {each.value}" for each in values)
+            yield label, visible(f"{text} ({words})")
+            label = ""
+    for each in different:
+        if each.name == "per_key":
+            yield label, visible(f"per_key {each.value} (as when it was created)")
+
+
+def _held(job: JobView, now: Instant) -> str:
+    """Return how long the dedupe key holds."""
+    while_ = "" if job.dedupe_while is None else f", while {job.dedupe_while}"
+    until = "" if job.dedupe_until is None else f", until {_when(job.dedupe_until, now)}"
+    return while_ + until
 
 
 def _times(job: JobView, now: Instant) -> Iterator[Line]:
@@ -183,20 +297,51 @@ def _progress(progress: ProgressView) -> Iterator[Line]:
         yield "Items", visible(", ".join(items))
 
 
-def _event(event: JobEvent, widest: int) -> str:
-    from trellis.cli.format import local_time
+def _attempts(details: JobDetails) -> Iterator[Line]:
+    """Yield a line per attempt: its number, worker, start, duration, end and error."""
+    from trellis.cli.format import short_time
     from trellis.core.durations import to_datetime
+    from trellis.insight.time_expressions import took
+
+    if details.attempts:
+        yield None, ""
+    workers = [visible(each.worker or "-") for each in details.attempts]
+    widest = max(map(len, workers), default=0)
+    for number, (each, worker) in enumerate(zip(details.attempts, workers, strict=True)):
+        duration = took((each.ended_at or to_datetime(details.now)) - each.claimed_at)
+        end = each.ended_by or "running"
+        error = "" if each.error is None else f"  {_error_after(end, each.error)}"
+        if each.ended_by == "retry" and each.error is None:
+            end = "handed back"
+        text = (
+            f"{each.claim}  {worker:<{widest}}  {short_time(each.claimed_at)}  {duration:>7}  {end}"
+        )
+        yield "" if number else "Attempts", text + visible(error)
+
+
+def _error_after(end: str, error: ErrorView) -> str:
+    """Return the first line of an error; with its code, unless the end says the same."""
+    first_line = next(iter(error.message.strip().splitlines()), "")
+    return first_line if error.code == end else f"{error.code}: {first_line}"
+
+
+def _event(event: JobEvent, widest: int) -> str:
+    from trellis.cli.format import local_time, short_time
 
     attempt = f"attempt {event.attempt}" if event.attempt else ""
     data = {name: value for name, value in event.data.items() if name not in _SHOWN_ELSEWHERE}
-    if "run_at" in data and isinstance(data["run_at"], int):
-        data["run_at"] = local_time(to_datetime(data["run_at"]))
+    if "run_at" in data:
+        data["run_at"] = local_time(data["run_at"])
+    was = data.pop("was", {})
     extra = ", ".join(
-        f"{name} {value if isinstance(value, str) else safe_json(value)}"
+        f"{name} {_written(value)}" + (f" (was {_written(was[name])})" if name in was else "")
         for name, value in data.items()
     )
-    moment = event.at.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
-    return f"{moment}  {event.kind:<{widest}}  {attempt:<11}{visible(extra)}".rstrip()
+    return f"{short_time(event.at)}  {event.kind:<{widest}}  {attempt:<11}{visible(extra)}".rstrip()
+
+
+def _written(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    return value if isinstance(value, str) else safe_json(value)
 
 
 def _when(moment: datetime, now: Instant) -> str:
@@ -227,7 +372,7 @@ def why(job_id: str, *, as_json: bool, url: str | None) -> None:
     for cause in found.causes:
         write_line(visible(cause.text))
         if cause.command is not None:
-            write_line(f"  → {visible(cause.command)}")
+            write_line(f"  → {visible(as_typed(cause.command))}")
 
 
 # -- logs ----------------------------------------------------------------------------------------
@@ -241,7 +386,7 @@ def why(job_id: str, *, as_json: bool, url: str | None) -> None:
 @url_option
 @debug_option
 def logs(job_id: str, *, follow: bool, as_json: bool, jsonl: bool, url: str | None) -> None:
-    """Show the log of a job, oldest line first."""
+    """Show the log of a job, oldest line first; `#2` is a line of the second attempt."""
     if as_json and jsonl:
         raise click.UsageError("Use only one of --json and --jsonl.")
     form = Form.JSON if as_json else Form.JSONL if jsonl else Form.TABLE
@@ -276,10 +421,15 @@ def _log_text(line: JobLogLine) -> Text:
     from rich.text import Text
 
     moment = line.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
-    fields = "".join(f" {name}={_log_value(value)}" for name, value in line.fields.items())
-    text = Text(f"{moment} ", "dim")
+    named = dict(line.fields)
+    traceback = named.pop("exception", None)
+    fields = "".join(f" {name}={_log_value(value)}" for name, value in named.items())
+    text = Text(f"{moment} #{line.claim} ", "dim")
     text.append(f"{line.level:<8}", _LEVEL_STYLES.get(line.level, ""))
-    return text.append(visible(line.message)).append(visible(fields), "dim")
+    text.append(visible(line.message)).append(visible(fields), "dim")
+    for each in visible_block(str(traceback or "")).splitlines():
+        text.append(f"\n    {each}", "dim")
+    return text
 
 
 def _log_value(value: object) -> str:

@@ -32,8 +32,13 @@ if TYPE_CHECKING:
 _PAGE: Final = 500
 _MODULES: Final = {
     **dict.fromkeys(("show", "why", "logs"), "trellis.cli.job_details"),
+    "graph": "trellis.cli.job_graph",
+    "items": "trellis.cli.job_items",
+    "follow": "trellis.cli.job_feed",
     "top": "trellis.cli.top",
-    **dict.fromkeys(("cancel", "retry", "clone", "delete"), "trellis.cli.job_actions"),
+    **dict.fromkeys(
+        ("cancel", "move", "set", "retry", "clone", "delete"), "trellis.cli.job_actions"
+    ),
 }
 
 
@@ -125,9 +130,9 @@ def write_jobs(form: Form, views: Sequence[JobView], now: datetime) -> None:
 @filter_options
 @click.option(
     "--by",
-    type=click.Choice(("state", "type", "queue", "service", "error")),
+    metavar="GROUP",
     default="state",
-    help="What to count by (state).",
+    help="By state, type, queue, service, error, worker or tag:NAME (state).",
 )
 @json_option
 @url_option
@@ -135,12 +140,12 @@ def write_jobs(form: Form, views: Sequence[JobView], now: datetime) -> None:
 def count_command(
     words: tuple[str, ...],
     *,
-    by: Any,  # noqa: ANN401 - one of the choices
+    by: str,
     as_json: bool,
     url: str | None,
     **options: Any,  # noqa: ANN401 - click's options
 ) -> None:
-    """Count jobs by state, type, queue, service or error.
+    """Count jobs by state, type, queue, service, error, worker or the value of a tag.
 
     Takes the same filters as `trellis jobs list`.
     """

@@ -8,7 +8,7 @@ import rich_click as click
 
 from trellis.cli.app import CommandGroup, operate
 from trellis.cli.format import JOB_COLUMNS, counted, job_row, listed
-from trellis.cli.options import debug_option, form_options, json_option, url_option
+from trellis.cli.options import debug_option, form_options, json_option, reason_option, url_option
 from trellis.cli.output import (
     Cell,
     Column,
@@ -25,7 +25,8 @@ from trellis.core.states import LIVE
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from trellis.insight.views import JobView, KeyView
+    from trellis.insight.shared_views import KeyView
+    from trellis.insight.views import JobView
     from trellis.operations.operator import Operator
 
 _SHOWN: Final = 20
@@ -140,11 +141,12 @@ def _summary(key: KeyView) -> str:
     default="retry",
     help="What to do with the job that holds it (retry).",
 )
+@reason_option
 @json_option
 @url_option
 @debug_option
 def release_command(
-    held: str, *, then: Literal["retry", "fail"], as_json: bool, url: str | None
+    held: str, *, then: Literal["retry", "fail"], reason: str, as_json: bool, url: str | None
 ) -> None:
     """Release a key whose attempt was lost, once you know that its work has stopped.
 
@@ -153,7 +155,7 @@ def release_command(
     """
     from trellis.insight.views import as_json as document
 
-    job = operate(url, lambda jobs: jobs.release_key(held, then))
+    job = operate(url, lambda jobs: jobs.release_key(held, then, reason=reason))
     if as_json:
         write_json(document(job))
-    complain(f"Key {job.key!r} is released; job {job.id} is {job.state}.")
+    complain(f"Key {job.key!r} is released; the state of job {job.id} is now {job.state}.")

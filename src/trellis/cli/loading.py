@@ -9,23 +9,28 @@ in its settings.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from sysconfig import get_paths
+from traceback import walk_tb
 
+import trellis
 from trellis.config import Setting, sources
 from trellis.declaration.imports import prepare_project
 from trellis.errors import ConfigurationError, TrellisError, UnknownService
 from trellis.service import Service
 
 _APP = "TRELLIS_APP"
+#: The folders of Python itself and of installed packages.
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def load_services(names: Sequence[str] | None = None) -> list[Service]:
     """Return the services of these names, or those of the settings, without repetitions."""
     prepare_project()
     if names:
-        return _unique(load_service(one) for name in names for one in _split(name))
+        return _load_each(",".join(names))
     found = sources().get(_APP)
     if found is None:
         raise ConfigurationError(
@@ -35,17 +40,15 @@ def load_services(names: Sequence[str] | None = None) -> list[Service]:
         )
     _search_folder_of(found)
     try:
-        return _unique(load_service(name) for name in _split(found.text))
+        return _load_each(found.text)
     except ConfigurationError as error:
         raise type(error)(f"{found.origin}: {error}") from error
 
 
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _unique(services: Iterator[Service]) -> list[Service]:
-    return list(dict.fromkeys(services))
+def _load_each(names: str) -> list[Service]:
+    """Return the services of these names, separated by commas, each once."""
+    services = [load_service(name.strip()) for name in names.split(",") if name.strip()]
+    return list(dict.fromkeys(services)) or [load_service(names)]
 
 
 def _search_folder_of(found: Setting) -> None:
@@ -62,7 +65,7 @@ def load_service(name: str) -> Service:
     if not separator or not module_name or not variable:
         raise ConfigurationError(
             f"{name!r} does not name a service. Write the module and its variable, like "
-            f"{module_name.removesuffix('.py') or 'hello'}:app."
+            f"{_suggested(module_name, variable)}."
         )
     module_name = _module_name(module_name, variable)
     here = str(Path.cwd())
@@ -82,6 +85,26 @@ def load_service(name: str) -> Service:
     return value
 
 
+def _suggested(written: str, variable: str) -> str:
+    """Return the name that may be meant if the module, the colon or the variable is missing."""
+    module = _dotted(written.removesuffix(".py"))
+    head, _, last = module.rpartition(".")
+    is_variable = head and not _is_module(module) and _is_module(head)
+    if is_variable and not variable:  # hello.app
+        return f"{head}:{last}"
+    return f"{module or 'hello'}:{variable or 'app'}"
+
+
+def _is_module(name: str) -> bool:
+    path = Path(*name.split("."))
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def _dotted(path: str) -> str:
+    """Return the path of a file as the name of a module: `./shop/jobs` is `shop.jobs`."""
+    return ".".join(part for part in path.split("/") if part.strip("."))
+
+
 def _services_in(module: object, name: str) -> str:
     """Return a hint that names the variables of a module that hold services."""
     held = [f"{name}:{key}" for key, value in vars(module).items() if isinstance(value, Service)]
@@ -99,12 +122,31 @@ def _module_name(written: str, variable: str) -> str:
             f"that defines your service: hello:{variable} for hello.py."
         )
     if "/" in name:
-        dotted = ".".join(part for part in name.split("/") if part.strip("."))
         raise ConfigurationError(
             f"{written!r} is a path, and a service is imported from a module. Write "
-            f"{dotted}:{variable}, or run this in the folder of the file."
+            f"{_dotted(name)}:{variable}, or run this in the folder of the file."
         )
     return name
+
+
+def loaded_files(error: BaseException | None = None) -> set[str]:
+    """Return the source files of the program: without those of Python, Trellis and packages.
+
+    With an error, the files that were being loaded count too.
+    """
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    while error is not None:
+        files.add(error.filename if isinstance(error, SyntaxError) else None)
+        files |= {frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)}
+        error = error.__cause__ or error.__context__
+    paths = get_paths()
+    others = [Path(trellis.__file__).parent, *(Path(paths[name]) for name in _INSTALLED)]
+    return {
+        file
+        for file in files
+        if file is not None and file.endswith(".py")
+        if not any(Path(file).is_relative_to(folder) for folder in others)
+    }
 
 
 def _import(name: str) -> object:

@@ -12,7 +12,7 @@ from trellis.cli.options import debug_option, form_options, url_option
 from trellis.cli.output import Column, Form, complain, write_each, write_table
 
 if TYPE_CHECKING:
-    from trellis.insight.views import LockView
+    from trellis.insight.shared_views import LockView
 
 
 @click.command("locks")
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def locks(*, form: Form, url: str | None) -> None:
     """List the locks that are held, with the worker and job that hold them.
 
-    A lock is released automatically when its attempt ends or its worker is lost.
+    A lock is released automatically when its attempt ends or its worker is lost. The worker that
+    does the maintenance for all holds one, too.
     """
     from trellis.insight.views import as_json
 
@@ -33,6 +34,8 @@ def locks(*, form: Form, url: str | None) -> None:
 
 
 def _table(found: list[LockView]) -> None:
+    from trellis.worker.maintenance import LEADER
+
     columns = (
         Column("LOCK", shrinks=True),
         Column("WORKER", shrinks=True),
@@ -41,5 +44,13 @@ def _table(found: list[LockView]) -> None:
     )
     write_table(
         columns,
-        ((lock.name, lock.worker, lock.job_id or "-", local_time(lock.since)) for lock in found),
+        (
+            (
+                "(maintenance)" if lock.name == LEADER else lock.name,
+                lock.worker,
+                lock.job_id or "-",
+                local_time(lock.since),
+            )
+            for lock in found
+        ),
     )

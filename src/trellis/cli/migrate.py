@@ -6,17 +6,19 @@ from collections.abc import Sequence
 
 import rich_click as click
 
-from trellis.cli.app import CommandFailed, engine_at, resolve_url
-from trellis.cli.options import debug_option, url_option
+from trellis.cli.app import CommandFailed, current_actor, engine_at, resolve_url
+from trellis.cli.options import debug_option, reason_option, url_option
+from trellis.engines.audit import By
 from trellis.engines.redaction import shown
 
 
 @click.command("migrate")
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if it is out of date.")
 @click.option("--sql", is_flag=True, help="Change nothing; write the SQL that would be run.")
+@reason_option
 @url_option
 @debug_option
-def migrate(url: str | None, *, check: bool, sql: bool) -> None:
+def migrate(url: str | None, *, check: bool, sql: bool, reason: str) -> None:
     """Create the database, or bring it up to date.
 
     Safe while workers run. SQLite files are also brought up to date when a program opens them.
@@ -27,7 +29,7 @@ def migrate(url: str | None, *, check: bool, sql: bool) -> None:
         raise click.UsageError("Use only one of --check and --sql.")
     url = resolve_url(url)
     if not (check or sql):
-        asyncio.run(_migrate(url))
+        asyncio.run(_migrate(url, By(current_actor(), reason)))
         return
     missing = asyncio.run(_missing(url))
     if check:
@@ -39,10 +41,10 @@ def migrate(url: str | None, *, check: bool, sql: bool) -> None:
         click.echo("commit;")
 
 
-async def _migrate(url: str) -> None:
+async def _migrate(url: str, by: By) -> None:
     engine = engine_at(url)
     try:
-        before, after, _ = await engine.migrate()
+        before, after, _ = await engine.migrate(by=by)
     finally:
         await engine.close()
     if before == after:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from trellis.cli.app import engine_at
+from trellis.cli.app import current_actor, engine_at
 from trellis.cli.format import counted
-from trellis.cli.options import debug_option, json_option
+from trellis.cli.options import debug_option, json_option, reason_option
 from trellis.cli.output import progress_bar, write_json, write_line
+from trellis.engines.audit import By
 from trellis.engines.redaction import shown
 
 if TYPE_CHECKING:
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
 @click.option("--to", "target", metavar="URL", required=True, help="Where they go: postgresql.")
 @click.option("--history", is_flag=True, help="Also move ended jobs, not only dead ones.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; write what would be moved.")
+@reason_option
 @json_option
 @debug_option
-def move(*, source: str, target: str, history: bool, dry_run: bool, as_json: bool) -> None:
+def move(
+    *, source: str, target: str, history: bool, dry_run: bool, reason: str, as_json: bool
+) -> None:
     """Move the jobs of a SQLite file to a PostgreSQL database.
 
-    Waiting, delayed, retrying and dead jobs are moved, with ids, journals, logs, keys and the
-    settings of queues. Stop the workers first: the command refuses while a worker is live or a job
-    is active. The target must have its tables: trellis migrate --url URL.
+    Waiting, delayed, retrying and dead jobs are moved, with ids, journals, logs, keys, the
+    settings of queues and the audit. Stop the workers first: the command refuses while a worker is
+    live or a job is active. The target must have its tables: trellis migrate --url URL.
 
     The file is made read-only before the first job is copied, so that no job can be created,
     started or changed in it and no job can run in both databases. If the command is interrupted,
@@ -36,14 +40,16 @@ def move(*, source: str, target: str, history: bool, dry_run: bool, as_json: boo
     """
     import asyncio
 
-    moved = asyncio.run(_move(source, target, history=history, dry_run=dry_run))
+    moved = asyncio.run(
+        _move(source, target, By(current_actor(), reason), history=history, dry_run=dry_run)
+    )
     if as_json:
         write_json(_document(source, target, moved))
     else:
         write_line(_sentence(source, target, moved))
 
 
-async def _move(source: str, target: str, *, history: bool, dry_run: bool) -> Moved:
+async def _move(source: str, target: str, by: By, *, history: bool, dry_run: bool) -> Moved:
     from trellis.operations.transfer import Endpoint, move
 
     here = Endpoint(engine_at(source, create=False), shown(source))
@@ -52,7 +58,7 @@ async def _move(source: str, target: str, *, history: bool, dry_run: bool) -> Mo
         await here.engine.open()
         await there.engine.open()
         with progress_bar("Moving jobs") as progress:
-            return await move(here, there, history=history, dry_run=dry_run, progress=progress)
+            return await move(here, there, by, history=history, dry_run=dry_run, progress=progress)
     finally:
         await there.engine.close()
         await here.engine.close()
@@ -68,6 +74,7 @@ def _document(source: str, target: str, moved: Moved) -> dict[str, Any]:
         "already_moved": moved.known,
         "not_moved": moved.left,
         "queue_settings": moved.queues,
+        "schedules": moved.schedules,
     }
 
 

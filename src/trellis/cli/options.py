@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import rich_click as click
 
 from trellis.cli.output import Form
-from trellis.config import DEFAULT_URL
+from trellis.config import DEFAULT_URL, environment
+from trellis.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from trellis.insight.filters import Filters
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _FILTERS: Final = (
-    ("--state", "STATE", "In one of these states: failed,dead"),
+    ("--state", "STATE", "In one of these states: failed,dead, or waiting, running, ended"),
     ("--type", "TYPE", "Of these types: sync or shop/sync"),
     ("--service", "NAME", "Of these services"),
     ("--queue", "NAME", "In these queues"),
@@ -26,18 +27,42 @@ _FILTERS: Final = (
     ("--tag", "NAME=VALUE", "With this tag; may be repeated"),
     ("--since", "WHEN", "Created since: 1h, yesterday, 2030-01-31"),
     ("--until", "WHEN", "Created before"),
+    ("--finished-after", "WHEN", "Ended since: 1h is in the last hour"),
+    ("--finished-before", "WHEN", "Ended before"),
+    ("--worker", "NAME", "That this worker runs or ran: its name, host or id"),
     ("--error", "TEXT", "Whose latest error contains this text"),
 )
+#: Flags with which a command changes nothing.
+_WITHOUT_CHANGE: Final = ("dry_run", "check", "sql")
 _REPEATABLE: Final = frozenset({"--state", "--type", "--service", "--queue", "--tag"})
 
 
 # -- options -------------------------------------------------------------------------------------
 
 
-def url_option(command: Command) -> Command:
-    """Add `--url`."""
+def url_only_option(command: Command) -> Command:
+    """Add `--url`, for commands that name services in another way."""
     text = f"Where the jobs are; else TRELLIS_URL, url of trellis.toml, {DEFAULT_URL}."
     return click.option("--url", metavar="URL", help=text)(command)
+
+
+def url_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--url`, and `--app` to use the URL of a service; passed on together as `url`."""
+
+    @wraps(command)
+    def with_url(**given: Any) -> Any:  # noqa: ANN401 - click's shape
+        app = given.pop("app")
+        if app and not given["url"]:
+            from trellis.cli.app import url_of_app
+
+            given["url"] = url_of_app(app)
+        return command(**given)
+
+    text = "Where this service has its jobs; else TRELLIS_APP, app of trellis.toml."
+    wrapped: Callable[..., Any] = click.option(
+        "--app", metavar="MODULE:SERVICE", multiple=True, help=text
+    )(with_url)
+    return url_only_option(wrapped)
 
 
 def debug_option(command: Command) -> Command:
@@ -75,9 +100,45 @@ def limit_option(command: Command) -> Command:
     return click.option("--limit", metavar="N", default=50, type=kind, help=text)(command)
 
 
-def filter_options(command: Command) -> Command:
-    """Add one option per filter; `read_filters` takes them out of the given options."""
+def reason_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--reason`, which the setting `require_reason` makes necessary for every change."""
+
+    @wraps(command)
+    def with_reason(**given: Any) -> Any:  # noqa: ANN401 - click's shape
+        is_change = not any(given.get(name) for name in _WITHOUT_CHANGE)
+        if is_change and not given["reason"].strip() and _is_required():
+            raise click.UsageError(
+                "Changes need a reason here (setting require_reason). Nothing was done. Add "
+                "--reason TEXT."
+            )
+        return command(**given)
+
+    text = "Why, for those who look later: it is kept in the audit."
+    wrapped: Callable[..., Any] = click.option("--reason", default="", metavar="TEXT", help=text)(
+        with_reason
+    )
+    return wrapped
+
+
+def _is_required() -> bool:
+    """Return whether the setting `require_reason` is on."""
+    text = environment().get("TRELLIS_REQUIRE_REASON", "false").lower()
+    if text not in {"true", "false"}:
+        raise ConfigurationError(f"require_reason must be true or false, not {text!r}.")
+    return text == "true"
+
+
+def filter_options(command: Command, without: Collection[str] = ()) -> Command:
+    """Add one option per filter; `read_filters` takes them out of the given options.
+
+    `without` are filters that have no option here; they can still be written as words.
+    """
+    if "--failed" not in without:
+        text = "Failed, dead, stale or expired; the same as --state unsuccessful."
+        command = click.option("--failed", is_flag=True, help=text)(command)
     for name, metavar, text in reversed(_FILTERS):
+        if name in without:
+            continue
         multiple = name in _REPEATABLE
         command = click.option(name, metavar=metavar, multiple=multiple, help=f"{text}.")(command)
     return command
@@ -93,9 +154,13 @@ def read_filters(words: Sequence[str], given: dict[str, Any]) -> Filters:
     words = list(words)
     for option, _, _ in _FILTERS:
         name = option.removeprefix("--")
-        value = given.pop(name)
+        value = given.pop(name.replace("-", "_"), None)
         values = value if isinstance(value, tuple) else (value,)
         words += [f"{name}:{each}" for each in values if each is not None]
+    if given.pop("failed", False):
+        if any(word.startswith("state:") for word in words):
+            raise click.UsageError("--failed is --state unsuccessful. Name the states once.")
+        words.append("state:unsuccessful")
     return parse_filters(words)
 
 

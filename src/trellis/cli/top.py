@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
 from trellis.cli.app import operate
-from trellis.cli.format import listed, short_duration, state_cell
+from trellis.cli.format import (
+    RATE_COLUMNS,
+    listed,
+    oldest,
+    rate_cells,
+    short_duration,
+    state_cell,
+    window_in_words,
+)
 from trellis.cli.options import debug_option, json_option, url_option
-from trellis.cli.output import Cell, Column, is_interactive, make_table, stdout_console, write_json
+from trellis.cli.output import (
+    Cell,
+    Column,
+    Row,
+    is_interactive,
+    make_table,
+    stdout_console,
+    write_json,
+)
 from trellis.core.states import State
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rich.console import Console, RenderableType
     from rich.text import Text
 
     from trellis.insight.overview import Overview, RunningJob
+    from trellis.insight.views import JobView
     from trellis.operations.operator import Operator
 
 _UNLIMITED: Final = 1000
 _BAR_WIDTH: Final = 10
+_SHORT_ID: Final = 8
 
 
 @click.command("top")
@@ -31,9 +52,12 @@ _BAR_WIDTH: Final = 10
 @url_option
 @debug_option
 def top(*, interval: str, once: bool, as_json: bool, url: str | None) -> None:
-    """Watch types, workers and running jobs. Ctrl-C ends it.
+    """Watch types, workers and running jobs. `q` or Ctrl-C ends it.
 
-    Without a terminal it is shown once.
+    Ids are shown by their last 8 characters, which every command takes. OLDEST is how long the job
+    has waited that could have started first; RUN/MIN and FAIL/MIN are attempts that began and that
+    failed, MEDIAN is the time that half of the jobs took at most. Without a terminal it is shown
+    once.
     """
     from trellis.core.durations import SECOND
     from trellis.declaration import checks
@@ -81,26 +105,68 @@ async def _show_live(jobs: Operator, console: Console, seen: Overview, pause: fl
 
     loop = asyncio.get_running_loop()
     rate: float | None = None
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
+    with (
+        _quit_key(loop) as ended,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        while not ended.is_set():
             live.update(Group(*_view(seen, rate, console.width)), refresh=True)
-            await asyncio.sleep(pause)
+            await _pause(ended, pause)
             began = loop.time()
             latest = await overview(jobs.engine)
             # Reading takes at most half of the time, even where there is much to read.
-            await asyncio.sleep(max(loop.time() - began - pause, 0))
+            await _pause(ended, max(loop.time() - began - pause, 0))
             seconds = (latest.as_of - seen.as_of).total_seconds()
             rate = max(latest.ended - seen.ended, 0) / seconds if seconds > 0 else None
             seen = latest
+
+
+@contextmanager
+def _quit_key(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
+    """Yield an event that is set when `q` is typed; the terminal is restored afterwards."""
+    import asyncio
+    import os
+    import sys
+    import termios
+    import tty
+
+    ended = asyncio.Event()
+    if not sys.stdin.isatty():
+        yield ended
+        return
+    number = sys.stdin.fileno()
+
+    def read_key() -> None:
+        if b"q" in os.read(number, 64).lower():
+            ended.set()
+
+    before = termios.tcgetattr(number)
+    tty.setcbreak(number)
+    loop.add_reader(number, read_key)
+    try:
+        yield ended
+    finally:
+        loop.remove_reader(number)
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+async def _pause(ended: asyncio.Event, seconds: float) -> None:
+    """Wait this long, or until `q` is typed."""
+    import asyncio
+
+    with suppress(TimeoutError):
+        await asyncio.wait_for(ended.wait(), seconds)
 
 
 def _view(seen: Overview, rate: float | None, width: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield _summary(seen, rate)
-    if seen.types:
+    if seen.types or seen.rates:
         yield Text()
         yield _types(seen, width)
+    for rates in list(seen.rates.values())[:1]:
+        yield Text(window_in_words(rates), "dim")
     yield Text()
     if seen.workers:
         yield _workers(seen, width)
@@ -109,6 +175,9 @@ def _view(seen: Overview, rate: float | None, width: int) -> Iterator[Renderable
     if seen.running:
         yield Text()
         yield _running(seen, width)
+    if seen.blocked:
+        yield Text()
+        yield _blocked(seen, width)
 
 
 def _summary(seen: Overview, rate: float | None) -> Text:
@@ -120,19 +189,39 @@ def _summary(seen: Overview, rate: float | None) -> Text:
         text.append("  ").append(f"{number:,} {cell.text}", cell.style)
     if not seen.states:
         text.append("  no jobs")
+    if seen.draining:
+        text.append("  draining everywhere", "bold yellow")
     return text if rate is None else text.append(f"  {rate:,.0f} ended/s", "bold")
 
 
 def _types(seen: Overview, width: int) -> RenderableType:
-    from trellis.insight.overview import COUNTED_STATES
+    columns = (
+        Column("TYPE", shrinks=True),
+        Column("WAITING", is_number=True),
+        Column("OLDEST", is_number=True),
+        Column("ACTIVE", is_number=True),
+        Column("FAILED", is_number=True),
+        *RATE_COLUMNS,
+    )
 
-    columns = [Column("TYPE", shrinks=True)]
-    columns += [Column(state.upper(), is_number=True) for state in COUNTED_STATES]
-    rows = [
-        (name, *(f"{counts[state]:,}" if counts.get(state) else "-" for state in COUNTED_STATES))
-        for name, counts in seen.types.items()
-    ]
-    return make_table(columns, rows, width)
+    def row(name: str) -> Row:
+        counts, rates = seen.types.get(name, {}), seen.rates.get(name)
+        return (
+            name,
+            _number(counts, State.PENDING, State.RETRY),
+            "-" if rates is None else oldest(rates, seen.as_of),
+            _number(counts, State.ACTIVE),
+            _number(counts, State.FAILED, State.DEAD),
+            *(("-", "-", "-") if rates is None else rate_cells(rates)),
+        )
+
+    return make_table(columns, [row(name) for name in sorted({*seen.types, *seen.rates})], width)
+
+
+def _number(counts: Mapping[str, int], *states: State) -> str:
+    """Return how many jobs are in these states."""
+    number = sum(counts.get(state, 0) for state in states)
+    return f"{number:,}" if number else "-"
 
 
 def _workers(seen: Overview, width: int) -> RenderableType:
@@ -162,21 +251,49 @@ def _running(seen: Overview, width: int) -> RenderableType:
     columns = (
         Column("RUNNING"),
         Column("TYPE", shrinks=True),
-        Column("ATTEMPT", is_number=True),
+        Column("TRY", is_number=True),
         Column("TIME", is_number=True),
-        Column("PROGRESS", shrinks=True),
+        Column("NOTE", shrinks=True),
     )
     rows = [
         (
-            each.job.id,
+            _short(each.job),
             each.job.name,
             f"{each.job.attempt}/{each.job.max_attempts}",
             short_duration(seen.as_of - (each.job.claimed_at or seen.as_of)),
-            _progress(each),
+            _progress(each) or _last_error(each.job),
         )
         for each in seen.running
     ]
     return make_table(columns, rows, width)
+
+
+def _blocked(seen: Overview, width: int) -> RenderableType:
+    columns = (
+        Column("BLOCKED"),
+        Column("TYPE", shrinks=True),
+        Column("SINCE", is_number=True),
+        Column("NOTE", shrinks=True),
+    )
+    rows = [
+        (
+            _short(job),
+            job.name,
+            short_duration(seen.as_of - job.updated_at),
+            f"its worker was lost; then: trellis keys release {_short(job)}",
+        )
+        for job in seen.blocked
+    ]
+    return make_table(columns, rows, width)
+
+
+def _short(job: JobView) -> str:
+    """Return the end of an id, which differs even for jobs that were created together."""
+    return job.id[-_SHORT_ID:]
+
+
+def _last_error(job: JobView) -> str:
+    return "" if job.error is None else f"last: {job.error.message.strip()}"
 
 
 def _progress(running: RunningJob) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from trellis.cli.options import url_option
+from trellis.cli.options import url_only_option
 from trellis.config import WorkerSettings, worker_settings
 
 if TYPE_CHECKING:
@@ -31,17 +31,20 @@ _SETTINGS: Final = (
     "max_jobs",
     "max_memory",
     "name",
+    "idle",
+    "contract",
 )
 
 
 @click.command("worker")
 @click.argument("services", metavar="[MODULE:SERVICE]...", nargs=-1)
-@url_option
+@url_only_option
 @click.option("--concurrency", type=click.IntRange(1), help="Jobs at once per process (10).")
 @click.option("--processes", type=click.IntRange(1), help="Worker processes (1).")
 @click.option("--types", metavar="NAME,...", help="Run only these job types.")
-@click.option("--queues", metavar="NAME,...", help="Run only jobs of these queues.")
+@click.option("--queues", metavar="NAME,...", help="Run only jobs that wait in these queues.")
 @click.option("--once", is_flag=True, help="Run one job; exit 0 if it completed, else 1.")
+@click.option("--idle", metavar="DURATION", help="Exit after this long without a job: 60s.")
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after this many jobs.")
 @click.option("--max-memory", metavar="SIZE", help="Replace a process above this size: 512MB.")
 @click.option("--lease", metavar="DURATION", help="How long a silent worker keeps its jobs (30s).")
@@ -50,8 +53,14 @@ _SETTINGS: Final = (
 )
 @click.option("--poll", metavar="DURATION", help="How often to look without a wake-up (1s).")
 @click.option("--name", metavar="NAME", help="The name of this worker (host and process).")
+@click.option(
+    "--contract",
+    type=click.Choice(("warn", "refuse", "off")),
+    help="What to do about a contract change that was not accepted (warn).",
+)
 @click.option("--log-format", type=click.Choice(("text", "json")), help="Format of the log (text).")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (info).")
+@click.option("--reload", is_flag=True, help="Start again when a source file changes.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def worker(services: tuple[str, ...], *, url: str | None, once: bool, **options: Any) -> int:  # noqa: ANN401 - click's options
     """Run the jobs of one or more services.
@@ -82,6 +91,7 @@ def worker(services: tuple[str, ...], *, url: str | None, once: bool, **options:
         log_format=worker_log.parse_format(log_format),
         log_level=worker_log.parse_level(log_level),
         debug=options["debug"] or bool(os.environ.get("TRELLIS_DEBUG")),
+        reload=options["reload"],
     )
     # The parent process may have set SIGCHLD to be ignored; the guardian needs it.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -95,7 +105,8 @@ def worker(services: tuple[str, ...], *, url: str | None, once: bool, **options:
 
 def _settings(variables: Mapping[str, str], options: Mapping[str, Any]) -> WorkerSettings:
     """Return the settings in force: the command line overrides variables and files."""
-    return worker_settings(variables).with_options(
+    return worker_settings(
+        variables,
         **{name: options[name] for name in _SETTINGS},
         types=_names(options["types"]),
         queues=_names(options["queues"]),
@@ -133,6 +144,8 @@ class WorkerProgram:
     log_format: LogFormat
     log_level: str
     debug: bool
+    #: Whether the guardian is told which source files are loaded.
+    reload: bool
 
     def command(self, files: Mapping[str, int]) -> Sequence[str]:
         """Return the command that starts the process with these open files."""

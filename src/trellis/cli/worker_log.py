@@ -1,8 +1,8 @@
 """The log of a worker on stderr: one line of text or JSON per record, with the job it is about.
 
-Records made inside a handler and records about a job carry its id, attempt and trace. Line breaks
-in a message are indented and control characters are escaped, so that no message can imitate another
-line.
+Records made inside a handler and records about a job carry its id, attempt and trace. Further
+lines of a message and of a traceback are indented, and characters that act on a terminal are
+escaped, so that no message can imitate another line.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol, get_args
 
+from trellis.cli.output import visible_block
 from trellis.errors import ConfigurationError
 
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 LogFormat = Literal["text", "json"]
-#: All control characters but the line break, which is indented.
-_ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
-del _ESCAPED[ord("\n")]
 
 
 class SupportsWrite(Protocol):
@@ -77,14 +75,22 @@ class _Format(logging.Formatter):
 
 
 class _Text(_Format):
-    """`time level message (job ...)`; the job is left out where the message names it."""
+    """`time level message (job ...)`; the job is left out where the message names it.
+
+    The job is at the end of the first line. A traceback follows the message.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
-        text = super().format(record).translate(_ESCAPED).replace("\n", "\n    ")
+        text = visible_block(super().format(record)).replace("\n", "\n    ")
+        return f"{moment} {record.levelname.lower():7} {text}"
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         fields = {} if hasattr(record, "trellis") else self._fields(record)
-        job = f"  (job {fields['job']} attempt {fields['attempt']})" if fields else ""
-        return f"{moment} {record.levelname.lower():7} {text}{job}"
+        if not fields:
+            return record.message
+        first, line_break, rest = record.message.partition("\n")
+        return f"{first}  (job {fields['job']} attempt {fields['attempt']}){line_break}{rest}"
 
 
 class _Json(_Format):
@@ -100,6 +106,8 @@ class _Json(_Format):
             **self._fields(record),
             "pid": record.process,
         }
-        if record.exc_info:
+        if record.exc_text:
+            line["exception"] = record.exc_text
+        elif record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import json
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
 from trellis.cli import worker_log
 from trellis.cli.app import OK, engine_at, report
-from trellis.cli.loading import load_services
+from trellis.cli.loading import load_services, loaded_files
 from trellis.cli.worker import WorkerProgram
+from trellis.core.durations import in_words
+from trellis.engines import absolute_url
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
 from trellis.worker.child_process import tune_interpreter
 from trellis.worker.guardian.channel import Channel, EndReason
 from trellis.worker.guardian.stacks import write_stacks_on_signal
+from trellis.worker.guardian.worker_process import LEFT_TO_GUARDIAN
 from trellis.worker.log import current_log, log_fields
 from trellis.worker.shared_status import SharedStatus
 from trellis.worker.supervisor import Supervisor
 
+#: How often it is checked whether further source files were loaded, in seconds.
+_SOURCES_INTERVAL: Final = 1.0
 _logger = logging.getLogger("trellis.worker")
 
 
@@ -41,7 +49,7 @@ def main(text: str) -> int:
     worker_log.set_up(program.log_format, program.log_level, _current_job_fields)
     status = SharedStatus(program.settings.concurrency, files["status"])
     try:
-        services = load_services(program.services)
+        services = _load(program, files)
         if program.url is not None:
             for service in services:
                 service.connection.point_at(program.url)
@@ -52,10 +60,24 @@ def main(text: str) -> int:
         return report(error, debug=program.debug)
 
 
+def _load(program: WorkerProgram, files: dict[str, int]) -> list[Service]:
+    """Load the services; with `--reload`, name the loaded files to the guardian."""
+    failure: BaseException | None = None
+    try:
+        return load_services(program.services)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        if program.reload:
+            loaded = {"message": "sources", "files": sorted(loaded_files(failure))}
+            os.write(files["channel"], f"{json.dumps(loaded)}\n".encode())
+
+
 def _current_job_fields() -> dict[str, object]:
     """Return the log fields of the job whose handler is running in this context."""
     log = current_log()
-    return {} if log is None else log_fields(log.attempt)
+    return {} if log is None else log_fields(log.attempt.record, log.attempt.fence)
 
 
 def _leave_signals_to_guardian() -> None:
@@ -63,26 +85,67 @@ def _leave_signals_to_guardian() -> None:
 
     Handlers are set instead of SIG_IGN, because programs that a job starts would inherit SIG_IGN.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in LEFT_TO_GUARDIAN:
         signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_GUARDIAN)
+    # A signal that arrives before the child has the default action must wait for it.
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_GUARDIAN),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_GUARDIAN),
+        after_in_child=_take_signals,
+    )
+
+
+def _take_signals() -> None:
+    """Let processes that a handler forks end by signals, as libraries expect of them."""
+    for number in LEFT_TO_GUARDIAN:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_GUARDIAN)
 
 
 async def _work(
     services: Sequence[Service], program: WorkerProgram, files: dict[str, int], status: SharedStatus
 ) -> int:
     _refuse_in_process(services[0])
+    url = absolute_url(services[0].url)
+    _announce_new_file(url)
     channel = await Channel.open(socket.socket(fileno=files["channel"]))
-    await channel.send("opening", url=services[0].url)
+    await channel.send("opening", url=url)
     stop_asked = asyncio.Event()
-    async with work(services, program.settings, status=status) as supervisor:
-        listening = asyncio.create_task(_listen(channel, stop_asked, supervisor, files))
+    messages = channel.messages()
+    first: dict[str, Any] = await anext(messages, {})
+    async with work(
+        services, program.settings, status=status, apart=first.get("types")
+    ) as supervisor:
+        tasks = [
+            asyncio.create_task(_listen(messages, stop_asked, supervisor, files)),
+            asyncio.create_task(_ask_for_successor(channel, supervisor)),
+            asyncio.create_task(_report_crashes(channel, supervisor)),
+        ]
+        if program.reload:
+            tasks.append(asyncio.create_task(_name_sources(channel)))
         await channel.send("working", types=list(supervisor.type_names))
         reason = await _until_over(stop_asked, supervisor)
     await channel.send(
-        "finished", reason=reason, settled=supervisor.settled, last_state=supervisor.last_state
-    )
-    listening.cancel()
+        "finished", reason=reason, begun=supervisor.begun, settled=supervisor.settled,
+        last_state=supervisor.last_state,
+    )  # fmt: skip
+    for task in tasks:
+        task.cancel()
     return OK
+
+
+async def _report_crashes(channel: Channel, supervisor: Supervisor) -> None:
+    """Tell the guardian of types whose jobs crash, so that other processes run them apart too."""
+    while True:
+        await channel.send("crashed", type=await supervisor.apart_types.crashed.get())
+
+
+async def _ask_for_successor(channel: Channel, supervisor: Supervisor) -> None:
+    """Ask the guardian to replace this process once it has lost threads."""
+    await supervisor.until_replacement_wanted()
+    if not supervisor.drain_requested.is_set():
+        await channel.send("successor_wanted")
 
 
 def _refuse_in_process(service: Service) -> None:
@@ -94,18 +157,48 @@ def _refuse_in_process(service: Service) -> None:
         )
 
 
+async def _name_sources(channel: Channel) -> None:
+    """Name files that are loaded later, as by an import inside a handler."""
+    named = loaded_files()
+    while True:
+        await asyncio.sleep(_SOURCES_INTERVAL)
+        loaded = loaded_files()
+        if later := loaded - named:
+            await channel.send("sources", files=sorted(later))
+        named |= loaded
+
+
+def _announce_new_file(url: str) -> None:
+    """Log that a SQLite file is created: a worker started in the wrong folder finds no job."""
+    path = url.removeprefix("sqlite:///")
+    if path != url and not Path(path).exists():
+        _logger.info("There is no database at %s; creating it.", path)
+
+
 async def _listen(
-    channel: Channel, stop_asked: asyncio.Event, supervisor: Supervisor, files: dict[str, int]
+    messages: AsyncIterator[dict[str, Any]],
+    stop_asked: asyncio.Event,
+    supervisor: Supervisor,
+    files: dict[str, int],
 ) -> None:
-    """Receive the guardian's messages: the first asks to stop, the second to stop at once.
+    """Receive the guardian's messages: types that run apart, requests to drain and to stop.
 
     When the guardian is gone, this process ends itself and writes to stderr itself.
     """
-    async for _ in channel.messages():
+    async for message in messages:
+        if message["message"] == "apart":
+            supervisor.apart_types.replace(message["types"])
+            continue
+        if message["message"] == "drain":
+            supervisor.drain_requested.set()
+            continue
         if stop_asked.is_set():
             supervisor.stop_at_once()
+        elif message.get("replaced"):
+            supervisor.be_replaced()
         stop_asked.set()
     _bypass_relay(files)
+    supervisor.lose_guardian()
     stop_asked.set()
 
 
@@ -119,23 +212,31 @@ def _bypass_relay(files: dict[str, int]) -> None:
 
 
 async def _until_over(stop_asked: asyncio.Event, supervisor: Supervisor) -> EndReason:
-    """Wait until the process is asked to stop, has run its number of jobs, or is drained."""
+    """Wait until the process is asked to stop, has run its jobs, has none, or is drained."""
     stop = asyncio.create_task(stop_asked.wait())
     spent = asyncio.create_task(supervisor.until_max_jobs())
+    unused = asyncio.create_task(supervisor.until_unused())
     drain = asyncio.create_task(supervisor.drain_requested.wait())
     finish: asyncio.Task[None] | None = None
     try:
-        await asyncio.wait((stop, spent, drain), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stop, spent, unused, drain), return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
             return "stopped"
         if spent.done():
             return "max_jobs"
-        _logger.info("Draining: claiming no more jobs; the process ends when its jobs have ended.")
+        if unused.done():
+            _logger.info(
+                "No job for %s: the process ends.", in_words(supervisor.settings.idle or 0)
+            )
+        else:
+            _logger.info(
+                "Draining: claiming no more jobs; the process ends when its jobs have ended."
+            )
         finish = asyncio.create_task(supervisor.finish())
         await asyncio.wait((stop, finish), return_when=asyncio.FIRST_COMPLETED)
-        return "drained"
+        return "idle" if unused.done() else "drained"
     finally:
-        for task in (stop, spent, drain, finish):
+        for task in (stop, spent, unused, drain, finish):
             if task is not None:
                 task.cancel()
 

@@ -8,7 +8,7 @@ import rich_click as click
 
 from trellis.cli.app import CommandGroup, operate
 from trellis.cli.format import listed, short_duration
-from trellis.cli.options import debug_option, form_options, json_option, url_option
+from trellis.cli.options import debug_option, form_options, json_option, reason_option, url_option
 from trellis.cli.output import Cell, Column, Form, complain, write_each, write_json, write_table
 
 if TYPE_CHECKING:
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from trellis.insight.views import WorkerView
     from trellis.operations.operator import Operator
 
-_STYLES: Final = {"live": "green", "draining": "yellow", "silent": "bold red", "ended": "dim"}
+_STYLES: Final = {
+    "live": "green",
+    "draining": "yellow",
+    "silent": "bold red",
+    "offline": "red",
+    "ended": "dim",
+}
 
 
 @click.command("workers", cls=CommandGroup, default="list")
@@ -53,6 +59,8 @@ def list_command(*, ended: bool, form: Form, url: str | None) -> None:
 def _table(found: list[WorkerView], now: datetime) -> None:
     # The default name of a worker contains its host.
     has_hosts = any(worker.host not in worker.name for worker in found)
+    notes = [_note(worker) for worker in found]
+    has_notes = any(notes)
     columns = (
         Column("ID"),
         Column("NAME", shrinks=True),
@@ -64,6 +72,7 @@ def _table(found: list[WorkerView], now: datetime) -> None:
         Column("UPTIME", is_number=True),
         Column("VERSION"),
         Column("TYPES", shrinks=True),
+        *([Column("NOTE", shrinks=True)] if has_notes else []),
     )
     write_table(
         columns,
@@ -79,18 +88,32 @@ def _table(found: list[WorkerView], now: datetime) -> None:
                 short_duration(now - worker.opened_at),
                 worker.version or "-",
                 listed(worker.types),
+                *([Cell(note, "bold red")] if has_notes else []),
             )
-            for worker in found
+            for worker, note in zip(found, notes, strict=True)
         ),
     )
 
 
+def _note(worker: WorkerView) -> str:
+    """Return what keeps a worker from working as it should; empty if nothing does."""
+    notes = []
+    if worker.blocked_loop is not None:
+        job = f" by job {worker.blocked_loop.job_id}" if worker.blocked_loop.job_id else ""
+        notes.append(f"loop blocked{job} at {worker.blocked_loop.where or 'an unknown line'}")
+    if worker.lost_threads:
+        types = ", ".join(sorted({each.type for each in worker.lost_threads}))
+        notes.append(f"lost threads: {len(worker.lost_threads)} ({types})")
+    return "; ".join(notes)
+
+
 @workers.command("drain")
 @click.argument("names", metavar="ID|NAME...", nargs=-1, required=True)
+@reason_option
 @json_option
 @url_option
 @debug_option
-def drain_command(names: tuple[str, ...], *, as_json: bool, url: str | None) -> None:
+def drain_command(names: tuple[str, ...], *, reason: str, as_json: bool, url: str | None) -> None:
     """Ask worker processes to claim no more jobs, finish the ones they have, and end.
 
     They receive the request with their next renewal, within a third of their lease.
@@ -98,7 +121,7 @@ def drain_command(names: tuple[str, ...], *, as_json: bool, url: str | None) -> 
     from trellis.insight.views import as_json as document
 
     async def drain(jobs: Operator) -> list[WorkerView]:
-        return [await jobs.drain(name) for name in names]
+        return [await jobs.drain(name, reason=reason) for name in names]
 
     drained = operate(url, drain)
     if as_json:

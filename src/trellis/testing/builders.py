@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from trellis.core.commands import Complete
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import (
     Context,
+    Dedupe,
     Definition,
     Fence,
     JobId,
     JobRecord,
     NewJob,
+    Prerequisite,
+    Relations,
     SessionId,
     define,
     fresh_context,
@@ -25,8 +28,10 @@ from trellis.core.job import (
 from trellis.core.keys import hash_key
 from trellis.core.lifecycle import creation, first_run_at
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, Policy
+from trellis.core.schedules import Declared, Missed, Overlap, Plan, Template, check_declared
 from trellis.declaration.ids import new_job_id
-from trellis.engines.values import Demand, WorkerInfo
+from trellis.engines.demand import Demand
+from trellis.engines.values import WorkerInfo
 from trellis.testing.clock import START
 
 SERVICE: Final = "shop"
@@ -52,13 +57,18 @@ class JobParts(TypedDict, total=False):
     deadline_in: Micros | None
     key: str | None
     key_hash: str | None
-    dedupe: str | None
+    #: A text is a key that holds while the job is pending.
+    dedupe: Dedupe | str | None
     idempotency_key: str | None
     tags: tuple[tuple[str, str], ...]
     config: str | None
     expect: str | None
     schema_version: int
     clone_of: JobId | None
+    attempts: int | None
+    timeout: Micros | None
+    relations: Relations | None
+    after: tuple[Prerequisite, ...]
 
 
 def a_job_id() -> JobId:
@@ -88,7 +98,10 @@ def a_job(**parts: Unpack[JobParts]) -> NewJob:
         policy=DEFAULT_POLICY,
         context=a_context(),
     )
-    new = start._replace(**parts)
+    given: dict[str, Any] = {**parts}
+    if isinstance(given.get("dedupe"), str):
+        given["dedupe"] = Dedupe(given["dedupe"])
+    new = start._replace(**given)
     if new.key is not None and new.key_hash is None:
         return new._replace(key_hash=hash_key(new.service, new.type, new.key))
     return new
@@ -125,9 +138,17 @@ def a_worker(name: str = "worker-1") -> WorkerInfo:
     return WorkerInfo(name, "host-1", 4242, "0.1.0")
 
 
-def a_demand(*types: str, limit: int = 100, queue: str = QUEUE, service: str = SERVICE) -> Demand:
-    """Return a demand for these types of one queue; by default for the type of `a_job`."""
-    return Demand(service, queue, types or (TYPE,), limit)
+def a_demand(
+    *types: str,
+    limit: int = 100,
+    queue: str | None = None,
+    service: str = SERVICE,
+    policy: Policy | None = None,
+) -> Demand:
+    """Return a demand for these types, in one queue or in all; by default the type of `a_job`."""
+    names = types or (TYPE,)
+    queues = () if queue is None else (queue,)
+    return Demand(service, names, limit, queues, () if policy is None else (policy,) * len(names))
 
 
 def fence_of(record: JobRecord) -> Fence:
@@ -141,3 +162,23 @@ def fence_of(record: JobRecord) -> Fence:
 def complete(record: JobRecord, result: str | None = "null", *, item_errors: int = 0) -> Complete:
     """Return the command by which the running attempt of this job completes it."""
     return Complete(fence_of(record), result, item_errors, record.head.claimed_at)
+
+
+class ScheduleParts(TypedDict, total=False):
+    """The parts of a plan that a test may give."""
+
+    when: str
+    tz: str
+    jitter: Micros
+    missed: Missed
+    overlap: Overlap
+    paused: bool
+    payload: str
+
+
+def a_declaration(
+    name: str = "nightly", *, policy: Policy = DEFAULT_POLICY, **parts: Unpack[ScheduleParts]
+) -> Declared:
+    """Return a schedule of the shop: by default an invoice every minute."""
+    plan = Plan("@every 1m", payload='{"order":7}')._replace(**parts)
+    return check_declared(Declared(SERVICE, name, plan, Template(TYPE, QUEUE, policy)))

@@ -386,9 +386,11 @@ async def _check_journals(demo: Demo) -> Observation:
         return not demo.running
 
     await demo.until(all_ended, "the workers to stop")
-    demo.screen.step("the journal of every job is folded and compared with the job")
+    demo.screen.step(
+        "every job is computed again from its journal and compared with what is stored"
+    )
     with progress_bar("  journals", demo.screen.console, transient=False) as progress:
         diagnosis = await diagnose(demo.engine, WorkerSettings(), progress)
     wrong = len(diagnosis.mismatches)
     match = "all match their jobs" if not wrong else f"{wrong} do NOT match their jobs"
-    return Observation(f"{diagnosis.checked} journals folded, {match}", diagnosis.is_sound)
+    return Observation(f"{diagnosis.checked} journals checked, {match}", diagnosis.is_sound)

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from trellis.core.events import Event, EventKind
 from trellis.core.job import JobId
 from trellis.engines.values import JobFilter
 from trellis.errors import JobDead
+from trellis.insight import time_expressions
 
 _BURST: Final = 400
 _ACCOUNTS: Final = ("ada", "bob", "cleo")
@@ -70,14 +72,14 @@ async def _burst(demo: Demo) -> Observation:
     began = time.monotonic()
     album = demo.folder / "album.txt"
     refs = await thumbnail.create_many([Picture(number=n, album=album) for n in range(_BURST)])
-    demo.screen.step(f"{_BURST} jobs created in {time.monotonic() - began:.1f} s")
+    demo.screen.step(f"{_BURST} jobs created in {_took(time.monotonic() - began)}")
     results = await _results(demo, refs)
     took = time.monotonic() - began
     right = sum(result == number for number, result in enumerate(results))
     runs = Counter(album.read_text(encoding="utf-8").split())
     once = sum(count == 1 for count in runs.values())
     ran = "each ran once" if once == _BURST else f"{_BURST - once} did NOT run once"
-    return Observation(f"{right} results after {took:.1f} s, {ran}", right == once == _BURST)
+    return Observation(f"{right} results after {_took(took)}, {ran}", right == once == _BURST)
 
 
 async def _results(demo: Demo, refs: Sequence[JobRef[int]]) -> list[int]:
@@ -103,7 +105,7 @@ async def _retry(demo: Demo) -> Observation:
     ref = await call_unreliable_service.create("the bank")
     async for event in ref.events(follow=True):
         if event.kind is EventKind.RETRY:
-            wait, why = BACKOFF[event.attempt - 1], event.data["error"][1]
+            wait, why = BACKOFF[event.attempt - 1], event.data["error"].message
             demo.screen.step(f"attempt {event.attempt} failed ({why}), next in {wait}")
     await ref.wait("30s")
     waits = [
@@ -221,7 +223,7 @@ async def _worker_killed(demo: Demo) -> Observation:
     victim.worker.kill()
     killed_at = time.time()
     demo.screen.step(f"{victim.worker} and its guardian are killed, and no process reports it")
-    demo.screen.step(f"a worker that is silent for {LEASE} s (its lease) loses its jobs")
+    demo.screen.step(f"{LEASE} s after its last heartbeat (the lease) its jobs are lost")
     demo.screen.step(f"{demo.start_worker()} is started to replace it")
     codes, after, finisher = await _handed_on(demo, ref, killed_at)
     text = f"taken over {after}, finished by {finisher.worker}"
@@ -250,7 +252,7 @@ async def _handed_on(
     """Wait for the job; return the errors of its retries, when the first came, and its finisher."""
     await ref.wait("30s")
     retries = await _retries(demo, ref)
-    after = f"after {retries[0].at / SECOND - killed_at:.1f} s" if retries else "never"
+    after = f"after {_took(retries[0].at / SECOND - killed_at)}" if retries else "never"
     return [_error(event)[0] for event in retries], after, await demo.completion(ref)
 
 
@@ -321,9 +323,13 @@ async def _stuck(demo: Demo) -> Observation:
     printer.touch()
     await ref.wait("30s")
     finisher = await demo.completion(ref)
-    text = f"ended after {took:.1f} s, its job completed by {finisher.worker}"
+    text = f"ended after {_took(took)}, its job completed by {finisher.worker}"
     in_time = took <= _STOP_SECONDS and len(handed_back) == 1
     return Observation(text, in_time and finisher.worker is not stopped.worker)
+
+
+def _took(seconds: float) -> str:
+    return time_expressions.took(timedelta(seconds=seconds))
 
 
 async def _retries(demo: Demo, ref: JobRef[Any]) -> list[Event]:

@@ -25,7 +25,7 @@ class Worker:
         self._log = folder / f"worker-{name}.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "trellis.cli", "worker", "--name", name],
+                [sys.executable, "-m", "trellis", "worker", "--name", name],
                 cwd=folder,
                 env=_environment(scratch),
                 stdin=subprocess.DEVNULL,

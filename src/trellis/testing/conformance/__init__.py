@@ -35,7 +35,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from trellis.testing.conformance.batches import TestBatches
+from trellis.testing.conformance.adjustments import TestAdjust
+from trellis.testing.conformance.archive import TestArchive
+from trellis.testing.conformance.audit import (
+    TestAuditList,
+    TestAuditOfJobs,
+    TestAuditOfQueuesAndWorkers,
+)
+from trellis.testing.conformance.batch_members import TestBatchRetention, TestJoining
+from trellis.testing.conformance.batches import TestBatches, TestNestedBatches, TestStopping
+from trellis.testing.conformance.bulk_calls import TestBulkCalls
 from trellis.testing.conformance.caller_transaction import TestCallerTransaction
 from trellis.testing.conformance.cancel import TestCancel
 from trellis.testing.conformance.claim import (
@@ -45,27 +54,56 @@ from trellis.testing.conformance.claim import (
     TestClaimTimes,
 )
 from trellis.testing.conformance.commit import TestCommit, TestConflicts
+from trellis.testing.conformance.contracts import TestContracts
 from trellis.testing.conformance.create import TestCreate
-from trellis.testing.conformance.dedupe import TestDedupe, TestIdempotency
+from trellis.testing.conformance.dedupe import (
+    TestDedupe,
+    TestDedupePeriod,
+    TestDedupeUnfinished,
+    TestIdempotency,
+)
+from trellis.testing.conformance.dependencies import (
+    TestDependencies,
+    TestDependentCreation,
+    TestHandedOnResults,
+    TestWaitingForJobs,
+)
 from trellis.testing.conformance.durability import TestDurability, TestOpen, TestSharedStore
 from trellis.testing.conformance.error_filters import TestFailures
+from trellis.testing.conformance.facts import TestFacts, TestWhoRanAJob
+from trellis.testing.conformance.fairness import TestAging, TestFairShare
+from trellis.testing.conformance.feed import TestFeed, TestFeedLosses
 from trellis.testing.conformance.fences import TestFences
 from trellis.testing.conformance.hints import TestHints
+from trellis.testing.conformance.hooks import TestHooks
 from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestRevival
 from trellis.testing.conformance.late_results import TestLateResults, TestLostReplies
 from trellis.testing.conformance.leases import TestLeaseClock, TestReap, TestRenewal
+from trellis.testing.conformance.limits import (
+    TestConcurrencyLimits,
+    TestKeyRates,
+    TestLimitSettings,
+    TestRateLimits,
+)
 from trellis.testing.conformance.lock_lingering import TestLockLingering
 from trellis.testing.conformance.locks import TestLockLeases, TestLocks
 from trellis.testing.conformance.next_due import TestNextDue
 from trellis.testing.conformance.notes import TestLogs, TestNotes
 from trellis.testing.conformance.operators import TestOperators
 from trellis.testing.conformance.outcomes import TestOutcomes
-from trellis.testing.conformance.queues import TestQueues
+from trellis.testing.conformance.policies import TestPolicyInForce
+from trellis.testing.conformance.queues import (
+    TestDrainOfAllQueues,
+    TestQueues,
+    TestQueuesOfTypes,
+)
+from trellis.testing.conformance.rates import TestRates
 from trellis.testing.conformance.reads import TestCount, TestFind, TestLoad
 from trellis.testing.conformance.removal import TestRemoval
 from trellis.testing.conformance.retention import TestRetention, TestSessionRetention
+from trellis.testing.conformance.schedules import TestFiring, TestScheduleChanges, TestSchedules
 from trellis.testing.conformance.slot_lingering import TestSlotLingering
-from trellis.testing.conformance.slots import TestSlots, TestSlotsHeldByJobs
+from trellis.testing.conformance.slots import TestSlots, TestSlotsHeldByJobs, TestTurns
 from trellis.testing.conformance.suite import EngineSuite, capability_of
 from trellis.testing.conformance.timers import TestTimers
 from trellis.testing.conformance.worker_drain import TestDrain
@@ -77,9 +115,18 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestClaimOrder,
     TestClaimLimits,
     TestClaimTimes,
+    TestFairShare,
+    TestAging,
+    TestPolicyInForce,
     TestCommit,
     TestConflicts,
+    TestBulkCalls,
+    TestHooks,
     TestBatches,
+    TestJoining,
+    TestStopping,
+    TestNestedBatches,
+    TestBatchRetention,
     TestFences,
     TestRenewal,
     TestReap,
@@ -93,9 +140,16 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestRevival,
     TestSlots,
     TestSlotsHeldByJobs,
+    TestTurns,
     TestSlotLingering,
     TestDedupe,
+    TestDedupePeriod,
+    TestDedupeUnfinished,
     TestIdempotency,
+    TestDependencies,
+    TestDependentCreation,
+    TestHandedOnResults,
+    TestWaitingForJobs,
     TestTimers,
     TestNextDue,
     TestNotes,
@@ -105,14 +159,34 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestCancel,
     TestRetention,
     TestSessionRetention,
+    TestArchive,
     TestRemoval,
     TestLoad,
     TestFind,
     TestCount,
+    TestFacts,
+    TestRates,
+    TestWhoRanAJob,
     TestFailures,
+    TestDrainOfAllQueues,
     TestQueues,
+    TestQueuesOfTypes,
+    TestConcurrencyLimits,
+    TestRateLimits,
+    TestKeyRates,
+    TestLimitSettings,
     TestOutcomes,
     TestOperators,
+    TestAdjust,
+    TestAuditOfJobs,
+    TestAuditOfQueuesAndWorkers,
+    TestAuditList,
+    TestFeed,
+    TestFeedLosses,
+    TestSchedules,
+    TestFiring,
+    TestScheduleChanges,
+    TestContracts,
     TestHints,
     TestOpen,
     TestDurability,

@@ -15,7 +15,7 @@ import pytest
 
 from trellis.core.admission import Reason
 from trellis.core.durations import SECOND
-from trellis.core.job import NewJob
+from trellis.core.job import Dedupe, NewJob
 from trellis.core.policy import KeyPolicy
 from trellis.core.states import State
 from trellis.engines.port import Engine
@@ -104,7 +104,9 @@ class TestCallerTransaction(EngineSuite):
             record = await the(engine, new.id)
             assert record.head == twin.head
             known = twin.definition
-            assert record.definition._replace(row=known.row, id=known.id) == known
+            assert record.definition == known._replace(
+                row=record.definition.row, id=new.id, dedupe=new.dedupe
+            )
             assert await engine.journal(new.id) == await engine.journal(twin.definition.id)
         await engine.promote(
             10
@@ -145,6 +147,21 @@ class TestCallerTransaction(EngineSuite):
         assert await within(engine, caller, *jobs) == [answer for _, answer in asked]
         await commit(caller)
         assert await _count(engine) == 2  # noqa: PLR2004 - the marked one and the accepted one
+
+    async def test_dedupe_keys_of_a_callers_jobs_hold_as_long_as_those_of_others(
+        self, engine: Engine, caller: CallerConnection
+    ) -> None:
+        keys = Dedupe("unfinished", "unfinished"), Dedupe("period", None, 60 * SECOND)
+        jobs = [a_job(dedupe=key) for key in keys]
+        await within(engine, caller, *jobs)
+        await commit(caller)
+        taken = await claim(engine, await a_session(engine))
+        assert ids(taken) == [new.id for new in jobs]
+        again = [a_job(dedupe=key) for key in keys]
+        merged = [Coalesced(new.id, Reason.SAME_DEDUPE_KEY) for new in jobs]
+        assert await within(engine, caller, *again) == merged
+        await commit(caller)
+        assert await engine.create(again) == merged
 
     async def test_a_caller_s_job_passes_the_key_s_gate(
         self, engine: Engine, caller: CallerConnection

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from trellis import control
 from trellis.core.commands import Cancel, Crash, Fail, LoseLease, Release, Snooze
 from trellis.core.durations import SECOND
 from trellis.core.job import Failure
@@ -14,6 +15,7 @@ from trellis.testing.builders import a_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     a_session,
+    accept,
     accept_one,
     claim,
     decided,
@@ -110,3 +112,23 @@ class TestCancel(EngineSuite):
         done = await the(engine, taken.definition.id)
         for force in (True, False):
             assert isinstance(decide(done, Cancel(force=force), clock.now()), Refused)
+
+    async def test_a_cancel_that_lost_a_race_is_not_journalled_before_what_it_lost_to(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine)
+        started, retried = await accept(engine, a_job(), a_job())
+        first_look = await engine.now()
+        clock.advance("3s")
+        await claim(engine, session)
+        clock.advance("3s")
+        taken = await the(engine, retried.definition.id)
+        await settle(engine, taken, Fail(fence_of(taken), BOOM))
+        clock.advance("3s")
+        changes = [(record, Cancel(force=True)) for record in (started, retried)]
+        results = await control.apply_all(engine, changes, first_look)
+        assert all(isinstance(each, control.Applied) for each in results)
+        for record in (started, retried):
+            events = await journal(engine, record)
+            assert events[-1].at == clock.now()
+            assert events == sorted(events, key=lambda each: each.at)

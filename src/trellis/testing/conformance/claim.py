@@ -13,8 +13,7 @@ from trellis.core.policy import Policy
 from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.engines.values import Demand
-from trellis.testing.builders import QUEUE, SERVICE, TYPE, a_demand, a_job, fence_of
+from trellis.testing.builders import QUEUE, a_demand, a_job, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     a_session,
@@ -102,7 +101,7 @@ class TestClaim(EngineSuite):
 
 
 class TestClaimOrder(EngineSuite):
-    """By priority, then in creation order, across all demanded types and queues."""
+    """By priority, due time and creation, across all demanded types and queues."""
 
     async def test_jobs_come_in_creation_order(self, engine: Engine) -> None:
         created = await accept(engine, *(a_job() for _ in range(5)))
@@ -139,24 +138,56 @@ class TestClaimOrder(EngineSuite):
         taken = [(await claim_one(engine, session)).definition.id for _ in jobs]
         assert taken == [jobs[place].id for place in (1, 3, 4, 0, 2)]
 
-    async def test_a_retry_comes_back_to_its_old_place(
+    async def test_a_retry_comes_after_newer_jobs_that_were_due_before_it(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         session = await a_session(engine)
         policy = Policy(retry=Retry.fixed("1s"))
         taken = await start(engine, session, a_job(policy=policy))
-        newer = await accept(engine, a_job(), a_job(priority=1))
+        newer = await accept(engine, a_job(), a_job(priority=-1))
         await settle(engine, taken, Fail(fence_of(taken), Failure("exception", "x")))
-        clock.advance("1s")
+        clock.advance("2s")
+        newest = await accept_one(engine, a_job())
         order = ids(await claim(engine, session))
-        assert order == ids([newer[1], taken, newer[0]])
+        assert order == ids([newer[0], taken, newest, newer[1]])
 
-    async def test_a_delayed_job_takes_its_place_by_creation_not_by_its_time(
+    async def test_jobs_that_fail_and_retry_quickly_do_not_starve_newer_ones(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        older, newer = await accept(engine, a_job(delay=10 * SECOND), a_job(delay=5 * SECOND))
+        session = await a_session(engine)
+        policy = Policy(retry=Retry.fixed("1ms", attempts=50))
+        await accept(engine, *(a_job(policy=policy) for _ in range(3)))
+        newer = await accept(engine, *(a_job() for _ in range(4)))
+        waiting = set(ids(newer))
+        for _ in range(4):  # claims of two; the three old jobs are always due again
+            for record in await claim(engine, session, limit=2):
+                waiting.discard(record.definition.id)
+                await settle(engine, record, Fail(fence_of(record), Failure("exception", "x")))
+            clock.advance("10ms")
+        assert not waiting
+
+    async def test_jobs_come_by_their_due_time_whatever_the_size_of_a_claim(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        jobs = [a_job(delay=seconds * SECOND) for seconds in (7, 3, 5, 1, 3)]
+        await accept(engine, *jobs)
         clock.advance("10s")
-        assert ids(await claim(engine, await a_session(engine))) == ids([older, newer])
+        last = await accept_one(engine, a_job())
+        session = await a_session(engine)
+        taken = [(await claim_one(engine, session)).definition.id for _ in range(2)]
+        taken += ids(await claim(engine, session))
+        assert taken == [*(jobs[place].id for place in (3, 1, 4, 2, 0)), last.definition.id]
+
+    async def test_a_job_that_was_handed_back_comes_before_newer_ones_of_other_types(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine)
+        taken = await start(engine, session, a_job(type="b"))
+        newer = await accept_one(engine, a_job(type="a"))
+        clock.advance("1h")
+        await settle(engine, taken, Release(fence_of(taken)))
+        both = a_demand("a", "b")
+        assert ids(await claim(engine, session, both)) == ids([taken, newer])
 
 
 class TestClaimLimits(EngineSuite):
@@ -211,9 +242,9 @@ class TestClaimLimits(EngineSuite):
     async def test_a_type_is_demanded_from_its_queue_and_service(self, engine: Engine) -> None:
         await accept(engine, a_job())
         session = await a_session(engine)
-        assert await claim(engine, session, Demand(SERVICE, "elsewhere", (TYPE,), 9)) == []
-        assert await claim(engine, session, Demand("depot", QUEUE, (TYPE,), 9)) == []
-        assert len(await claim(engine, session, Demand(SERVICE, QUEUE, (TYPE,), 9))) == 1
+        assert await claim(engine, session, a_demand(queue="elsewhere")) == []
+        assert await claim(engine, session, a_demand(service="depot")) == []
+        assert len(await claim(engine, session, a_demand(queue=QUEUE))) == 1
 
     async def test_an_unknown_or_ended_session_claims_nothing(self, engine: Engine) -> None:
         record = await accept_one(engine, a_job())

@@ -8,7 +8,7 @@ import pytest
 from trellis.core.admission import Reason
 from trellis.core.durations import SECOND, micros
 from trellis.core.events import Event, EventKind
-from trellis.core.job import define
+from trellis.core.job import Relations, define
 from trellis.core.lifecycle import creation
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry
@@ -46,6 +46,7 @@ class TestCreate(EngineSuite):
             schema_version=3,
             clone_of=a_job_id(),
             deadline_in=micros("1h"),
+            relations=Relations(parent=a_job_id(), fan_in_of="b", tenant="Zoë"),
         )
         record = await accept_one(engine, new)
         assert record.definition == define(new, record.definition.row, clock.now())

@@ -75,6 +75,7 @@ class TestDurability(EngineSuite):
         await engine.set_queue(QueueSettings(SERVICE, QUEUE, draining=True))
         history = await engine.journal(ended.definition.id)
         activity = await engine.activity(ended.definition.id)
+        items = await engine.items(ended.definition.id)
         await engine.close()
 
         again = await another()
@@ -82,6 +83,7 @@ class TestDurability(EngineSuite):
         assert loaded.records == (taken, waiting, ended)
         assert await again.journal(ended.definition.id) == history
         assert await again.activity(ended.definition.id) == activity
+        assert await again.items(ended.definition.id) == items != []
         assert [line.message for line in await again.logs(ended.definition.id)] == ["x"]
         assert [each.result for each in await again.outcomes(ended.definition.id)] == ["7"]
         assert await holders(again, "user/7") == ids([taken])

@@ -72,6 +72,17 @@ class TestFailures(EngineSuite):
         ):
             assert await _found(engine, JobFilter(error_contains=part)) == ids([record]), part
 
+    async def test_the_data_of_a_failure_is_kept_with_it(self, engine: Engine) -> None:
+        data = '{"order": 7, "why": "no \\"such\\" one: \\u00e9"}'
+        error = Failure("not_found", "no such order", "a stack", data)
+        taken = await start(engine, await a_session(engine), a_job())
+        ended = await settle(engine, taken, Fail(fence_of(taken), error, retryable=False))
+        assert ended.head.error == error
+        assert (await engine.outcomes(ended.definition.id))[-1].error == error
+        assert await _found(engine, JobFilter(error_contains="such order")) == ids([ended])
+        assert await _found(engine, JobFilter(error_contains="why")) == []
+        assert (await engine.count(JobFilter(), "error")).groups == {"not_found": 1}
+
     async def test_the_code_counts_and_the_detail_does_not(self, engine: Engine) -> None:
         session = await a_session(engine)
         record = await _failed(engine, session, "boom", "out_of_memory")

@@ -111,6 +111,7 @@ class TestFences(EngineSuite):
         notes = [Note(old.definition.row, 1, fence_of(old), body) for body in NOTES]
         assert await engine.note(notes) == [NoteResult.STALE] * len(NOTES)
         assert await engine.activity(new.definition.id) is None
+        assert await engine.items(new.definition.id) == []
         assert await engine.logs(new.definition.id) == []
 
     async def test_nothing_is_noted_after_the_end(self, engine: Engine) -> None:

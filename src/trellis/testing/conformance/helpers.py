@@ -17,12 +17,12 @@ from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.policy import KeyPolicy
 from trellis.core.timers import overdue
+from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Accepted,
     CommitResult,
     Committed,
-    Demand,
     JobFilter,
     KeyStatus,
     Renewed,
@@ -98,7 +98,7 @@ async def claim_one(engine: Engine, session: SessionId, *demands: Demand) -> Job
 async def start(engine: Engine, session: SessionId, new: NewJob) -> JobRecord:
     """Create a job and claim it."""
     await accept_one(engine, new)
-    taken = await claim_one(engine, session, Demand(new.service, new.queue, (new.type,), 1))
+    taken = await claim_one(engine, session, Demand(new.service, (new.type,), 1))
     assert taken.definition.id == new.id
     return taken
 

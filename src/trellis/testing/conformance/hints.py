@@ -19,7 +19,7 @@ async def _next(hints: AsyncIterator[Topic]) -> Topic:
     return await anext(hints)
 
 
-async def _hint_after(
+async def hint_after(
     engine: Engine, topics: Sequence[Topic], act: Callable[[], Awaitable[object]]
 ) -> Topic:
     """Repeat an action until a watcher gets a hint: the start of a watch cannot be observed."""
@@ -39,7 +39,7 @@ class TestHints(EngineSuite):
         async def create() -> None:
             await accept_one(engine, a_job())
 
-        assert await _hint_after(engine, ["ready"], create) == "ready"
+        assert await hint_after(engine, ["ready"], create) == "ready"
 
     async def test_a_settled_job_wakes_those_who_wait_for_results(self, engine: Engine) -> None:
         session = await a_session(engine)
@@ -48,13 +48,13 @@ class TestHints(EngineSuite):
             taken = await start(engine, session, a_job())
             await settle(engine, taken, complete(taken))
 
-        assert await _hint_after(engine, ["settled"], finish) == "settled"
+        assert await hint_after(engine, ["settled"], finish) == "settled"
 
     async def test_a_reopened_queue_wakes_those_who_wait_for_work(self, engine: Engine) -> None:
         async def reopen() -> None:
             await engine.set_queue(QueueSettings(SERVICE, QUEUE))
 
-        assert await _hint_after(engine, ["ready"], reopen) == "ready"
+        assert await hint_after(engine, ["ready"], reopen) == "ready"
 
     async def test_only_the_watched_topics_are_sent(self, engine: Engine) -> None:
         session = await a_session(engine)
@@ -63,8 +63,8 @@ class TestHints(EngineSuite):
             taken = await start(engine, session, a_job())
             await settle(engine, taken, complete(taken))
 
-        assert await _hint_after(engine, ["settled"], work) == "settled"
-        assert await _hint_after(engine, ["ready"], work) == "ready"
+        assert await hint_after(engine, ["settled"], work) == "settled"
+        assert await hint_after(engine, ["ready"], work) == "ready"
 
     async def test_several_watchers_all_get_the_hint(self, engine: Engine) -> None:
         watchers = [asyncio.ensure_future(_next(engine.watch(["ready"]))) for _ in range(3)]

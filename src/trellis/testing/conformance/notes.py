@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from trellis.core.commands import Release
+from trellis.core.commands import Release, RetryItems
 from trellis.core.durations import SECOND
 from trellis.core.job import JobRecord
+from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Activity,
     Begun,
     Heartbeat,
     Item,
+    ItemEntry,
     LogEntry,
     LogLine,
     Note,
@@ -100,14 +102,64 @@ class TestNotes(EngineSuite):
         items = (await activity(engine, taken)).items
         assert items == (Item("a", "completed"), Item("b", "skipped", "unchanged"))
 
-    async def test_a_new_phase_starts_without_items_and_progress(self, engine: Engine) -> None:
+    async def test_a_new_phase_starts_without_progress_and_keeps_the_items(
+        self, engine: Engine
+    ) -> None:
         taken = await start(engine, await a_session(engine), a_job())
-        await report(engine, taken, Phase("one"), Progress(1, 2), Item("a", "completed"))
+        one, two = Item("a", "failed", "404", "one"), Item("a", "completed", None, "two")
+        await report(engine, taken, Phase("one"), Progress(1, 2), one)
         await report(engine, taken, Phase("two"))
         found = await activity(engine, taken)
-        assert (found.phase, found.items, found.progress) == ("two", (), None)
-        await report(engine, taken, Item("b", "failed"))
-        assert (await activity(engine, taken)).items == (Item("b", "failed"),)
+        assert (found.phase, found.items, found.progress) == ("two", (one,), None)
+        await report(engine, taken, two)
+        assert (await activity(engine, taken)).items == (one, two)
+
+    async def test_of_many_reports_in_one_call_the_last_about_an_item_counts(
+        self, engine: Engine
+    ) -> None:
+        taken = await start(engine, await a_session(engine), a_job())
+        names = [f"item-{number:03}" for number in range(300)]
+        begun = [Item(name, "in_progress") for name in names]
+        ended = [Item(name, "failed", name) for name in names]
+        await report(engine, taken, *begun, *ended)
+        assert (await activity(engine, taken)).items == tuple(ended)
+
+    async def test_items_belong_to_their_attempt_and_stay_after_the_end(
+        self, engine: Engine
+    ) -> None:
+        session = await a_session(engine)
+        first = await start(engine, session, a_job())
+        await report(engine, first, Item("b", "failed", "x"), Item("a", "completed"))
+        await settle(engine, first, Release(fence_of(first)))
+        second = await claim_one(engine, session)
+        job_id = second.definition.id
+        of_first = [ItemEntry(1, Item("a", "completed")), ItemEntry(1, Item("b", "failed", "x"))]
+        assert await engine.items(job_id) == of_first
+        await report(engine, second, Item("b", "completed"))
+        await settle(engine, second, complete(second))
+        assert await engine.items(job_id) == [*of_first, ItemEntry(2, Item("b", "completed"))]
+        assert (await activity(engine, second)).items == (Item("b", "completed"),)
+        assert await engine.items(a_job_id()) == []
+
+    async def test_items_of_earlier_attempts_stay_when_the_job_runs_again(
+        self, engine: Engine
+    ) -> None:
+        session = await a_session(engine)
+        taken = await start(engine, session, a_job())
+        await report(engine, taken, Item("a", "completed"), Item("b", "failed"))
+        ended = await settle(engine, taken, complete(taken, item_errors=1))
+        again = await settle(engine, ended, RetryItems("ann"))
+        assert (again.head.state, again.head.generation) == (State.PENDING, 1)
+        assert (await journal(engine, again))[-1].data == {"actor": "ann", "failed_items": True}
+        rerun = await claim_one(engine, session)
+        await report(engine, rerun, Item("b", "completed"))
+        await settle(engine, rerun, complete(rerun))
+        items = await engine.items(taken.definition.id)
+        assert [(each.claim, *each.item[:2]) for each in items] == [
+            (1, "a", "completed"),
+            (1, "b", "failed"),
+            (2, "b", "completed"),
+        ]
 
     async def test_a_phase_does_not_forget_when_the_attempt_began(self, engine: Engine) -> None:
         taken = await start(engine, await a_session(engine), a_job())

@@ -1,4 +1,4 @@
-"""Queues: no claims while paused, no new jobs while draining."""
+"""Queues: pause and drain, the drain of all queues, claims by type."""
 # ruff: noqa: D102, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
@@ -6,8 +6,9 @@ from __future__ import annotations
 from trellis.core.admission import Reason
 from trellis.core.commands import Release
 from trellis.core.states import State
+from trellis.engines.operating import Drain, DrainChange
 from trellis.engines.port import Engine
-from trellis.engines.values import Accepted, JobFilter, QueueSettings, Rejected
+from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings, Rejected
 from trellis.testing.builders import (
     QUEUE,
     SERVICE,
@@ -18,6 +19,7 @@ from trellis.testing.builders import (
     complete,
     fence_of,
 )
+from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
@@ -121,3 +123,92 @@ class TestQueues(EngineSuite):
         await engine.set_queue(QueueSettings(SERVICE, QUEUE, draining=True))
         await engine.set_queue(QueueSettings(SERVICE, QUEUE))
         await accept_one(engine, a_job())
+
+
+ON = Drain(on=True, actor="ann", reason="moving house")
+OFF = Drain(on=False, actor="bob")
+
+
+class TestDrainOfAllQueues(EngineSuite):
+    """One switch keeps new jobs out of every queue."""
+
+    async def test_new_jobs_are_kept_out_of_every_queue(self, engine: Engine) -> None:
+        await engine.set_drain(ON)
+        new = [
+            a_job(),
+            a_job(service="depot", queue="slow"),
+            a_job(tags=(("a", "b"),)),
+            a_job(dedupe="x"),
+            a_keyed_job("user/7", IN_TURN),
+        ]
+        turned_away = Rejected(Reason.ALL_DRAINING, None)
+        for each in new:
+            assert await engine.create([each]) == [turned_away], each
+        assert await engine.create(new) == [turned_away] * len(new)
+        assert (await engine.find(JobFilter())).jobs == ()
+        await engine.set_drain(OFF)
+        assert await engine.create(new) == [Accepted(each.id) for each in new]
+
+    async def test_a_known_request_gets_its_answer_meanwhile(self, engine: Engine) -> None:
+        plain, marked = a_job(), a_job(idempotency_key="order/7")
+        deduped = a_job(dedupe="nightly")
+        await accept(engine, plain, marked, deduped)
+        await engine.set_drain(ON)
+        assert await engine.create([plain]) == [Accepted(plain.id)]
+        again = [a_job(idempotency_key="order/7"), a_job(dedupe="nightly"), a_job()]
+        assert await engine.create(again) == [
+            Coalesced(marked.id, Reason.SAME_IDEMPOTENCY_KEY),
+            Coalesced(deduped.id, Reason.SAME_DEDUPE_KEY),
+            Rejected(Reason.ALL_DRAINING, None),
+        ]
+
+    async def test_workers_go_on_with_the_jobs_that_are_there(self, engine: Engine) -> None:
+        record = await accept_one(engine, a_job())
+        await engine.set_drain(ON)
+        session = await a_session(engine)
+        (taken,) = await claim(engine, session)
+        await settle(engine, taken, Release(fence_of(taken)))
+        (again,) = await claim(engine, session)
+        done = await settle(engine, again, complete(again))
+        assert (ids([done]), done.head.state) == (ids([record]), State.COMPLETED)
+
+    async def test_every_change_is_kept_and_no_queue_shows_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        assert await engine.drain_changes() == []
+        began = clock.now()
+        await engine.set_drain(ON)
+        clock.advance("1h")
+        await engine.set_drain(OFF)
+        await engine.catch_up()
+        changes = [DrainChange(clock.now(), OFF), DrainChange(began, ON)]
+        assert await engine.drain_changes() == changes
+        assert await engine.drain_changes(1) == changes[:1]
+        assert await engine.queue_settings() == []
+
+
+class TestQueuesOfTypes(EngineSuite):
+    """A claim goes by types; a demand may be narrowed to some queues."""
+
+    async def test_jobs_of_a_type_are_claimed_from_every_queue(self, engine: Engine) -> None:
+        jobs = [a_job(queue=name) for name in ("old", "new", "urgent")]
+        for new in jobs:
+            await accept_one(engine, new)
+        taken = await claim(engine, await a_session(engine))
+        assert ids(taken) == [new.id for new in jobs]
+
+    async def test_a_demand_for_some_queues_leaves_the_others(self, engine: Engine) -> None:
+        jobs = [a_job(queue=name) for name in ("old", "new", "urgent")]
+        for new in jobs:
+            await accept_one(engine, new)
+        some = a_demand()._replace(queues=("urgent", "old"))
+        session = await a_session(engine)
+        assert ids(await claim(engine, session, some)) == [jobs[0].id, jobs[2].id]
+        assert ids(await claim(engine, session)) == [jobs[1].id]
+
+    async def test_one_limit_holds_over_all_queues_of_a_demand(self, engine: Engine) -> None:
+        jobs = [a_job(queue=name) for name in ("old", "new", "urgent")]
+        for new in jobs:
+            await accept_one(engine, new)
+        session = await a_session(engine)
+        assert ids(await claim(engine, session, a_demand(limit=2))) == [new.id for new in jobs[:2]]

@@ -8,7 +8,7 @@ from trellis.core.job import JobId, NewJob
 from trellis.core.policy import KeyPolicy
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.engines.values import Counts, JobFilter, Loaded
+from trellis.engines.values import Counts, JobFilter, Loaded, TagGroup
 from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
@@ -44,6 +44,13 @@ class TestLoad(EngineSuite):
         assert await engine.now() == clock.now()
         clock.advance("1h")
         assert await engine.now() == clock.now()
+
+    async def test_an_id_that_cannot_be_stored_is_an_id_without_a_job(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        one = await accept_one(engine, a_job())
+        asked = [JobId("a\0b"), one.definition.id, JobId("\ud800"), JobId("ä"), JobId("")]
+        assert await engine.load(asked) == Loaded(clock.now(), (None, one, None, None, None))
 
     async def test_a_job_that_never_was_has_no_history(self, engine: Engine) -> None:
         assert await engine.journal(a_job_id()) == []
@@ -209,6 +216,18 @@ class TestCount(EngineSuite):
         assert (await engine.count(anything, "type")).groups == {"invoice": 3, "refund": 1}
         assert (await engine.count(anything, "queue")).groups == {"invoices": 3, "slow": 1}
         assert (await engine.count(anything, "service")).groups == {"shop": 3, "depot": 1}
+
+    async def test_jobs_are_counted_by_the_value_of_a_tag(self, engine: Engine) -> None:
+        names = ('a "b".c', "d")
+        for number, name in enumerate((*names, names[0])):
+            await accept_one(engine, a_job(tags=((name, "x"), ("number", str(number)))))
+        await accept_one(engine, a_job())
+        await engine.catch_up()
+        counted = await engine.count(JobFilter(), TagGroup(names[0]))
+        assert counted.groups == {"": 2, "x": 2}
+        where = JobFilter(tags=((names[0], "x"),))
+        pairs = await engine.count(where, "service", TagGroup("number"), TagGroup("d"))
+        assert pairs.combinations == {("shop", "0", ""): 1, ("shop", "2", ""): 1}
 
     async def test_jobs_are_counted_per_combination_of_groups(
         self, engine: Engine, clock: ManualClock

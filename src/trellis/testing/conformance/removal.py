@@ -138,6 +138,7 @@ class TestRemoval(EngineSuite):
         assert await engine.journal(gone) == []
         assert await engine.outcomes(gone) == []
         assert await engine.logs(gone) == []
+        assert await engine.items(gone) == []
         assert await engine.activity(gone) is None
         assert await engine.count(JobFilter(), "state") == Counts(clock.now(), {})
         assert await engine.prune(100) == 0

@@ -1,4 +1,4 @@
-"""Slots: a limited number per key, handed over in creation order, in the same step."""
+"""Slots: a limited number per key, handed over in the order of claims, in the same step."""
 # ruff: noqa: D102, PLR2004, S101 - a test is named by its sentence and consists of assertions
 
 from __future__ import annotations
@@ -136,39 +136,6 @@ class TestSlots(EngineSuite):
         await settle(engine, waiting, Cancel())
         assert await holders(engine, KEY) == ids([taken])
 
-    async def test_slots_are_handed_on_in_creation_order_independent_of_the_priority(
-        self, engine: Engine
-    ) -> None:
-        session = await a_session(engine)
-        records = await accept(
-            engine, *(a_keyed_job(KEY, IN_TURN, priority=each) for each in (0, -4, 4, 0))
-        )
-        order = []
-        for _ in records:
-            taken = await claim_one(engine, session)
-            order.append(taken)
-            await settle(engine, taken, Complete(fence_of(taken)))
-        assert ids(order) == ids(records)
-
-    async def test_a_retry_takes_its_old_place_in_line(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        session = await a_session(engine, "1h")
-        policy = Policy(retry=Retry.fixed("10s"))
-        oldest = await start(engine, session, a_keyed_job(KEY, IN_TURN, policy=policy))
-        middle, youngest = await accept(engine, *(a_keyed_job(KEY, IN_TURN) for _ in range(2)))
-        await settle(engine, oldest, Fail(fence_of(oldest), BOOM))
-        running = await claim_one(engine, session)
-        assert running.definition.id == middle.definition.id
-        clock.advance("10s")
-        await engine.promote(10)
-        assert await holders(engine, KEY) == ids([middle])
-        await settle(engine, running, Complete(fence_of(running)))
-        assert await holders(engine, KEY) == ids([oldest])
-        again = await claim_one(engine, session)
-        await settle(engine, again, Complete(fence_of(again)))
-        assert ids(await claim(engine, session)) == ids([youngest])
-
     async def test_a_delayed_job_takes_no_slot_before_its_time(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -191,14 +158,14 @@ class TestSlots(EngineSuite):
         assert await holders(engine, KEY) == ids([delayed])
         assert await head(engine, delayed) == delayed.head
 
-    async def test_jobs_that_become_due_together_get_slots_in_creation_order(
+    async def test_of_jobs_that_are_promoted_together_the_one_due_first_gets_the_slot(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        older = await accept_one(engine, a_keyed_job(KEY, IN_TURN, delay=10 * SECOND))
-        await accept_one(engine, a_keyed_job(KEY, IN_TURN, delay=5 * SECOND))
+        await accept_one(engine, a_keyed_job(KEY, IN_TURN, delay=10 * SECOND))
+        due_first = await accept_one(engine, a_keyed_job(KEY, IN_TURN, delay=5 * SECOND))
         clock.advance("10s")
         assert await engine.promote(10) == 2
-        assert await holders(engine, KEY) == ids([older])
+        assert await holders(engine, KEY) == ids([due_first])
 
     async def test_a_reaped_session_frees_its_slots_once_its_jobs_are_given_up(
         self, engine: Engine, clock: ManualClock
@@ -237,6 +204,67 @@ class TestSlots(EngineSuite):
         assert len(await claim(engine, await a_session(engine))) == 5
 
 
+class TestTurns(EngineSuite):
+    """A free slot goes to the next due job of its key: by priority, due time, creation."""
+
+    async def test_the_jobs_of_a_key_run_by_priority_then_due_time_then_creation(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "9999d")
+        running = await start(engine, session, a_keyed_job(KEY, IN_TURN))
+        late, soon, first, second, low, high = await accept(
+            engine,
+            a_keyed_job(KEY, IN_TURN, delay=9 * SECOND),
+            a_keyed_job(KEY, IN_TURN, delay=5 * SECOND),
+            a_keyed_job(KEY, IN_TURN),
+            a_keyed_job(KEY, IN_TURN, queue="other"),
+            a_keyed_job(KEY, IN_TURN, priority=-1),
+            a_keyed_job(KEY, IN_TURN, priority=2, delay=9 * SECOND),
+        )
+        clock.advance("10s")
+        await engine.promote(100)
+        assert await claim(engine, session) == []
+        for expected in (high, first, second, soon, late, low):
+            await settle(engine, running, Complete(fence_of(running)))
+            assert await holders(engine, KEY) == ids([expected])
+            running = await claim_one(engine, session)
+            assert running.definition.id == expected.definition.id
+
+    async def test_a_retry_comes_after_the_jobs_that_were_due_before_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "9999d")
+        policy = Policy(retry=Retry.fixed("5s"))
+        failing = await start(engine, session, a_keyed_job(KEY, IN_TURN, policy=policy))
+        second, third = await accept(engine, *(a_keyed_job(KEY, IN_TURN) for _ in range(2)))
+        await settle(engine, failing, Fail(fence_of(failing), BOOM))
+        clock.advance("5s")
+        await engine.promote(100)
+        for expected in (second, third, failing):
+            running = await claim_one(engine, session)
+            assert running.definition.id == expected.definition.id
+            await settle(engine, running, Complete(fence_of(running)))
+
+    async def test_of_jobs_that_are_created_together_the_first_in_order_gets_the_slot(
+        self, engine: Engine
+    ) -> None:
+        low, high = await accept(
+            engine,
+            a_keyed_job(KEY, IN_TURN, priority=-1),
+            a_keyed_job(KEY, IN_TURN, priority=1),
+        )
+        assert await holders(engine, KEY) == ids([high])
+        assert low.head.state is State.PENDING
+
+    async def test_a_job_that_has_the_slot_keeps_it_before_one_of_a_higher_priority(
+        self, engine: Engine
+    ) -> None:
+        session = await a_session(engine)
+        ready = await accept_one(engine, a_keyed_job(KEY, IN_TURN))
+        await accept_one(engine, a_keyed_job(KEY, IN_TURN, priority=4))
+        assert ids(await claim(engine, session)) == ids([ready])
+
+
 class TestSlotsHeldByJobs(EngineSuite):
     """With hold=job a slot is kept from the first start to the end of the job."""
 
@@ -251,20 +279,40 @@ class TestSlotsHeldByJobs(EngineSuite):
         waiting = await accept_one(engine, a_keyed_job(KEY, self.STRICT))
         words: tuple[Callable[[JobRecord], Command], ...] = (
             lambda record: Fail(fence_of(record), BOOM),
+            lambda record: Fail(fence_of(record), BOOM, delay=10 * SECOND),
             lambda record: Snooze(fence_of(record), 10 * SECOND),
             lambda record: Release(fence_of(record)),
             lambda record: LoseLease(fence_of(record)),
+            lambda record: Crash(fence_of(record), "signal 9"),
+            lambda record: Crash(fence_of(record), "signal 9", begun=False),
+            lambda record: Crash(fence_of(record), "signal 9", alone=False),
         )
         for word in words:
             after = await settle(engine, taken, word(taken))
             assert after.head.state is State.RETRY
             assert await holders(engine, KEY) == ids([taken])
+            if after.head.run_at > await engine.now():
+                assert await claim(engine, session) == []
             clock.advance("10s")
             await engine.promote(10)
             taken = await claim_one(engine, session)
             assert taken.definition.id == after.definition.id
         await settle(engine, taken, Complete(fence_of(taken)))
         assert ids(await claim(engine, session)) == ids([waiting])
+
+    async def test_a_job_that_is_not_due_holds_nothing_and_later_ones_run(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "9999d")
+        (later,) = await accept(engine, a_keyed_job(KEY, self.STRICT, delay=micros("1h")))
+        first, second = await accept(engine, *(a_keyed_job(KEY, self.STRICT) for _ in range(2)))
+        assert await holders(engine, KEY) == ids([first])
+        for expected in (first, second, later):
+            taken = await claim_one(engine, session)
+            assert taken.definition.id == expected.definition.id
+            clock.advance("2h")  # now all three are due, and the first still holds the slot
+            await engine.promote(10)
+            await settle(engine, taken, Complete(fence_of(taken)))
 
     async def test_the_slot_is_free_when_the_job_has_ended(
         self, engine: Engine, clock: ManualClock

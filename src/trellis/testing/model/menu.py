@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from trellis.core.commands import (
+    Adjust,
     Cancel,
     Command,
     Complete,
@@ -18,10 +19,21 @@ from trellis.core.commands import (
     ReleaseKey,
     Replay,
     Retry,
+    RetryItems,
     Snooze,
 )
 from trellis.core.durations import SECOND, Micros
-from trellis.core.job import Failure, Fence, JobId, NewJob, fresh_context
+from trellis.core.job import (
+    Dedupe,
+    Failure,
+    Fence,
+    FollowsOn,
+    JobId,
+    NewJob,
+    Prerequisite,
+    Relations,
+    fresh_context,
+)
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.engines.values import (
@@ -35,6 +47,7 @@ from trellis.engines.values import (
     Progress,
 )
 from trellis.testing.builders import a_job
+from trellis.testing.clock import START
 
 _TWICE: Final = RetryPolicy.fixed("5s", attempts=2, jitter=0.5)
 _SHORT: Final = Retention(60 * SECOND, 120 * SECOND, 180 * SECOND, 90 * SECOND)
@@ -73,6 +86,7 @@ TYPES: Final[dict[str, Policy]] = {
     "coalesce": _keyed(KeyPolicy("k/{k}", 1, 1, "coalesce"), _PLAIN),
     "replace": _keyed(KeyPolicy("k/{k}", 1, 1, "replace-oldest"), _PLAIN),
     "pair": _keyed(KeyPolicy("k/{k}", 2, None, "wait"), _WATCHED),
+    "rated": _keyed(KeyPolicy("k/{k}", 2, None, "wait", rate="1/5s", burst=2), _PLAIN),
     "strict": _keyed(KeyPolicy("k/{k}", 1, None, "wait", "job"), _WATCHED),
     "block": _keyed(
         KeyPolicy("k/{k}", 1, None, "wait"),
@@ -90,6 +104,10 @@ def queue_of(job_type: str) -> str:
     return QUEUES[sorted(TYPES).index(job_type) % len(QUEUES)]
 
 
+#: Tenants that share the queues, and their weights.
+WEIGHTS: Final[dict[str, int | None]] = {"small": None, "large": 3, "other": 1}
+
+
 class JobRequest(NamedTuple):
     """A request for work, before it has an id."""
 
@@ -99,13 +117,21 @@ class JobRequest(NamedTuple):
     payload: str
     delay: Micros
     deadline: Micros | None
-    dedupe: str | None
+    dedupe: Dedupe | None
     idempotency_key: str | None
+    tenant: str | None
+    #: The jobs it follows, counted back from the newest; whether the first hands on its result.
+    follows: tuple[int, ...] = ()
+    on: FollowsOn = "success"
+    takes_result: bool = False
 
     def make(self, number: int) -> NewJob:
         """Return the request with an id made from this number: the same for both engines."""
+        names = dict.fromkeys(number - each for each in self.follows if each <= number)
+        after = tuple(Prerequisite(model_id(each), self.on) for each in names)
+        takes_result = bool(after) and self.takes_result and self.on == "success"
         return a_job(
-            id=JobId(f"01MODEL{number:019d}"),
+            id=model_id(number),
             context=_CONTEXT,
             service=SERVICE,
             type=self.type,
@@ -119,9 +145,28 @@ class JobRequest(NamedTuple):
             dedupe=self.dedupe,
             idempotency_key=self.idempotency_key,
             tags=(("payload", self.payload),),
+            after=after,
+            relations=self._relations(after[0].id if takes_result else None),
         )
 
+    def _relations(self, payload_from: JobId | None) -> Relations | None:
+        weight = None if self.tenant is None else WEIGHTS[self.tenant]
+        relations = Relations(tenant=self.tenant, weight=weight, payload_from=payload_from)
+        return None if relations == Relations() else relations
 
+
+def model_id(number: int) -> JobId:
+    """Return the id of the job with this number."""
+    return JobId(f"01MODEL{number:019d}")
+
+
+#: How long the dedupe keys of requests hold.
+DEDUPES: Final = (
+    Dedupe("d"),
+    Dedupe("d", "unfinished"),
+    Dedupe("d", None, 20 * SECOND),
+    Dedupe("d", "unfinished", 100 * SECOND),
+)
 _BOOM: Final = Failure("exception", "boom", "Traceback")
 #: How an attempt may settle.
 SETTLEMENTS: Final[dict[str, Callable[[Fence], Command]]] = {
@@ -144,12 +189,20 @@ SETTLEMENTS: Final[dict[str, Callable[[Fence], Command]]] = {
 }
 
 
+#: An hour after the clock of the model starts.
+_POSTPONED: Final = START + 3600 * SECOND
+
 #: What an operator, or the clock, may command.
 OPERATIONS: Final[dict[str, Command]] = {
     "cancel": Cancel("no", actor="ann"),
     "force": Cancel("now", force=True),
+    "move to another queue": Adjust("elsewhere", actor="ann"),
+    "raise the priority": Adjust(priority=3),
+    "postpone": Adjust(run_at=_POSTPONED),
+    "give more attempts": Adjust(attempts=7, reason="flaky"),
     "expire": Expire(),
     "retry": Retry("ann"),
+    "retry items": RetryItems("ann"),
     "replay": Replay(),
     "dismiss": Dismiss(),
     "release key, retry": ReleaseKey("retry"),
@@ -166,6 +219,7 @@ NOTE_BODIES: Final[tuple[NoteBody, ...]] = (
     Item("a", "in_progress"),
     Item("a", "failed", "detail"),
     Item("b", "completed"),
+    Item("b", "skipped", None, "one"),
     LogLine("info", "line", '{"n":1}'),
     LateResult("Complete", "late"),
 )

@@ -19,8 +19,12 @@ from trellis.core.fold import fold
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.timers import overdue
+from trellis.engines.audit import AuditFilter
+from trellis.engines.demand import Demand
+from trellis.engines.feed import Changes
 from trellis.engines.port import Engine
-from trellis.engines.values import Demand, DueJob, JobFilter, LockHolder, Note, NoteBody
+from trellis.engines.values import DueJob, JobFilter, LockHolder, Note, NoteBody
+from trellis.engines.worker_report import WorkerReport
 from trellis.testing.builders import a_worker, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.model.menu import KEYED, SERVICE, TYPES, JobRequest
@@ -29,6 +33,9 @@ from trellis.testing.model.menu import KEYED, SERVICE, TYPES, JobRequest
 Plain = Any
 Settlement = Callable[[Fence], Command]
 _ALL: Final = 10_000
+#: Events in a page of the feed.
+_PAGE: Final = 7
+_LOOKS: Final = 1000
 _LEASE: Final = 60 * SECOND
 
 
@@ -170,7 +177,9 @@ class Side:
         """Renew a session, naming all or none of its claims as held and as stopped."""
         ours = self._session(session)
         fences = [fence_of(each) for each in self.claims if fence_of(each).session == ours]
-        answer = await self.engine.renew(ours, fences * held, fences * stopped, len(fences))
+        answer = await self.engine.renew(
+            ours, fences * held, fences * stopped, WorkerReport(len(fences))
+        )
         return self.plain(answer)
 
     async def lock(self, name: str, session: int, claim: int | None, *, free: bool) -> Plain:
@@ -241,6 +250,7 @@ class Side:
         locks, upcoming = await asyncio.gather(engine.locks(), engine.next_due())
         changed = [each for each in page.jobs if self._is_changed(each)]
         types = self._types_to_look_at(changed)
+        links = await engine.links([each.definition.id for each in changed], _ALL)
         journals = await asyncio.gather(*(self._journal(each) for each in changed))
         return Seen(
             jobs=[(each.definition.id, each.head.version, each.head.state) for each in page.jobs],
@@ -253,6 +263,7 @@ class Side:
             due_jobs=self.plain(overdue_jobs),
             locks=self.plain(locks),
             upcoming=upcoming,
+            links=links,
         )
 
     def _types_to_look_at(self, changed: Sequence[JobRecord]) -> list[str]:
@@ -291,14 +302,55 @@ class Side:
         heads = self.plain((await engine.find(JobFilter(), limit=_ALL)).jobs)
         jobs = await asyncio.gather(*(self._look_at_job(job_id) for job_id in job_ids))
         removed = (await engine.load(job_ids)).removed
-        return heads, keys, jobs, removed, await engine.queue_settings()
+        settings, audit = await engine.queue_settings(), await self._audit()
+        return heads, keys, jobs, removed, settings, audit, await self._feed()
+
+    async def _audit(self) -> Plain:
+        """Return what operators changed; the target of a worker's drain is its random number."""
+        found = []
+        for entry in await self.engine.audit(AuditFilter(), limit=_ALL):
+            change = entry.change
+            target: Plain = change.target
+            if change.action == "worker.drain":
+                target = self._name(int(target, 16))
+            found.append((entry.at, change.action, target, change.before, change.after, entry.by))
+        return found
+
+    async def _feed(self) -> Plain:
+        """Return the feed by job; each job's events must be its journal.
+
+        On PostgreSQL a short transaction of the engine itself may hold the last events back.
+        """
+        page = await self.engine.find(JobFilter(), limit=_ALL)
+        ids = sorted(record.definition.id for record in page.jobs)
+        journals = {job_id: await self.engine.journal(job_id) for job_id in ids}
+        for _ in range(_LOOKS):
+            found = await self._read_feed()
+            if found == journals:
+                return self.plain(list(found.items()))
+        raise AssertionError("The feed does not consist of the journals.")
+
+    async def _read_feed(self) -> dict[JobId, list[Event]]:
+        """Read the feed to its end in small pages."""
+        found: dict[JobId, list[Event]] = {}
+        cursor, is_last = None, False
+        while not is_last:
+            page = await self.engine.changes(cursor, _PAGE)
+            assert isinstance(page, Changes), "The feed lost events although nothing was removed."
+            for entry in page.entries:
+                found.setdefault(entry.job_id, []).append(entry.event)
+            cursor, is_last = page.cursor, page.is_last
+        return dict(sorted(found.items()))
 
     async def _look_at_job(self, job_id: JobId) -> Plain:
         engine = self.engine
-        lines, activity, outcomes = await asyncio.gather(
-            engine.logs(job_id), engine.activity(job_id), engine.outcomes(job_id)
+        lines, items, activity, outcomes = await asyncio.gather(
+            engine.logs(job_id),
+            engine.items(job_id),
+            engine.activity(job_id),
+            engine.outcomes(job_id),
         )
-        return [line[1:] for line in lines], self.plain(activity), self.plain(outcomes)
+        return [line[1:] for line in lines], items, self.plain(activity), self.plain(outcomes)
 
 
 class Seen(NamedTuple):
@@ -314,3 +366,4 @@ class Seen(NamedTuple):
     due_jobs: Plain
     locks: Plain
     upcoming: Plain
+    links: Plain

@@ -11,19 +11,27 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from trellis.core.durations import SECOND
+from trellis.core.durations import SECOND, Micros
+from trellis.core.limits import Limit, Override, Scope
 from trellis.core.states import State
-from trellis.engines.values import Demand, GroupBy, JobFilter, QueueSettings
+from trellis.engines.archive import Archived
+from trellis.engines.audit import By
+from trellis.engines.contracts import NewContract, Status
+from trellis.engines.demand import Demand
+from trellis.engines.values import GroupBy, JobFilter, QueueSettings
 from trellis.testing.model.menu import (
+    DEDUPES,
     NOTE_BODIES,
     OPERATIONS,
     QUEUES,
     SERVICE,
     SETTLEMENTS,
     TYPES,
+    WEIGHTS,
     JobRequest,
     queue_of,
 )
+from trellis.testing.model.schedules import change_step, declare_step, fire_step, run_step
 from trellis.testing.model.side import Plain, Side
 
 
@@ -67,10 +75,9 @@ class Claim(NamedTuple):
         """Claim."""
         names = tuple(TYPES) if self.only is None else (self.only,)
         demands = [
-            Demand(
-                SERVICE, queue, tuple(each for each in names if queue_of(each) == queue), self.each
-            )
+            Demand(SERVICE, some, self.each)
             for queue in QUEUES
+            if (some := tuple(each for each in names if queue_of(each) == queue))
         ]
         return await side.claim(self.session, demands, self.limit)
 
@@ -142,6 +149,45 @@ class SetQueue(NamedTuple):
     async def on(self, side: Side) -> Plain:
         """Set it."""
         return await side.engine.set_queue(QueueSettings(SERVICE, *self))
+
+
+class SetAging(NamedTuple):
+    """Let waiting jobs age, or not."""
+
+    span: Micros | None
+
+    async def on(self, side: Side) -> Plain:
+        """Set it."""
+        return await side.engine.set_aging(self.span, By())
+
+
+class SetLimit(NamedTuple):
+    """Limit a queue or a type, or lift its limit; read how far all limits are used."""
+
+    scope: Scope
+    limit: Limit
+
+    async def on(self, side: Side) -> Plain:
+        """Set it."""
+        before = await side.engine.limits()
+        change = Override(self.limit, frozenset({"active", "rate"}))
+        return before, await side.engine.change_limit(self.scope, change, By())
+
+
+class PutContract(NamedTuple):
+    """Store a contract after the latest one, or after one that the caller believes is."""
+
+    behind: int
+    fingerprint: str
+    status: Status
+
+    async def on(self, side: Side) -> Plain:
+        """Store it."""
+        known = await side.engine.contracts(SERVICE, 1)
+        after = max(0, (known[0].number if known else 0) - self.behind)
+        new = NewContract(SERVICE, after, "{}", self.fingerprint, self.status)
+        stored = await side.engine.put_contract(new)
+        return stored, await side.engine.contracts(limit=5)
 
 
 class Renew(NamedTuple):
@@ -260,6 +306,31 @@ class Prune(NamedTuple):
         return await side.engine.prune(self.limit)
 
 
+class SwitchArchive(NamedTuple):
+    """Archive expired jobs before they are removed, or no more."""
+
+    is_on: bool
+
+    async def on(self, side: Side) -> Plain:
+        """Switch the archive."""
+        return await side.engine.set_archive(SERVICE, on=self.is_on)
+
+
+class Archive(NamedTuple):
+    """Take expired jobs from the archive's queue, and remove those that were taken."""
+
+    limit: int
+    #: How many of them are removed.
+    removed: int
+
+    async def on(self, side: Side) -> Plain:
+        """Archive."""
+        records = await side.engine.archivable(SERVICE, self.limit)
+        taken = [Archived(each.definition.id, each.head.version) for each in records]
+        removed = await side.engine.remove_archived(taken[: self.removed])
+        return side.plain(records), removed, await side.engine.archives()
+
+
 class Remove(NamedTuple):
     """Remove some jobs at an operator's request."""
 
@@ -297,6 +368,19 @@ class Read(NamedTuple):
         return side.plain(page.jobs), page.next_after is None, groups
 
 
+_SCOPES: Final = (
+    *(Scope("queue", SERVICE, queue) for queue in QUEUES),
+    *(Scope("type", SERVICE, name) for name in ("plain", "pair", "watched")),
+)
+_LIMITS: Final = (
+    Limit(),
+    Limit(),
+    Limit(active=2),
+    Limit(rate="2/5s"),
+    Limit(active=3, rate="1/1s", burst=3),
+)
+
+
 def _request(dice: Random) -> JobRequest:
     return JobRequest(
         type=dice.choice(tuple(TYPES)),
@@ -305,8 +389,12 @@ def _request(dice: Random) -> JobRequest:
         payload=dice.choice(("1", "2")),
         delay=dice.choice((0, 0, 0, 5 * SECOND)),
         deadline=dice.choice((None, None, None, None, 4 * SECOND, 40 * SECOND)),
-        dedupe=dice.choice((None, None, None, "d")),
+        dedupe=dice.choice((None, None, None, dice.choice(DEDUPES))),
         idempotency_key=dice.choice((None, None, None, None, "i")),
+        tenant=dice.choice((None, None, *WEIGHTS)),
+        follows=dice.choice(((), (), (), tuple(dice.sample(range(1, 9), dice.randint(1, 3))))),
+        on=dice.choice(("success", "success", "finished")),
+        takes_result=_flag(dice),
     )
 
 
@@ -324,6 +412,10 @@ def _session(dice: Random) -> int:
 
 def _maybe_claim(dice: Random) -> int | None:
     return None if _flag(dice) else _recent(dice)
+
+
+def _status(dice: Random) -> Status:
+    return "accepted" if _flag(dice) else "deployed"
 
 
 def _limit(dice: Random) -> int:
@@ -360,6 +452,9 @@ _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
     (2, lambda dice: Operate(_recent(dice), dice.choice(tuple(OPERATIONS)), claimed=False)),
     (3, lambda dice: SetQueue(dice.choice(QUEUES), paused=False, draining=False)),
     (1, lambda dice: SetQueue(dice.choice(QUEUES), paused=_flag(dice), draining=_flag(dice))),
+    (1, lambda dice: SetAging(dice.choice((None, 5 * SECOND, 60 * SECOND)))),
+    (2, lambda dice: SetLimit(dice.choice(_SCOPES), dice.choice(_LIMITS))),
+    (1, lambda dice: PutContract(dice.choice((0, 0, 1)), dice.choice("ab"), _status(dice))),
     (3, lambda dice: Renew(_session(dice), _flag(dice), _flag(dice))),
     (1, lambda dice: Drain(_session(dice))),
     (3, lambda dice: Lock(dice.choice("ab"), _session(dice), _maybe_claim(dice), _flag(dice))),
@@ -369,9 +464,15 @@ _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
     (1, lambda dice: Promote(_limit(dice))),
     (3, lambda _: Maintain()),
     (1, lambda dice: Prune(_limit(dice))),
+    (1, lambda dice: SwitchArchive(dice.choice((True, True, False)))),
+    (1, lambda dice: Archive(_limit(dice), _limit(dice))),
     (1, lambda dice: Remove(tuple(dice.sample(range(20), 3)))),
     (1, lambda dice: dice.choice((Reboot(), NextDay(), Maintain(), Maintain()))),
     (1, _read),
+    (1, declare_step),
+    (1, change_step),
+    (3, fire_step),
+    (1, run_step),
 ]
 _STEPS: Final = [make for weight, make in _WEIGHTED for _ in range(weight)]
 

@@ -1,5 +1,7 @@
 """The memory engine of a sandbox: uses only the manual clock and records failed attempts.
 
+A job that is created in a transaction of the caller is held until its commit.
+
 A worker estimates the engine's time, and its estimate is ahead of a clock that does not move. So
 every decision is made again here, at exactly the time of the clock: a retry "in 5s" is due when a
 test has advanced the clock by five seconds, not a millisecond later.
@@ -7,7 +9,7 @@ test has advanced the clock by five seconds, not a millisecond later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,13 +18,30 @@ from typing import Final, NamedTuple
 from trellis.core import commands
 from trellis.core.commands import Command
 from trellis.core.durations import Instant
-from trellis.core.job import Definition, Failure, JobRecord, SessionId
+from trellis.core.job import Definition, Failure, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition, decide
+from trellis.core.schedules import Declared, declare
 from trellis.core.states import WAITING, State
+from trellis.engines.demand import Demand
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.memory.store import Entry, Lane
-from trellis.engines.values import Claimed, CommitResult, Committed, Demand, Outcome
+from trellis.engines.schedules import SchedulePut
+from trellis.engines.values import (
+    Accepted,
+    Claimed,
+    CommitResult,
+    Committed,
+    Counts,
+    CreateResult,
+    GroupBy,
+    JobFilter,
+    Loaded,
+    Outcome,
+    Page,
+    Replaced,
+)
 from trellis.testing.clock import ManualClock
+from trellis.testing.sandboxes.transactions import Transactions, Watch
 
 _FAILURES: Final = (commands.Fail, commands.LoseLease, commands.Crash)
 
@@ -46,11 +65,87 @@ class SandboxEngine(MemoryEngine):
         self.claimed = 0
         self.failed: list[FailedAttempt] = []
         self._listeners: list[Callable[[], object]] = []
+        self._transactions = Transactions(self._settle)
+
+    def declare(self, declared: Iterable[Declared]) -> None:
+        """Store schedules, as a worker does when it starts."""
+        for each in declared:
+            schedule = declare(None, each, self._clock.now())
+            if schedule is not None:
+                self._put_one(SchedulePut(schedule))
+
+    # -- transactions of the caller ------------------------------------------------------------
+
+    def create_within(
+        self, connection: object, jobs: Sequence[NewJob]
+    ) -> list[CreateResult] | Awaitable[list[CreateResult]]:
+        """Create jobs that are visible after the caller's commit and gone after its rollback."""
+        watch = self._transactions.find(connection)
+        if watch is None:
+            return self._create_now(jobs)
+        begun = watch.begin()
+        if begun is None:
+            return self._create_held(watch, jobs)
+        return self._create_after(begun, watch, jobs)
+
+    async def _create_after(
+        self, begun: Awaitable[object], watch: Watch, jobs: Sequence[NewJob]
+    ) -> list[CreateResult]:
+        await begun
+        return self._create_held(watch, jobs)
+
+    def _create_held(self, watch: Watch, jobs: Sequence[NewJob]) -> list[CreateResult]:
+        with self._lock:
+            self._transactions.look()
+            results = self._create_now(jobs)
+            ids = [each.job_id for each in results if isinstance(each, Accepted | Replaced)]
+            for job_id in ids:
+                entry = self._store.by_id(job_id)
+                if entry is not None:
+                    entry.is_held = True
+                    self._store.feed.withhold(entry)
+            watch.hold(ids)
+        return results
+
+    def _settle(self, ids: Sequence[JobId], committed: bool) -> None:  # noqa: FBT001 - a callback
+        """Show the jobs of a transaction that was committed; remove those of one that was not."""
+        with self._lock:
+            for entry in filter(None, map(self._store.by_id, ids)):
+                if not committed:
+                    self._undo(entry)
+                    continue
+                entry.is_held = False
+                self._store.feed.update(entry)
+        self._hints.publish(("ready",))
+
+    def _undo(self, entry: Entry) -> None:
+        """Remove a job as if it had never been created."""
+        cancel = decide(entry.record, commands.Cancel(), self._clock.now())
+        if isinstance(cancel, Transition):
+            self._write(entry, cancel)  # frees its slot and its dedupe key
+        self._store.drop(entry)
+        del self._store.removed[entry.definition.id]
+
+    async def load(self, ids: Sequence[JobId]) -> Loaded:
+        """Return these jobs, as they are after what the caller's transactions did."""
+        self._transactions.look()
+        return await super().load(ids)
+
+    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
+        """Return a page of matching jobs."""
+        self._transactions.look()
+        return await super().find(where, after=after, limit=limit)
+
+    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
+        """Count matching jobs."""
+        self._transactions.look()
+        return await super().count(where, *group_by)
 
     # -- calls of the worker -------------------------------------------------------------------
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Claim due jobs; call the listeners if there were none."""
+        self._transactions.look()
         claimed = await super().claim(session, demands, limit)
         self.claimed += len(claimed.jobs)
         if not claimed.jobs:
@@ -88,14 +183,16 @@ class SandboxEngine(MemoryEngine):
     def end(self) -> None:
         """End every watch."""
         self._hints.close()
+        self._transactions.close()
 
     # -- reads of a test -----------------------------------------------------------------------
 
     def jobs(self) -> list[tuple[JobRecord, Outcome | None]]:
         """Return every job in creation order, with its outcome if it has ended."""
         with self._lock:
+            self._transactions.look()
             entries = [entry for _, entry in sorted(self._store.entries.items())]
-            return [(entry.record, _outcome(entry)) for entry in entries]
+            return [(entry.record, _outcome(entry)) for entry in entries if not entry.is_held]
 
     def live_jobs(self) -> list[JobRecord]:
         """Return the jobs that wait or run, in creation order."""
@@ -104,7 +201,12 @@ class SandboxEngine(MemoryEngine):
     def due_jobs(self) -> list[JobRecord]:
         """Return the waiting jobs whose `run_at` has come."""
         now = self._clock.now()
-        return [record for record in self.live_jobs() if _is_due(record, now)]
+        unresolved = {row for row, each in self._store.entries.items() if each.is_unresolved}
+        return [
+            record
+            for record in self.live_jobs()
+            if _is_due(record, now) and record.definition.row not in unresolved
+        ]
 
     def next_instant(self) -> Instant | None:
         """Return the next `run_at` or deadline of a waiting job, if there is one."""
@@ -118,8 +220,11 @@ class SandboxEngine(MemoryEngine):
         """Return whether no job runs and no job of these lanes can be claimed."""
         with self._lock:
             now = self._clock.now()
-            entries = self._store.entries.values()
-            return not any(self._is_busy(entry, lanes, now) for entry in entries)
+            self._transactions.look()
+            entries = tuple(self._store.entries.values())
+            return not any(
+                self._is_busy(entry, lanes, now) for entry in entries if not entry.is_held
+            )
 
     def _is_busy(self, entry: Entry, lanes: AbstractSet[Lane], now: Instant) -> bool:
         definition, head = entry.record

@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from trellis.core.states import State
 from trellis.declaration.handler_exceptions import RetryIn
 from trellis.declaration.job_type import JobType
-from trellis.declaration.signature import Takes
+from trellis.declaration.signature import Handler, Takes
 from trellis.errors import ConfigurationError
 from trellis.testing.sandboxes.engine import FailedAttempt
 from trellis.testing.sandboxes.errors import HandlerFailed
@@ -149,6 +149,7 @@ class Handlers:
             function = partial(self._call_async, job_type)
         elif thread is not None:
             function = partial(_call_in_thread, thread, function)
+            watched.current_config = _read_in_thread(thread, job_type.current_config)
         watched.handler = replace(handler, function=function, takes="job", is_async=is_async)
         return watched
 
@@ -215,6 +216,17 @@ async def _call_in_thread(
     thread: CallersThread, call: Callable[..., Any], job: ActiveJob[Any]
 ) -> Any:  # noqa: ANN401 - its result
     return await thread.call(partial(call, job))
+
+
+def _read_in_thread(thread: CallersThread, config: Handler | None) -> Handler | None:
+    """Return the config function of a plain handler, called in the thread of the test as well."""
+    if config is None:
+        return None
+
+    async def read(*arguments: object) -> object:
+        return await thread.call(partial(config.function, *arguments))
+
+    return replace(config, function=read, is_async=True)
 
 
 def unplanned(failed: Sequence[FailedAttempt], handlers: Handlers) -> HandlerFailed | None:

@@ -17,6 +17,7 @@ from trellis.core.commands import Command
 from trellis.core.job import JobRecord
 from trellis.core.states import State
 from trellis.core.timers import overdue
+from trellis.schedules import fire_due
 from trellis.testing.sandboxes.engine import SandboxEngine
 from trellis.testing.sandboxes.handlers import CallersThread, Handlers
 from trellis.testing.sandboxes.services import Selection, Services, TypeName
@@ -48,6 +49,7 @@ class Run:
     async def everything_due(self) -> None:
         """Run the due jobs, and the jobs these create, until none is left."""
         while True:
+            await fire_due(self._engine)
             await self._apply_timers()
             selection = self._services.select(sorted(self._due_types()))
             claimed = self._engine.claimed

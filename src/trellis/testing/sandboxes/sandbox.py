@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
@@ -29,6 +30,7 @@ from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.errors import CalledFromLoop, ConfigurationError
 from trellis.operations.operator import Operator
+from trellis.service import Service
 from trellis.testing.clock import ManualClock
 from trellis.testing.sandboxes.engine import SandboxEngine
 from trellis.testing.sandboxes.errors import HandlerMissing, JobsLeft, SandboxStuck
@@ -45,7 +47,13 @@ _SHOWN: Final = 10
 class Sandbox:
     """The object that `sandbox()` returns."""
 
-    def __init__(self, *, concurrency: int = 1, start: datetime | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        concurrency: int = 1,
+        start: datetime | None = None,
+        schedules: Sequence[Service] = (),
+    ) -> None:
         #: The URL of every service in the sandbox.
         self.url = "memory://"
         begin = datetime.now(UTC) if start is None else start
@@ -58,6 +66,7 @@ class Sandbox:
         self._engines = LoopEngines(lambda: self._engine)
         self._services = Services()
         self._handlers = Handlers()
+        self._scheduled = tuple(schedules)
         self._is_open = False
         self._is_running = False
 
@@ -70,6 +79,9 @@ class Sandbox:
             )
         self._is_open = True
         enter_override(self)
+        for service in self._scheduled:
+            service.load_included()
+            self._engine.declare(service.schedules)
         return self
 
     def __exit__(
@@ -210,20 +222,47 @@ class Sandbox:
 
         `error` may be any exception, including `Fail`, `RetryIn`, `Snooze` and `Cancelled`.
         """
+        if not isinstance(job, Job):
+            raise ConfigurationError(
+                f"{job!r} is not a job. Pass the job itself: fail_next(confirm, error)."
+            )
         self._handlers.plan(job.job_type, error, checks.whole_number("times", times, least=1))
 
     @overload
     def created(self, job: Job[P, R], /) -> list[CreatedJob[P, R]]: ...
     @overload
-    def created(self, /) -> list[CreatedJob[Any, Any]]: ...
-    def created(self, job: Job[Any, Any] | None = None, /) -> list[CreatedJob[Any, Any]]:
-        """Return the created jobs, of this type or all, in order, in their present state."""
-        wanted = None if job is None else job.job_type
+    def created(self, job: str = "", /) -> list[CreatedJob[Any, Any]]: ...
+    def created(self, job: Job[Any, Any] | str = "", /) -> list[CreatedJob[Any, Any]]:
+        """Return the created jobs, of this type or all, in order, in their present state.
+
+        The type may be named: `"confirm"` or `"shop/confirm"`. Jobs of a transaction that is still
+        open are not among them.
+        """
+        names = self._names(job) if job else None
+        job_type = job.job_type if isinstance(job, Job) else None
         return [
-            created_job(record, outcome, wanted or self._type_of(record))
+            created_job(record, outcome, job_type or self._type_of(record))
             for record, outcome in self._engine.jobs()
-            if wanted is None or _is_of(record, wanted)
+            if names is None or _name(record) in names
         ]
+
+    def _names(self, job: Job[Any, Any] | str) -> frozenset[str]:
+        """Return which types, as `service/type`, a job or a name means."""
+        if isinstance(job, Job):
+            return frozenset({f"{job.job_type.service}/{job.job_type.name}"})
+        if not isinstance(job, str):
+            raise ConfigurationError(
+                f"{job!r} is not a job. Pass the job itself, created(confirm), or its name."
+            )
+        known = {_name(record) for record, _ in self._engine.jobs()} | self._services.names()
+        found = frozenset(each for each in known if job in {each, each.partition("/")[2]})
+        if not found:
+            near = get_close_matches(job, {each.partition("/")[2] for each in known}, 1)
+            hint = (
+                f"Did you mean {near[0]!r}?" if near else "Pass the job itself: created(confirm)."
+            )
+            raise ConfigurationError(f"There is no job type {job!r} in this program. {hint}")
+        return found
 
     def assert_empty(self) -> None:
         """Raise `JobsLeft` if any job waits or runs."""
@@ -237,11 +276,14 @@ class Sandbox:
         return None if found is None else found[1]
 
 
-def sandbox(*, concurrency: int = 1, start: datetime | None = None) -> Sandbox:
+def sandbox(
+    *, concurrency: int = 1, start: datetime | None = None, schedules: Sequence[Service] = ()
+) -> Sandbox:
     """Keep the jobs of every service in memory during a `with` or `async with` block.
 
     The clock starts at `start` (by default now) and moves only by `advance`. `concurrency` is how
-    many jobs run at the same time; by default one, so that their order is always the same.
+    many jobs run at the same time; by default one, so that their order is always the same. The
+    schedules of the services in `schedules` are due when the clock says so, at the next `run_all`.
 
     >>> from trellis import Service
     >>> app = Service("hello")
@@ -255,12 +297,7 @@ def sandbox(*, concurrency: int = 1, start: datetime | None = None) -> Sandbox:
     ...     box.created(greet)[0].result
     'Hello, world!'
     """
-    return Sandbox(concurrency=concurrency, start=start)
-
-
-def _is_of(record: JobRecord, job_type: JobType) -> bool:
-    definition = record.definition
-    return (definition.service, definition.type) == (job_type.service, job_type.name)
+    return Sandbox(concurrency=concurrency, start=start, schedules=schedules)
 
 
 def _refuse_loop() -> None:

@@ -45,6 +45,14 @@ class Services:
                     return service, job_type
         return None
 
+    def names(self) -> set[str]:
+        """Return every type of the program, as `service/type`."""
+        return {
+            f"{service.name}/{job_type.name}"
+            for service in self._candidates()
+            for job_type in service.job_types
+        }
+
     def select(self, names: Iterable[TypeName]) -> Selection:
         """Return the services of these types, with all types that their jobs may create."""
         for service in tuple(self._used):

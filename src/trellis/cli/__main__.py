@@ -1,5 +1,0 @@
-"""`python -m trellis.cli` is the same as `trellis`."""
-
-from trellis.cli.app import main
-
-main()
