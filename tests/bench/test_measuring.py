@@ -16,8 +16,9 @@ from bench.programs import running
 from trellis.client import submission
 from trellis.core.durations import SECOND
 from trellis.core.job import JobRecord
+from trellis.engines.demand import Demand
 from trellis.engines.sqlite import SqliteEngine
-from trellis.engines.values import Demand, WorkerInfo
+from trellis.engines.values import WorkerInfo
 from trellis.testing.clock import ManualClock
 
 
@@ -30,7 +31,7 @@ async def leave_a_drain(path: Path, jobs: int, settled: int) -> None:
     session = (await engine.open_session(WorkerInfo("w", "localhost", 1), 600 * SECOND)).id
     held: list[JobRecord] = []
     for _ in range(jobs):
-        held += (await engine.claim(session, [Demand("bench", "noop", ("noop",), 1)], 1)).jobs
+        held += (await engine.claim(session, [Demand("bench", ("noop",), 1)], 1)).jobs
         clock.advance("1s")
     await engine.commit([completed(record, clock.now()) for record in held[:settled]])
     await engine.close()

@@ -51,7 +51,7 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start a command line in a new process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "trellis.cli", *arguments],
+        [sys.executable, "-m", "trellis", *arguments],
         cwd=folder,
         env={**environment(), **variables},
         text=True,

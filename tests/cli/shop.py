@@ -17,6 +17,7 @@ from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Begun, LogLine, Note, Progress, WorkerInfo
 from trellis.testing.builders import a_job, a_keyed_job, complete, fence_of
 from trellis.testing.conformance.helpers import IN_TURN, accept_one, settle, start
+from trellis.worker.maintenance import LEADER
 
 #: Clears the screen, colours it, rings, and tries to look like another line.
 NASTY: Final = "boom \x1b[2J\x1b[31m\x07\r\nall is well\x9b1m\u202egnp"
@@ -68,6 +69,7 @@ async def _fill(engine: Engine) -> dict[str, str]:
         engine, a_job(type="bill", payload=secret, tags=(("tenant", "acme"),))
     )
     await engine.take_lock("nightly", session)
+    await engine.take_lock(LEADER, session)
     await engine.close()
     records = {
         "completed": done,

@@ -61,7 +61,7 @@ def test_a_broken_promise_is_seen(tmp_path: Path, scratch: Path, name: str) -> N
     places = os.pathsep.join(map(str, (tmp_path, SOURCE, SOURCE.parent)))
     variables = {"TMPDIR": str(scratch), "PYTHONPATH": places, VARIABLE: name}
     ran = subprocess.run(
-        [sys.executable, "-m", "trellis.cli", "demo", "--scene", mutant.scene],
+        [sys.executable, "-m", "trellis", "demo", "--scene", mutant.scene],
         cwd=tmp_path,
         env={**environment(), **variables},
         capture_output=True,
@@ -115,7 +115,7 @@ def on_a_terminal(folder: Path, scratch: Path, *arguments: str) -> tuple[int, st
     variables = {"TMPDIR": str(scratch), "TERM": "xterm-256color", "COLUMNS": "80"}
     variables["TRELLIS_TYPES"] = "elsewhere"  # meant for other workers
     process = subprocess.Popen(
-        [sys.executable, "-m", "trellis.cli", "demo", *arguments],
+        [sys.executable, "-m", "trellis", "demo", *arguments],
         cwd=folder,
         env={**environment(), **variables},
         stdin=its,

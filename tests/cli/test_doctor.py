@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sqlite3
@@ -12,7 +13,14 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.shop import make_database
+from trellis import schedules
 from trellis.config import KEYS
+from trellis.core.durations import SECOND
+from trellis.core.job import JobId
+from trellis.engines import make_engine
+from trellis.engines.schedules import SchedulePut
+from trellis.engines.worker_report import BlockedLoop, LostThread, WorkerReport
+from trellis.testing.builders import a_declaration, a_worker
 
 
 def test_doctor_creates_no_database(command: Run, tmp_path: Path) -> None:
@@ -32,7 +40,7 @@ def test_doctor_refuses_a_file_that_is_no_database(command: Run, tmp_path: Path)
 def test_doctor_finds_a_sound_database_sound(command: Run, tmp_path: Path) -> None:
     ran = command("doctor", "--url", make_database(tmp_path, 450))
     assert ran.code == 0
-    assert "450 folded, all match" in ran.out
+    assert "450 checked, all match" in ran.out
     assert re.search(r"lease +30s +default", ran.out)
 
 
@@ -47,7 +55,7 @@ def test_doctor_writes_json(command: Run, tmp_path: Path) -> None:
     assert (settings["types"], settings["app"], settings["log_level"]) == (None, None, "info")
     assert set(found["origins"]) == set(KEYS)
     assert found["facts"]["synchronous"] == "full"
-    assert found["durability"].startswith("K2")
+    assert found["durability"].endswith("a crash of the machine and a power cut")
 
 
 def test_doctor_warns_of_a_variable_that_is_not_a_setting(
@@ -65,6 +73,39 @@ def test_doctor_warns_of_a_variable_that_is_not_a_setting(
     assert warning.startswith(text)
 
 
+def test_lost_threads_and_a_blocked_loop_are_shown_with_what_helps(
+    command: Run, tmp_path: Path
+) -> None:
+    url = make_database(tmp_path)
+    report = WorkerReport(
+        lost_threads=(LostThread(JobId("A"), "shop/hang", 1), LostThread(JobId("B"), "shop/x", 1)),
+        blocked_loop=BlockedLoop(1, "shop.py:4 in wait", JobId("C")),
+    )
+
+    async def work() -> None:
+        engine = make_engine(url)
+        await engine.open()
+        session = await engine.open_session(a_worker("berlin"), 60 * SECOND)
+        await engine.renew(session.id, [], (), report)
+        await engine.close()
+
+    asyncio.run(work())
+    document = json.loads(command("doctor", "--quick", "--json", "--url", url).out)
+    warnings = document["warnings"][-2:]  # the engine's come first
+    assert "Worker berlin has 2 lost threads (shop/hang, shop/x; seen at " in warnings[0]
+    assert warnings[0].endswith('or the type isolation="process". See: trellis workers')
+    assert "worker berlin is blocked by job C at shop.py:4 in wait (seen at " in warnings[1]
+    assert warnings[1].endswith("trellis jobs cancel --force C")
+    header, row = command("workers", "--url", url).out.splitlines()
+    assert header.split()[-1] == "NOTE"
+    assert row.endswith(
+        "loop blocked by job C at shop.py:4 in wait; lost threads: 2 (shop/hang, shop/x)"
+    )
+    (document,) = json.loads(command("workers", "--json", "--url", url).out)
+    assert [each["job_id"] for each in document["lost_threads"]] == ["A", "B"]
+    assert document["blocked_loop"]["where"] == "shop.py:4 in wait"
+
+
 def test_doctor_finds_a_head_that_its_journal_contradicts(command: Run, tmp_path: Path) -> None:
     url = make_database(tmp_path)
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
@@ -75,3 +116,32 @@ def test_doctor_finds_a_head_that_its_journal_contradicts(command: Run, tmp_path
     assert "1 DO NOT MATCH" in ran.out
     assert "attempt is 4 but the journal says 0" in ran.out
     assert json.loads(command("doctor", "--json", "--url", url).out)["healthy"] is False
+
+
+def test_doctor_names_schedules_that_are_behind_or_that_no_worker_runs(
+    command: Run, tmp_path: Path
+) -> None:
+    url = make_database(tmp_path)
+
+    async def declare() -> None:
+        engine = make_engine(url)
+        await engine.open()
+        declared = [a_declaration("a"), a_declaration("b"), a_declaration("c", paused=True)]
+        await schedules.declare_schedules(engine, "shop", declared, lambda _: True)
+        behind, ahead, _ = await engine.schedules()
+        later = [
+            behind._replace(next_slot=await engine.now() - 3600 * SECOND),
+            ahead._replace(next_slot=await engine.now() + 3600 * SECOND),
+        ]
+        await engine.put_schedules([SchedulePut(each) for each in later])
+        await engine.close()
+
+    asyncio.run(declare())
+    warnings = json.loads(command("doctor", "--json", "--url", url).out)["warnings"]
+    assert [text.split(":")[0][:24] for text in warnings if text.startswith("Schedule")] == [
+        "Schedule shop/a is behin",
+        "Schedule shop/a creates ",
+        "Schedule shop/b is not d",
+        "Schedule shop/b creates ",
+    ]
+    assert any("trellis schedules reset shop/b" in text for text in warnings)

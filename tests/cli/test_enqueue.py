@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ran, Run
+from trellis import fingerprint
 
 PROGRAM = """
 from pydantic import BaseModel
@@ -32,6 +33,12 @@ def sweep_depot() -> None: ...
 
 @app.job
 def greet(name: str) -> str: ...
+
+@app.job
+def plan() -> str: ...
+
+@app.job(config=lambda: {"region": "eu"})
+def deploy() -> str: ...
 """
 
 
@@ -60,6 +67,20 @@ def test_a_job_is_created_and_its_id_written(enqueue: Run, command: Run) -> None
     assert (job["payload"], job["key"], job["priority"]) == ({"number": 7}, "order/7", 2)
     assert job["tags"] == {"tenant": "acme", "plan": "a=b"}
     assert job["deadline_at"] > job["run_at"] > job["created_at"]
+
+
+def test_a_deployment_is_created_from_the_id_of_a_plan(enqueue: Run, command: Run) -> None:
+    planned = enqueue("plan", "--config", '{"region": "eu"}', "-q").out.strip()
+    ran = enqueue("deploy", "--expect", planned)
+    assert (ran.code, ran.out) == (4, "")
+    assert "is pending, so its configuration cannot be expected" in ran.err
+    expected = fingerprint({"region": "eu"})
+    ran = enqueue("deploy", "--expect", expected, "--json")
+    assert json.loads(ran.out)["expect"] == expected
+    plan = json.loads(command("jobs", "show", "--json", planned).out)
+    assert plan["config_fingerprint"] == expected
+    ran = enqueue("greet", '"ada"', "--expect", expected)
+    assert (ran.code, "cannot check expect=" in ran.err) == (2, True)
 
 
 def test_quietly_only_the_id_is_written(enqueue: Run, command: Run) -> None:
@@ -109,7 +130,9 @@ def test_a_job_that_cannot_be_created_is_explained(
     assert words in ran.err
 
 
-def test_a_busy_key_refuses_with_4_and_a_duplicate_gives_the_first_job(enqueue: Run) -> None:
+def test_a_busy_key_refuses_with_4_and_a_duplicate_gives_the_first_job(
+    enqueue: Run, command: Run
+) -> None:
     assert enqueue("bill", '{"number": 7}').code == 0
     busy = enqueue("bill", '{"number": 7}')
     assert (busy.code, "is busy" in busy.err) == (4, True)
@@ -117,6 +140,12 @@ def test_a_busy_key_refuses_with_4_and_a_duplicate_gives_the_first_job(enqueue: 
     second = enqueue("greet", '"b"', "--dedupe", "one")
     assert second.out == first.out
     assert "already exists for this request" in second.err
+    options = ("--dedupe", "two", "--dedupe-while", "unfinished", "--dedupe-for", "1h")
+    held = enqueue("greet", '"a"', *options)
+    assert enqueue("greet", '"b"', *options).out == held.out
+    shown = command("jobs", "show", held.out.strip()).out
+    assert "Dedupe      two, while unfinished, until " in shown
+    assert "Add dedupe=" in enqueue("greet", '"a"', "--dedupe-for", "1h").err
     third = enqueue("greet", '"a"', "--idempotency-key", "call-1", "--at", "tomorrow 09:00")
     assert enqueue("greet", '"a"', "--idempotency-key", "call-1").out == third.out
     assert enqueue("greet", '"c"', "--idempotency-key", "call-1").code == 4

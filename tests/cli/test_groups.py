@@ -14,8 +14,18 @@ def test_each_group_lists_by_default(look: Run, ids: dict[str, str]) -> None:
     assert header.split()[1:5] == ["NAME", "HOST", "PID", "STATE"]
     assert "berlin  host-1  4242  live    1/3" in worker
     assert "  0.1.0    shop/sync, shop/bill" in worker
-    assert "shop/invoices        3       1" in look("queues").out
-    assert look("locks").out.splitlines()[1].split()[:3] == ["nightly", "berlin", "-"]
+    queues = look("queues")
+    assert queues.out.splitlines()[0].split() == [
+        "QUEUE", "WAITING", "OLDEST", "ACTIVE", "RUN/MIN", "FAIL/MIN", "MEDIAN", "NOTE",
+    ]  # fmt: skip
+    first = queues.out.splitlines()[1].split()
+    assert (first[:2], first[3:6]) == (["shop/invoices", "3"], ["1", "1.0", "0.6"])
+    assert queues.err == "RUN/MIN, FAIL/MIN and MEDIAN are of the last 5 min.\n"
+    _, *locks = look("locks").out.splitlines()
+    assert [row.split()[:3] for row in locks] == [
+        ["nightly", "berlin", "-"],
+        ["(maintenance)", "berlin", "-"],
+    ]
     assert look("keys", "--quiet").out == "eu\n"
     assert json.loads(look("queues", "--json").out)[0]["waiting"] == 3
     assert json.loads(look("workers", "--jsonl").out)["types"] == ["shop/sync", "shop/bill"]

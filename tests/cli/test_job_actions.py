@@ -36,7 +36,7 @@ def test_a_choice_is_counted_and_needs_a_yes(steer: Run, ids: dict[str, str]) ->
     assert shown.err == "Would cancel 3 jobs. Nothing was done.\n"
     assert states(steer) == before
     done = steer("jobs", "cancel", "type:sync", "--yes", "--reason", "enough")
-    assert (done.code, done.err) == (0, "3 jobs cancelled or asked to stop.\n")
+    assert (done.code, done.err) == (0, "2 jobs cancelled, 1 job asked to stop.\n")
     assert states(steer)["cancelled"] == 2
     assert steer("jobs", "cancel", "--force", ids["active"]).code == 0
     assert states(steer)["cancelled"] == 3
@@ -91,3 +91,76 @@ def test_a_wrong_command_line_changes_nothing_and_says_what_is_wrong(
     assert (ran.code, ran.out) == (2, "")
     assert words in ran.err.replace("\n", " ")
     assert states(steer)["pending"] == 2
+
+
+def test_live_jobs_are_moved_to_another_queue(steer: Run, ids: dict[str, str]) -> None:
+    moved = steer("jobs", "move", ids["waiting"], "--queue", "slow", "--reason", "too many")
+    assert (moved.code, moved.err) == (0, "1 job moved.\n")
+    page = steer("jobs", "show", ids["waiting"]).out
+    assert "Queue       slow" in page
+    assert "adjusted" in page
+    assert "queue slow (was invoices), actor " in page
+    assert "reason too many" in page
+    ended = steer("jobs", "move", ids["failed"], "--queue", "slow")
+    assert ended.code == 4
+    assert "A change of queue, priority, due time or attempts is not possible" in ended.err
+    assert f"It has ended. Run it again with: trellis jobs retry {ids['failed']}" in ended.err
+    dead = steer("jobs", "move", ids["dead"], "--queue", "slow")
+    assert f"It has ended. Bring it back with: trellis dlq replay {ids['dead']}" in dead.err
+    wrong = steer("jobs", "move", ids["waiting"], "--queue", "a b")
+    assert (wrong.code, "a b" in wrong.err) == (2, True)
+
+
+def test_priority_due_time_and_attempts_of_live_jobs_are_set(
+    steer: Run, ids: dict[str, str]
+) -> None:
+    done = steer("jobs", "set", ids["waiting"], "--priority", "3", "--attempts", "9")
+    assert (done.code, done.err) == (0, "1 job changed.\n")
+    later = steer("jobs", "set", ids["waiting"], "--run-at", "2h")
+    assert later.code == 0
+    job = json.loads(steer("jobs", "show", ids["waiting"], "--json").out)
+    assert (job["priority"], job["max_attempts"]) == (3, 9)
+    (attempts,) = [each for each in job["policy"] if each["name"] == "attempts"]
+    assert attempts == {"name": "attempts", "value": "9", "source": "job"}
+    running = steer("jobs", "set", ids["active"], "--run-at", "2h")
+    assert running.code == 4
+    assert "its queue, priority and attempts can change, its due time cannot" in running.err
+    nothing = steer("jobs", "set", ids["waiting"])
+    assert (nothing.code, "Give --priority, --run-at or --attempts" in nothing.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("set", "--priority", "3", "--attempts", "9"), "set priority 3, attempts 9 for 2 jobs"),
+        (("set", "--run-at", "2h"), "set due time 2h for 2 jobs"),
+        (("move", "--queue", "slow"), "move 2 jobs to queue slow"),
+    ],
+)
+def test_the_question_says_what_changes(steer: Run, arguments: tuple[str, ...], words: str) -> None:
+    asked = steer("jobs", *arguments, "state:pending")
+    assert (asked.code, f"This would {words}," in " ".join(asked.err.split())) == (2, True)
+    shown = steer("jobs", *arguments, "state:pending", "--dry-run")
+    assert shown.err == f"Would {words}. Nothing was done.\n"
+    nothing = steer("jobs", *arguments)
+    assert "since:1h, or --all." in " ".join(nothing.err.split())
+
+
+def test_states_that_never_allow_a_change_are_left_out_before_anyone_is_asked(
+    steer: Run, ids: dict[str, str]
+) -> None:
+    wrong = steer("jobs", "set", "state:failed", "--priority", "1", "--yes")
+    assert (wrong.code, wrong.out) == (2, "")
+    text = " ".join(wrong.err.split())
+    assert "not possible for jobs that are failed, only for: active, pending, retry." in text
+    assert steer("jobs", "set", "--failed", "--priority", "1").code == 2
+    some = steer("jobs", "retry", "--failed", "--yes")
+    assert some.code == 0
+    assert some.err.splitlines()[0].endswith("Bring dead letters back with: trellis dlq replay")
+    assert some.err.splitlines()[1] == "1 job waiting to run again."
+    assert json.loads(steer("jobs", "show", ids["dead"], "--json").out)["state"] == "dead"
+
+
+def test_every_command_says_how_jobs_are_named(steer: Run) -> None:
+    for name in ("cancel", "move", "set", "retry", "clone", "delete"):
+        assert "Jobs are named by id" in steer("jobs", name, "--help").out

@@ -34,6 +34,8 @@ def test_ids_alone_are_written_for_other_programs(look: Run, ids: dict[str, str]
         (("tag:tenant=acme",), "waiting"),
         (("error:VALUEERROR", "state:dead"), "dead"),
         (("key:eu", "state:active"), "active"),
+        (("worker:berlin", "state:running"), "active"),
+        (("--worker", "host-1", "--state", "completed"), "completed"),
         (("--state", "retry", "--service", "shop"), "retry"),
         (("--type", "bill", "--error", "boom"), "failed"),
         (("since:1h", "until:now", "queue:invoices", "state:completed"), "completed"),
@@ -72,8 +74,28 @@ def test_jobs_are_counted_by_what_is_asked(look: Run) -> None:
         "retry": 1,
     }
     assert look("jobs", "count", "--by", "type", "state:dead,failed").out.split() == [
-        "TYPE", "JOBS", "bill", "1", "sync", "1",
+        "TYPE", "JOBS", "shop/bill", "1", "shop/sync", "1",
     ]  # fmt: skip
+    assert json.loads(look("jobs", "count", "--by", "tag:tenant", "--json").out) == {
+        "": 6,
+        "acme": 1,
+    }
+    refused = look("jobs", "count", "--by", "colour")
+    assert (refused.code, "Jobs cannot be counted by 'colour'" in refused.err) == (2, True)
+
+
+def test_what_failed_is_one_word(look: Run, ids: dict[str, str]) -> None:
+    wanted = [ids["dead"], ids["failed"]]
+    for words in (("--failed",), ("state:unsuccessful",), ("--failed", "finished-after:1h")):
+        assert look("jobs", "list", "-q", *words).out.split() == wanted, words
+    assert look("jobs", "list", "-q", "--failed", "--finished-before", "1h").out == ""
+    twice = look("jobs", "list", "--failed", "state:dead")
+    assert (twice.code, "Name the states once" in twice.err) == (2, True)
+
+
+def test_an_empty_list_has_no_header(look: Run) -> None:
+    ran = look("jobs", "list", "state:skipped")
+    assert (ran.out, ran.err) == ("", "No job matches.\n")
 
 
 def test_waiting_exits_by_the_outcome(look: Run, ids: dict[str, str]) -> None:
@@ -91,7 +113,7 @@ def test_waiting_exits_by_the_outcome(look: Run, ids: dict[str, str]) -> None:
 def test_without_a_terminal_top_is_shown_once(look: Run, ids: dict[str, str]) -> None:
     ran = look("jobs", "top")
     assert ran.code == 0
-    assert f"{ids['active']}  shop/sync      1/5" in ran.out
+    assert f"{ids['active'][-8:]}  shop/sync  1/5" in ran.out
     assert "30% render page 3" in ran.out
     assert "1 dead" in ran.out.splitlines()[0]
     assert json.loads(look("jobs", "top", "--json").out)["states"]["dead"] == 1

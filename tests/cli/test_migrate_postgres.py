@@ -20,8 +20,8 @@ from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found 
 from trellis.core.durations import SECOND
 from trellis.core.lifecycle import Transition, decide
 from trellis.engines.postgres import PostgresEngine, schema
-from trellis.engines.postgres.connection import PLAIN, Connection, ServerConnection
-from trellis.engines.postgres.statements import migrations
+from trellis.engines.postgres.connection import PLAIN, Connection, ServerConnection, connect
+from trellis.engines.postgres.statements import migrations, statements
 from trellis.engines.postgres.url import read_address
 from trellis.engines.values import JobFilter
 from trellis.errors import EngineBusy, SchemaTooOld
@@ -68,6 +68,27 @@ async def a_link(url: str) -> AsyncIterator[ServerConnection]:
 
 
 # -- one at a time ---------------------------------------------------------------------------------
+
+
+class Overtaken(Connection):
+    """A connection that looks while another process commits the first migration."""
+
+    url = ""
+
+    async def value(self, name: str, *values: Any) -> Any:  # noqa: ANN401 - any value
+        if name == "schema_others":
+            await PostgresEngine(self.url).migrate()
+        return await super().value(name, *values)
+
+
+async def test_tables_that_appear_during_a_look_are_those_of_trellis(postgres_url: str) -> None:
+    address = read_address(postgres_url)
+    plain = await connect(address, PLAIN)
+    looking = Overtaken(plain.driver, statements(address.schema))
+    looking.url = postgres_url
+    version = await schema.stored_version(looking, address)
+    assert version == schema.latest_version(address.schema)
+    await plain.driver.close()
 
 
 @pytest.mark.on_postgres(16)
@@ -148,7 +169,7 @@ async def test_nothing_is_lost_when_tables_change_under_jobs_that_are_created_an
     async with a_link(postgres_url) as link:
         await schema.migrate(link, read_address(postgres_url))
         monkeypatch.setattr(schema, "migrations", lambda _: scripts)
-        with pytest.raises(SchemaTooOld, match=r"schema version 1, .* Run: trellis migrate --url"):
+        with pytest.raises(SchemaTooOld, match=r"tables of version 1, .* Run: trellis migrate"):
             await PostgresEngine(postgres_url).open()
         engine = _OlderEngine(postgres_url)
         await engine.open()

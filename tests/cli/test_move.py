@@ -61,7 +61,7 @@ def test_a_dry_run_says_what_a_move_then_does_and_the_second_finds_nothing_to_do
     assert (found["finished"], found["not_moved"]) == (True, 3)
 
     doctor = command("doctor", "--url", target)
-    assert (doctor.code, "12 folded, all match" in doctor.out) == (0, True)
+    assert (doctor.code, "12 checked, all match" in doctor.out) == (0, True)
     password = urlsplit(target).password
     if password:
         assert password not in dry.out + moved.out + again.out
@@ -111,3 +111,8 @@ def test_after_a_move_old_programs_learn_where_the_jobs_are(
     ran = command("enqueue", "shop/invoice", "{}", "--url", source)
     assert (ran.code, "its jobs were moved to postgresql://" in ran.err) == (5, True)
     assert command("jobs", "list", "--url", source).code == 0
+    told = command("doctor", "--quick", "--url", source)
+    assert "Warning     The jobs of this file were moved to postgresql://" in told.out
+    assert json.loads(command("doctor", "--quick", "--json", "--url", source).out)["facts"][
+        "moved_to"
+    ].startswith("postgresql://")

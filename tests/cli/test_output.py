@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, environment
+from trellis import Service
 
 
 @contextmanager
@@ -35,7 +37,7 @@ def run(
     with terminal(columns) as (ours, theirs):
         os.write(ours, answer)
         process = subprocess.Popen(
-            [sys.executable, "-m", "trellis.cli", *arguments],
+            [sys.executable, "-m", "trellis", *arguments],
             cwd=folder,
             env={**environment(), "TERM": "xterm-256color", "NO_COLOR": "", **variables},
             stdin=theirs,
@@ -68,7 +70,7 @@ def test_without_a_terminal_no_color_removes_every_style(
 ) -> None:
     def written(**variables: str) -> str:
         ran = subprocess.run(
-            [sys.executable, "-m", "trellis.cli", *arguments],
+            [sys.executable, "-m", "trellis", *arguments],
             cwd=shop[0],
             env={**environment(), "FORCE_COLOR": "1", **variables},
             capture_output=True,
@@ -97,11 +99,14 @@ def test_a_bulk_action_asks_and_a_no_does_nothing(shop: tuple[Path, dict[str, st
     assert "1 job waiting to run again." in seen
 
 
-def test_top_is_a_live_view_that_ctrl_c_ends(shop: tuple[Path, dict[str, str]]) -> None:
+@pytest.mark.parametrize("end", ["Ctrl-C", "q"])
+def test_top_is_a_live_view_that_ctrl_c_or_a_key_ends(
+    shop: tuple[Path, dict[str, str]], end: str
+) -> None:
     folder, ids = shop
     with terminal(100) as (ours, theirs):
         process = subprocess.Popen(
-            [sys.executable, "-m", "trellis.cli", "jobs", "top", "--interval", "50ms"],
+            [sys.executable, "-m", "trellis", "jobs", "top", "--interval", "50ms"],
             cwd=folder,
             env={**environment(), "TERM": "xterm"},
             stdin=theirs,
@@ -110,9 +115,12 @@ def test_top_is_a_live_view_that_ctrl_c_ends(shop: tuple[Path, dict[str, str]]) 
         )
         os.close(theirs)
         seen = b""
-        while seen.count(ids["active"].encode()) < 2:
+        while seen.count(ids["active"][-8:].encode()) < 2:
             seen += os.read(ours, 65536)
-        process.send_signal(2)
+        if end == "q":
+            os.write(ours, b"xq")
+        else:
+            process.send_signal(signal.SIGINT)
         try:
             while more := os.read(ours, 65536):
                 seen += more
@@ -144,3 +152,34 @@ def test_no_text_of_a_job_acts_on_the_terminal(
     for text in (ran.out, ran.err):
         assert not set(text) & {"\x1b", "\x07", "\r", "\x9b", "\u202e"}
         assert "\nall is well" not in text
+
+
+def test_the_first_interrupt_ends_a_question(shop: tuple[Path, dict[str, str]]) -> None:
+    with terminal(80) as (ours, theirs):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trellis", "jobs", "cancel", "state:pending"],
+            cwd=shop[0],
+            env={**environment(), "TERM": "dumb"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        seen = b""
+        while b"[y/N]" not in seen:
+            seen += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_a_narrow_list_of_queues_cuts_no_name_and_leaves_out_the_rates(tmp_path: Path) -> None:
+    queue = "invoices-of-wholesale-customers-abroad"
+    shop = Service("shop", f"sqlite:///{tmp_path / 'trellis.db'}")
+    shop.declare("bill", result=str, queue=queue).create_sync()
+    code, seen = run(tmp_path, "queues", NO_COLOR="1", TERM="dumb")
+    assert (code, seen.split()[:5]) == (0, ["QUEUE", "WAITING", "OLDEST", "ACTIVE", "NOTE"])
+    assert f"shop/{queue} " in seen
+    assert "RUN/MIN" not in seen
+    code, seen = run(tmp_path, "queues", COLUMNS="120")
+    assert seen.count("RUN/MIN") == 2

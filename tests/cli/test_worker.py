@@ -95,7 +95,15 @@ def test_the_example_of_the_readme_works_with_a_worker_of_its_own(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("shop", "does not name a service. Write the module and its variable"),
+        ("shop", "does not name a service. Write the module and its variable, like shop:app."),
+        ("", "'' does not name a service. Write the module and its variable, like hello:app."),
+        (" , ", "does not name a service"),
+        ("shop.app", "does not name a service. Write the module and its variable, like shop:app."),
+        ("shop.py", "does not name a service. Write the module and its variable, like shop:app."),
+        ("./shop.py", "does not name a service. Write the module and its variable, like shop:app."),
+        ("a/b.py", "does not name a service. Write the module and its variable, like a.b:app."),
+        ("deep.jobs", "does not name a service. Write the module and its variable, like deep.jobs"),
+        (":other", "does not name a service. Write the module and its variable, like hello:other."),
         ("nowhere:app", "There is no module 'nowhere' here"),
         ("shop:missing", "shop has no such variable"),
         ("shop:other", "shop has a int there"),

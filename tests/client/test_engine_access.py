@@ -27,14 +27,17 @@ def test_the_url_is_looked_up_when_it_is_needed(monkeypatch: pytest.MonkeyPatch)
     [
         ("redis://localhost", UnknownScheme, "does not know redis://"),
         ("jobs.db", ConfigurationError, "is not an engine URL"),
-        ("sqlite://jobs.db", ConfigurationError, "names no file"),
+        ("sqlite://jobs.db", ConfigurationError, "has no path to a file"),
         ("nats://localhost", CapabilityMissing, "has no nats:// engine yet"),
     ],
 )
-async def test_a_url_that_leads_nowhere_is_refused_at_first_use(
-    url: str, error: type[Exception], words: str
+async def test_a_url_that_leads_nowhere_is_refused_when_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, url: str, error: type[Exception], words: str
 ) -> None:
-    job = Service("shop", url).declare("greet", payload=str, result=str)
+    with pytest.raises(error, match=words):
+        Service("shop", url)
+    job = Service("shop").declare("greet", payload=str, result=str)
+    monkeypatch.setenv("TRELLIS_URL", url)
     with pytest.raises(error, match=words):
         await job.create("ada")
 

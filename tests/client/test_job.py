@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,11 +28,13 @@ from trellis import (
     Replaced,
     Service,
     State,
+    fingerprint,
 )
 from trellis.core.admission import Reason
 from trellis.core.durations import SECOND
 from trellis.core.job import Definition, JobId
 from trellis.declaration.options import DeclareOptions
+from trellis.engines.operating import Drain
 from trellis.engines.values import JobFilter, QueueSettings
 
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
@@ -68,13 +71,13 @@ async def test_options_reach_the_engine(service: Service) -> None:
         deadline="2h",
         tags={"team": "a", "area": "b"},
         config={"region": 1},
-        expect="abc",
+        expect=fingerprint("abc"),
     )
     stored = await definition(service, ref.id)
     status = await ref.status()
     assert stored.priority == 3
     assert stored.tags == (("area", "b"), ("team", "a"))
-    assert (stored.config, stored.expect) == ('{"region":1}', "abc")
+    assert (stored.config, stored.expect) == ('{"region":1}', fingerprint("abc"))
     assert stored.deadline_at == stored.created_at + 7200 * SECOND
     assert status.run_at - status.created_at == timedelta(hours=1)
 
@@ -119,7 +122,7 @@ async def test_a_payload_of_another_type_is_refused_before_anything_is_sent(
 
 
 async def test_a_config_that_is_not_plain_data_is_refused(service: Service) -> None:
-    with pytest.raises(PayloadInvalid, match="The config cannot be written as JSON"):
+    with pytest.raises(PayloadInvalid, match="The config contains object, which cannot be"):
         await sync(service).create(Sync("eu"), config=object())
 
 
@@ -153,6 +156,29 @@ async def test_a_dedupe_key_gives_back_the_waiting_job(service: Service) -> None
             assert ref == first
         case other:
             pytest.fail(f"{other} is not Coalesced")
+
+
+async def test_a_dedupe_key_holds_while_unfinished_or_for_a_time(service: Service) -> None:
+    ran = asyncio.Event()
+
+    @service.job
+    async def work(name: str) -> None:
+        if name == "first":
+            await asyncio.wait_for(ran.wait(), 10)
+
+    first = await work.create("first", dedupe="a", dedupe_while="unfinished")
+    timed = await work.create("timed", dedupe="b", dedupe_for="1h")
+    async with service.worker():
+        await timed.wait("10s")
+        assert await work.create("x", dedupe="a", dedupe_while="unfinished") == first
+        assert await work.create("x", dedupe="b", dedupe_for="1h") == timed
+        ran.set()
+        await first.wait("10s")
+        assert await work.create("x", dedupe="a", dedupe_while="unfinished") != first
+        assert await work.create("x", dedupe="b") == timed
+    seen = await timed.status()
+    assert (seen.dedupe, seen.dedupe_while) == ("b", None)
+    assert seen.dedupe_until == seen.created_at + timedelta(hours=1)
 
 
 async def test_an_idempotency_key_makes_one_job_and_refuses_another_payload(
@@ -235,6 +261,16 @@ async def test_a_draining_queue_accepts_nothing(service: Service) -> None:
         await job.create(Sync("eu"))
 
 
+async def test_nothing_is_accepted_while_all_queues_drain(service: Service) -> None:
+    job = sync(service)
+    engine = await service.connection.engine()
+    await engine.set_drain(Drain(on=True, actor="ann"))
+    with pytest.raises(Draining, match="shop/sync was not created: an operator drains all queues"):
+        await job.create(Sync("eu"))
+    await engine.set_drain(Drain(on=False, actor="ann"))
+    await job.create(Sync("eu"))
+
+
 async def test_a_job_outside_any_trace_starts_one(service: Service) -> None:
     job = sync(service)
     one = await definition(service, (await job.create(Sync("eu"))).id)
@@ -270,4 +306,45 @@ async def test_a_missing_payload_is_reported_as_such(service: Service) -> None:
     assert str(refusal.value) == (
         f"{service.name}/greet takes a payload, but no payload was given. "
         "Write it first: greet.create(payload)."
+    )
+
+
+async def test_a_handlers_default_is_the_payload_of_a_job_created_without_one(
+    service: Service,
+) -> None:
+    @service.job
+    async def tidy(days: int = 7) -> int:
+        return days
+
+    @service.job
+    async def wipe(days: int | None = 7) -> int:
+        return days or 0
+
+    created = [await tidy.create(), await tidy.create(30), await wipe.create()]
+    created.append(await wipe.create(None))
+    payloads = [(await definition(service, ref.id)).payload for ref in created]
+    assert payloads == ["7", "30", "7", "null"]
+    assert await tidy.run_inline() == 7
+
+
+@pytest.mark.parametrize("payloads", ["abc", b"abc", {"a": 1}])
+async def test_one_payload_in_place_of_a_list_is_refused(
+    service: Service, payloads: object
+) -> None:
+    greet: Any = service.declare("greet", payload=str, result=str)
+    with pytest.raises(ConfigurationError, match=r"a list of payloads, not one .*Nothing was sto"):
+        await greet.create_many(payloads)
+    assert (await (await service.connection.engine()).find(JobFilter(), limit=1)).jobs == ()
+
+
+@pytest.mark.parametrize("method", ["create", "submit"])
+async def test_a_second_payload_is_refused_with_what_to_write(
+    service: Service, method: str
+) -> None:
+    greet: Any = service.declare("greet", payload=str, result=str)
+    with pytest.raises(ConfigurationError) as refusal:
+        await getattr(greet, method)("ada", "bob")
+    assert str(refusal.value) == (
+        "A job has one payload, but greet was given 2 arguments. Put them into one model or "
+        "dataclass; options follow by name, like delay='10m'. Nothing was stored."
     )

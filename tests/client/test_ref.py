@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ from trellis.core.job import JobId
 from trellis.engines import make_engine
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import Topic
-from trellis.errors import CommandRejected, EngineClosed
+from trellis.errors import CommandRejected, ConfigurationError, EngineClosed
 
 
 def greeting(service: Service) -> Job[str, str]:
@@ -86,6 +87,13 @@ async def test_an_unknown_job_has_no_status(service: Service) -> None:
         await greeting(service).ref("01ARZ3NDEKTSV4RRFFQ69G5FAV").status()
 
 
+def test_an_id_that_is_no_text_is_refused_before_any_engine_is_asked(service: Service) -> None:
+    greet = greeting(service)
+    for wrong in (5, None, b"01ARZ3NDEKTSV4RRFFQ69G5FAV"):
+        with pytest.raises(ConfigurationError, match=r"is not a text\. Write it like job_id='01JC"):
+            greet.ref(wrong)  # type: ignore[arg-type]
+
+
 async def test_a_cancelled_job_raises_for_its_waiter(service: Service) -> None:
     ref = await greeting(service).create("ada")
     waiter = asyncio.create_task(ref.wait("10s"))
@@ -121,6 +129,28 @@ async def test_a_failed_job_raises_its_reason(service: Service) -> None:
     async with service.worker():
         with pytest.raises(JobFailed, match="ada is not welcome"):
             await (await refuse.create("ada")).wait("10s")
+
+
+async def test_a_failed_job_raises_the_data_of_its_failure(service: Service) -> None:
+    given = {"order": 7, "at": datetime(2030, 1, 1, tzinfo=UTC), "password": "hunter2"}
+
+    @service.job
+    async def refuse(kind: str) -> None:
+        raise Fail("no", data={"given": given, "large": "x" * 99_999, "odd": {(): 1}}[kind])
+
+    async def data_of(kind: str) -> Any:  # noqa: ANN401 - plain JSON data
+        with pytest.raises(JobFailed) as failed:
+            await (await refuse.create(kind)).wait("10s")
+        return failed.value.data
+
+    async with service.worker():
+        assert await data_of("given") == {
+            "order": 7,
+            "at": "2030-01-01 00:00:00+00:00",
+            "password": "**********",
+        }
+        assert "cannot be stored" in (await data_of("large"))["dropped"]
+        assert "cannot be written as JSON" in (await data_of("odd"))["dropped"]
 
 
 async def test_a_dead_job_raises_its_reason(service: Service) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from trellis import Accepted, Coalesced, Job, JobRef, Service, State
 from trellis.core.job import JobId, NewJob
+from trellis.engines.audit import By
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import CreateResult, JobFilter
 from trellis.errors import (
     DiskFull,
+    EngineBlocked,
     EngineBusy,
     EngineClosed,
     EngineError,
@@ -35,7 +37,11 @@ class TroubledEngine(MemoryEngine):
         self.works_first = works_first
         self.calls = 0
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    async def create(
+        self,
+        jobs: Sequence[NewJob],
+        by: By | None = None,
+    ) -> list[CreateResult]:
         self.calls += 1
         if self.calls <= self.works_first or not self.errors:
             return await super().create(jobs)
@@ -74,7 +80,7 @@ async def test_a_lost_reply_to_many_makes_each_job_once() -> None:
     assert (len(refs), await stored(engine)) == (700, 700)
 
 
-@pytest.mark.parametrize("trouble", [DiskFull, EngineClosed])
+@pytest.mark.parametrize("trouble", [DiskFull, EngineBlocked, EngineClosed])
 async def test_what_will_not_pass_by_itself_is_raised_at_once(trouble: type[EngineError]) -> None:
     engine = TroubledEngine(trouble("no"))
     with pytest.raises(trouble):
@@ -118,7 +124,11 @@ class WatchedEngine(MemoryEngine):
         self.called = asyncio.Event()
         self.error: Exception | None = None
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
+    async def create(
+        self,
+        jobs: Sequence[NewJob],
+        by: By | None = None,
+    ) -> list[CreateResult]:
         page = [json.loads(new.payload) for new in jobs]
         self.pages.append(page)
         self.called.set()

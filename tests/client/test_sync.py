@@ -75,6 +75,7 @@ def test_every_way_to_act_on_a_job_has_a_twin(shop: Service) -> None:
     answer = job.submit_sync()
     assert isinstance(answer, Accepted)
     assert isinstance(job.submit_sync(), Rejected)
+    assert answer.ref.adjust_sync(priority=2).priority == 2
     assert answer.ref.cancel_sync("enough").state is State.CANCELLED
     with pytest.raises(JobCancelled):
         answer.ref.wait_sync("10s")

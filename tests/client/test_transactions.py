@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
+from sqlalchemy import orm
 
 from trellis import Accepted, Job, JobNotFound, JobRef, Service, State
 from trellis.core.job import NewJob
@@ -213,7 +215,7 @@ async def test_jobs_in_memory_take_any_connection_and_are_there_at_once() -> Non
 class OnALoop(MemoryEngine):
     """Joins transactions as an engine with an asynchronous driver does."""
 
-    async def create_within(self, connection: object, jobs: Sequence[NewJob]) -> Any:  # type: ignore[override] # noqa: ANN401
+    async def create_within(self, connection: object, jobs: Sequence[NewJob]) -> Any:  # noqa: ANN401
         return super().create_within(connection, jobs)
 
 
@@ -229,3 +231,33 @@ def test_an_asynchronous_driver_is_refused_without_a_loop() -> None:
     shop.connection._own._shared_engine = OnALoop()
     with pytest.raises(TransactionRefused, match="belongs to an event loop"):
         shipping(shop).create_sync(7, tx=object())
+
+
+@pytest.mark.parametrize("is_sync", [True, False])
+async def test_a_session_of_sqlalchemy_is_joined_and_asked_whether_it_is_open(
+    shop: Service, path: Path, is_sync: bool
+) -> None:
+    ship = shipping(shop)
+
+    def create(tx: object = None) -> JobRef[str]:
+        return ship.create_sync(7, tx=tx)
+
+    async def created(tx: object = None) -> JobRef[str]:
+        return await (asyncio.to_thread(create, tx) if is_sync else ship.create(7, tx=tx))
+
+    store = sqlalchemy.create_engine(f"sqlite:///{path}")
+    async with shop:
+        await ship.create(1)
+        with orm.Session(store) as session:
+            ref = await created(session)
+            with pytest.raises(TransactionOpen, match="Commit first, then wait"):
+                await ref.wait("10s")
+            session.commit()
+            assert (await ref.status()).state is State.PENDING
+            gone = await created(session)
+            session.rollback()
+            session.execute(sqlalchemy.text("select 1"))  # a new transaction that writes nothing
+            await created()
+            with pytest.raises(JobNotFound, match="created in was rolled back"):
+                await gone.status()
+    store.dispose()

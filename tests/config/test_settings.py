@@ -8,6 +8,7 @@ import pytest
 
 from trellis import ConfigurationError
 from trellis.config import WorkerSettings, worker_settings
+from trellis.core.durations import SECOND
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,17 @@ def test_variables_that_do_not_go_together_are_all_named() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         worker_settings({"TRELLIS_LEASE": "6s", "TRELLIS_HEARTBEAT": "3s"})
     assert "TRELLIS_LEASE=6s, TRELLIS_HEARTBEAT=3s cannot be used" in str(refusal.value)
+
+
+def test_an_option_overrides_a_variable_before_it_is_judged() -> None:
+    settings = worker_settings({"TRELLIS_HEARTBEAT": "60s"}, lease="1800s")
+    assert (settings.heartbeat, settings.lease) == (60 * SECOND, 1800 * SECOND)
+    assert worker_settings({"TRELLIS_LEASE": "long"}, lease="6s").heartbeat == 2 * SECOND
+    with pytest.raises(ConfigurationError) as refusal:
+        worker_settings({"TRELLIS_NAME": "left", "TRELLIS_HEARTBEAT": "60s"}, lease="90s")
+    assert str(refusal.value).startswith(
+        "TRELLIS_HEARTBEAT=60s cannot be used: A heartbeat every 1m is too rare for a lease"
+    )
 
 
 def test_an_empty_variable_says_nothing() -> None:

@@ -66,6 +66,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert environment({}, tmp_path)["TRELLIS_LEASE"] == "6s"
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "trellis.toml").write_bytes(b'\xef\xbb\xbflease = "9s"\n')
+    assert environment({}, tmp_path)["TRELLIS_LEASE"] == "9s"
+
+
 def test_a_database_named_in_the_file_lies_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "trellis.toml").write_text('url = "sqlite:///jobs.db"\n')
@@ -89,7 +94,7 @@ def test_other_places_stay_as_written(tmp_path: Path, url: str) -> None:
         ('lease = "long"', "lease: 'long' is not a duration"),
         ("lease = 3.5", "lease = 3.5 is not allowed. Write a text in quotes or a whole number."),
         ("concurrency = true", "concurrency = True is not allowed"),
-        ("concurrency = 0", "concurrency=0 cannot be used: concurrency must be at least 1"),
+        ("concurrency = 0", "concurrency must be at least 1, not 0"),
         ('max_memory = "lots"', "max_memory='lots' is not an amount of memory"),
         ("url = [1]", "url = [1] is not allowed"),
     ],
@@ -127,6 +132,22 @@ def test_every_worker_setting_can_stand_in_the_file(tmp_path: Path) -> None:
     assert settings.in_words()["types"] == "greet, bye"
     assert settings.name == "alpha"
     assert set(settings.in_words()) < set(KEYS)
+
+
+def test_a_heartbeat_is_judged_by_the_lease_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trellis.toml").write_text('heartbeat = "60s"\n')
+    settings = worker_settings(environment({}), lease="1800s")
+    assert (settings.heartbeat, settings.stall_limit) == (60 * SECOND, 18_000 * SECOND)
+    assert worker_settings(environment({"TRELLIS_LEASE": "1800s"})) == settings
+    with pytest.raises(ConfigurationError) as refusal:
+        worker_settings(environment({}))
+    assert str(refusal.value).startswith(
+        f"heartbeat=60s in {tmp_path / 'trellis.toml'} cannot be used: A heartbeat every 1m is too "
+        "rare for a lease of 30s."
+    )
 
 
 def test_a_flag_overrules_all_and_leaves_alone_what_was_set_by_hand() -> None:

@@ -23,7 +23,12 @@ from trellis.testing.conformance.caller_transaction import CallerConnection
 ENGINES: Final = ("memory", "instrumented", "sqlite")
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(
+    params=[
+        pytest.param(each, marks=pytest.mark.long if each == "instrumented" else ())
+        for each in ENGINES
+    ]
+)
 def engine_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

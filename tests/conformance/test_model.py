@@ -50,6 +50,7 @@ class SqliteModel(EngineModel):
 TestMemoryModel = MemoryModel.TestCase
 TestMemoryModel.settings = budget(25)
 TestSqliteModel = SqliteModel.TestCase
-TestSqliteModel.settings = budget(THOROUGH.max_examples)
+# A history compares schedules, limits, contracts and more after every step: a quarter of them fits.
+TestSqliteModel.settings = budget(THOROUGH.max_examples // 4)
 # Thousands of steps, and a failing life takes minutes to shorten.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

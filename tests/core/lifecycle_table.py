@@ -24,8 +24,8 @@ Fail       | active         | fence, not asked, not gave up, not retryable      
 Snooze     | active         | fence, asked                                             | cancelled             | cancelled       |
 Snooze     | active         | fence, not asked                                         | retry                 | retry           | run_at=snooze, attempt-1
 Release    | active         | fence, asked                                             | cancelled             | cancelled       |
-Release    | active         | fence, not asked, not begun                              | retry                 | retry           | run_at=now, attempt-1
-Release    | active         | fence, not asked, begun, on_shutdown=requeue             | retry                 | retry           | run_at=now, attempt-1
+Release    | active         | fence, not asked, not begun                              | retry                 | retry           | attempt-1
+Release    | active         | fence, not asked, begun, on_shutdown=requeue             | retry                 | retry           | attempt-1
 Release    | active         | fence, not asked, begun, on_shutdown=fail                | failed                | failed          | error=shutdown
 LoseLease  | active         | fence, asked                                             | cancelled             | cancelled       |
 LoseLease  | active         | fence, not asked, on_lost=retry, left                    | retry                 | retry           | run_at=wait, error=lease_lost
@@ -35,8 +35,8 @@ LoseLease  | active         | fence, not asked, on_lost=fail                    
 LoseLease  | active         | fence, not asked, on_lost=stale                          | stale                 | stale           | error=lease_lost
 LoseLease  | active         | fence, not asked, on_lost=block, not blocked             | active                | blocked         | blocked, error=lease_lost
 Crash      | active         | fence, asked                                             | cancelled             | cancelled       |
-Crash      | active         | fence, not asked, not begun                              | retry                 | retry           | run_at=now, attempt-1
-Crash      | active         | fence, not asked, begun, not alone                       | retry                 | retry           | run_at=now, attempt-1, suspect, error=crash
+Crash      | active         | fence, not asked, not begun                              | retry                 | retry           | attempt-1
+Crash      | active         | fence, not asked, begun, not alone                       | retry                 | retry           | attempt-1, suspect, error=crash
 Crash      | active         | fence, not asked, begun, alone, last crash, dlq          | dead                  | dead            | crashes+1, error=crash_loop
 Crash      | active         | fence, not asked, begun, alone, last crash, not dlq      | failed                | failed          | crashes+1, error=crash_loop
 Crash      | active         | fence, not asked, begun, alone, not last crash, on_lost=retry, left | retry      | retry           | run_at=wait, crashes+1, error=crash
@@ -53,9 +53,14 @@ ReleaseKey | active         | blocked, not asked, then=fail                     
 Cancel     | pending, retry |                                                          | cancelled             | cancelled       |
 Cancel     | active         | forced                                                   | cancelled             | cancelled       |
 Cancel     | active         | not forced, not asked                                    | active                | cancelRequested | asked
+Resolve    | pending        | never claimed                                            | pending               | resolved        | not before now
+Adjust     | pending        |                                                          | pending               | adjusted        | adjusted
+Adjust     | retry          |                                                          | retry                 | adjusted        | adjusted
+Adjust     | active         | not new time                                             | active                | adjusted        |
 Expire     | pending, retry, active | deadline passed                                  | expired               | expired         |
 Skip       | pending        | never claimed                                            | skipped               | skipped         | no error
 Retry      | failed         |                                                          | pending               | retried         | run_at=now, generation+1, attempt=0, crashes=0, no error
+RetryItems | completed_with_errors, failed, dead |                                    | pending               | retried         | run_at=now, generation+1, attempt=0, crashes=0, no error
 Replay     | dead           |                                                          | pending               | retried         | run_at=now, generation+1, attempt=0, crashes=0, no error
 Dismiss    | dead           |                                                          | dismissed             | dismissed       |
 """  # noqa: E501 - a table reads by its columns

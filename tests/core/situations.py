@@ -12,6 +12,7 @@ from itertools import product
 from typing import Final, NamedTuple, get_args
 
 from trellis.core.commands import (
+    Adjust,
     Cancel,
     Claim,
     Command,
@@ -24,7 +25,9 @@ from trellis.core.commands import (
     Release,
     ReleaseKey,
     Replay,
+    Resolve,
     Retry,
+    RetryItems,
     Skip,
     Snooze,
 )
@@ -49,6 +52,7 @@ _RETRY: Final = RetryPolicy(ATTEMPTS, "list", (10 * SECOND, 60 * SECOND), jitter
 BACKOFF: Final = 12_500_000
 OWN_DELAY: Final = 7 * SECOND
 SNOOZE: Final = 9 * SECOND
+LATER: Final = NOW + 11 * SECOND
 _KEY: Final = KeyPolicy("user/{id}")
 
 
@@ -210,9 +214,14 @@ def other_orders() -> Iterator[Order]:
     yield Order(ReleaseKey("fail", "ann", ROLL), frozenset({"then=fail"}))
     yield Order(Cancel("not needed", force=True, actor="ann"), _true(forced=True))
     yield Order(Cancel("not needed", actor="ann"), frozenset())
+    yield Order(Adjust("other", 3, attempts=9, actor="ann"), frozenset())
+    yield Order(Adjust(run_at=LATER, actor="ann"), _true(**{"new time": True}))
+    yield Order(Resolve(), frozenset())
+    yield Order(Resolve('{"n":1}'), frozenset())
     yield Order(Expire(), frozenset())
     yield Order(Skip(JobId("01K")), frozenset())
     yield Order(Retry("ann"), frozenset())
+    yield Order(RetryItems("ann"), frozenset())
     yield Order(Replay("ann"), frozenset())
     yield Order(Dismiss("ann"), frozenset())
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, get_args
 from hypothesis import strategies as st
 
 from trellis.core.commands import (
+    Adjust,
     Cancel,
     Claim,
     Command,
@@ -19,7 +20,9 @@ from trellis.core.commands import (
     Release,
     ReleaseKey,
     Replay,
+    Resolve,
     Retry,
+    RetryItems,
     Skip,
     Snooze,
 )
@@ -40,6 +43,8 @@ retries = st.builds(
     factor=st.floats(1, 100),
     cap=durations,
     jitter=st.floats(0, 1),
+    on=st.sets(st.sampled_from([OSError, "httpx.ReadTimeout"])),
+    never_on=st.sets(st.sampled_from([ValueError, "shop.NoSuchOrder"])),
 )
 key_policies = st.builds(
     KeyPolicy,
@@ -93,9 +98,12 @@ class Step(NamedTuple):
             Crash: Crash(fence, "exit code 139", this, that, self.roll),
             ReleaseKey: ReleaseKey("retry" if this else "fail", "ann", self.roll),
             Cancel: Cancel("reason", this, "ann"),
+            Adjust: Adjust("other", -1, actor="ann"),
+            Resolve: Resolve("[1]" if this else None),
             Expire: Expire(),
             Skip: Skip(JobId("01K")),
             Retry: Retry("ann"),
+            RetryItems: RetryItems("ann"),
             Replay: Replay("ann"),
             Dismiss: Dismiss("ann"),
         }

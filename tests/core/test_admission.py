@@ -20,13 +20,17 @@ from trellis.core.admission import (
     admit,
     admit_key,
     check_new_job,
+    holds_dedupe,
     revive_key,
 )
-from trellis.core.job import JobId, NewJob
+from trellis.core.durations import SECOND, Instant
+from trellis.core.job import Dedupe, Head, JobId, NewJob, first_head
 from trellis.core.keys import hash_key
 from trellis.core.policy import KeyPolicy, Policy, WhenFull
+from trellis.core.states import State
 from trellis.errors import ConfigurationError, InvalidName
-from trellis.testing.builders import a_job, a_keyed_job
+from trellis.testing.builders import a_definition, a_job, a_keyed_job
+from trellis.testing.clock import START
 
 HOLDER: Final = JobId("holder")
 NEWEST: Final = JobId("newest")
@@ -185,6 +189,9 @@ def test_a_good_new_job_is_returned_as_it_is() -> None:
         a_job(priority=5),
         a_job(priority=-5),
         a_job(dedupe=""),
+        a_job(dedupe=Dedupe("d", "forever")),  # type: ignore[arg-type]
+        a_job(dedupe=Dedupe("d", None)),
+        a_job(dedupe=Dedupe("d", None, 0)),
         a_job(dedupe="x" * 513),
         a_job(idempotency_key=""),
         a_job(idempotency_key="x" * 513),
@@ -199,3 +206,31 @@ def test_a_request_no_engine_should_see_is_refused(new: NewJob) -> None:
 def test_a_bad_name_in_a_request_is_refused(new: NewJob) -> None:
     with pytest.raises(InvalidName):
         check_new_job(new)
+
+
+def _in(state: State, generation: int = 0) -> Head:
+    return first_head(START)._replace(state=state, generation=generation)
+
+
+PERIOD: Final = 60 * SECOND
+#: Where a job stands, and which dedupe keys hold then: pending, unfinished, of a period.
+STANDS: Final[dict[str, tuple[Head, Instant, tuple[bool, bool, bool]]]] = {
+    "waits": (first_head(START), START, (True, True, True)),
+    "waits long": (first_head(START), START + PERIOD, (True, True, False)),
+    "runs": (_in(State.ACTIVE), START, (False, True, True)),
+    "waits for its retry": (_in(State.RETRY), START + PERIOD, (False, True, False)),
+    "has ended": (_in(State.COMPLETED), START + PERIOD - 1, (False, False, True)),
+    "is a dead letter": (_in(State.DEAD), START + PERIOD, (False, False, False)),
+    "runs again": (_in(State.PENDING, generation=1), START, (False, False, True)),
+}
+
+
+@pytest.mark.parametrize("stands", STANDS)
+def test_a_dedupe_key_holds_as_long_as_its_job_was_created_to_hold_it(stands: str) -> None:
+    head, now, expected = STANDS[stands]
+    pending, unfinished, period = (
+        holds_dedupe(a_definition(dedupe=dedupe), head, now)
+        for dedupe in (Dedupe("d"), Dedupe("d", "unfinished"), Dedupe("d", None, PERIOD))
+    )
+    assert (pending, unfinished, period) == expected
+    assert not holds_dedupe(a_definition(), head, now)

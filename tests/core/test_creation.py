@@ -7,7 +7,7 @@ import pytest
 from trellis.core.durations import SECOND
 from trellis.core.events import Event, EventKind
 from trellis.core.fold import evolve, fold
-from trellis.core.job import NewJob, define
+from trellis.core.job import NewJob, Relations, define
 from trellis.core.lifecycle import creation, first_run_at
 from trellis.core.states import State
 from trellis.testing.builders import a_fence, a_job, a_record
@@ -37,6 +37,7 @@ def test_a_definition_keeps_everything_that_was_asked() -> None:
         expect="abc",
         schema_version=4,
         clone_of=a_job().id,
+        relations=Relations(tenant="acme"),
     )
     made = define(new, 12, START)
     assert (made.row, made.created_at) == (12, START)

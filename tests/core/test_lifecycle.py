@@ -9,6 +9,7 @@ import pytest
 from tests.core.lifecycle_table import EXPECTED, Line, expected
 from tests.core.situations import (
     BACKOFF,
+    LATER,
     NEXT,
     NOW,
     OURS,
@@ -21,7 +22,14 @@ from tests.core.situations import (
     situations,
 )
 from tools.lifecycle_page import render_markdown
-from trellis.core.commands import Command, FencedCommand
+from trellis.core.commands import (
+    Adjust,
+    Command,
+    FencedCommand,
+    ReleaseKey,
+    Resolve,
+    RetryItems,
+)
 from trellis.core.fold import evolve
 from trellis.core.job import Fence, Head
 from trellis.core.lifecycle import RULES, Refused, Rule, Stale, Transition, decide
@@ -32,10 +40,19 @@ COMMANDS: Final[tuple[type[Command], ...]] = get_args(Command)
 FENCED: Final[tuple[type[Command], ...]] = get_args(FencedCommand)
 
 
-def test_there_are_twelve_states_and_fourteen_commands() -> None:
+def test_there_are_twelve_states_and_seventeen_commands() -> None:
     assert len(State) == 12
     assert {kind.__name__ for kind in COMMANDS} == {line.command for line in EXPECTED}
-    assert len(COMMANDS) == 14
+    assert len(COMMANDS) == 17
+
+
+#: What a refusal calls the commands whose names are no words of people.
+WORDS = {
+    Adjust: "A change of queue, priority, due time or attempts",
+    Resolve: "The end of the jobs it follows",
+    RetryItems: "A retry of failed items",
+    ReleaseKey: "A release of the key",
+}
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
@@ -55,7 +72,7 @@ def test_each_state_answers_each_command_as_the_design_says(
         else:
             assert isinstance(decision, Refused), situation
             assert decision.head == situation.record.head
-            assert kind.__name__ in decision.reason
+            assert decision.reason.startswith(f"{WORDS.get(kind, kind.__name__)} is not possible")
     assert met
 
 
@@ -64,7 +81,8 @@ def _check_transition(
 ) -> None:
     assert isinstance(decision, Transition), (situation, line)
     before, command = situation.record.head, situation.command
-    assert decision.definition is situation.record.definition
+    if not isinstance(command, Adjust | Resolve):
+        assert decision.definition is situation.record.definition
     assert decision.before is before
     assert decision.command is command
     assert _without_words(decision.head) == _expected_head(before, line, situation), situation
@@ -98,6 +116,8 @@ def _expected_head(before: Head, line: Line, situation: Situation) -> tuple[obje
         "crashes=0": {"crashes": 0},
         "generation+1": {"generation": before.generation + 1},
         "run_at=now": {"run_at": NOW},
+        "not before now": {"run_at": max(before.run_at, NOW)},
+        "adjusted": _adjusted(before, situation),
         "run_at=wait": {"run_at": NOW + wait},
         "run_at=snooze": {"run_at": NOW + SNOOZE},
         "asked": {"asked_at": NOW},
@@ -113,6 +133,31 @@ def _expected_head(before: Head, line: Line, situation: Situation) -> tuple[obje
         else:
             changed |= meanings[effect]
     return (*before._replace(**changed, error=None), code)
+
+
+def _adjusted(before: Head, situation: Situation) -> dict[str, Any]:
+    """Return what an operator's change leaves as it was, and its new due time."""
+    due = LATER if "new time" in situation.facts else before.run_at
+    return {"run_at": due, "suspect": before.suspect}
+
+
+def test_an_adjustment_changes_only_what_it_names() -> None:
+    for record, _ in jobs(State.PENDING):
+        before = record.definition
+        decision = decide(record, Adjust(queue="other", priority=3), NOW)
+        assert isinstance(decision, Transition)
+        assert decision.definition == before._replace(queue="other", priority=3)
+        assert decision.event.data == {
+            "queue": "other",
+            "priority": 3,
+            "was": {"queue": before.queue, "priority": before.priority},
+            "actor": "operator",
+        }
+        more = decide(record, Adjust(attempts=9), NOW)
+        assert isinstance(more, Transition)
+        policy = more.definition.policy
+        assert (more.definition.attempts, policy.retry.attempts) == (9, 9)
+        assert policy.timeout == before.policy.timeout
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -37,6 +37,11 @@ def test_what_is_secret_reads_back_as_it_was() -> None:
     assert decode_policy(encode_policy(policy)) == policy
 
 
+def test_a_backoff_function_is_not_part_of_the_text() -> None:
+    with_function = Policy(retry=Retry(backoff=lambda attempt, _: attempt))
+    assert encode_policy(with_function) == encode_policy(DEFAULT_POLICY)
+
+
 def test_equal_policies_are_the_same_text() -> None:
     one = Policy(retry=Retry.after("5s", "30s"), timeout=micros("1m"))
     same = Policy(timeout=60_000_000, retry=Retry(3, "list", (5_000_000, 30_000_000)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -84,3 +85,44 @@ def test_a_delay_is_a_whole_number_between_its_cap_and_nothing(
 def test_the_same_roll_gives_the_same_delay(policy: Retry, attempt: int, roll: float) -> None:
     assert policy.delay(attempt, roll) == policy.delay(attempt, roll)
     assert policy.delay(attempt, 0.0) <= policy.delay(attempt, roll)
+
+
+class Overloaded(ConnectionError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("policy", "retried", "failed"),
+    [
+        (Retry(), [ValueError(), KeyboardInterrupt()], []),
+        (Retry(on=(ConnectionError,)), [Overloaded(), BrokenPipeError()], [ValueError()]),
+        (Retry(never_on=(ValueError,)), [OSError()], [UnicodeError(), ValueError()]),
+        (Retry.fixed("1s", on=(OSError,), never_on=(Overloaded,)), [OSError()], [Overloaded()]),
+        (Retry.after("1s", on=["ConnectionError"]), [Overloaded()], [OSError()]),
+        (Retry.exponential(never_on=(f"{__name__}.Overloaded",)), [OSError()], [Overloaded()]),
+        (Retry.quadratic("1s", on=OSError), [Overloaded()], [ValueError()]),
+    ],
+)
+def test_exceptions_are_retried_by_their_class_and_its_bases(
+    policy: Retry, retried: list[BaseException], failed: list[BaseException]
+) -> None:
+    assert [policy.allows(error) for error in retried] == [True] * len(retried)
+    assert [policy.allows(error) for error in failed] == [False] * len(failed)
+
+
+def test_classes_and_their_names_make_equal_policies() -> None:
+    by_class = Retry(on=(Overloaded, OSError), never_on={ValueError})
+    by_name = Retry(on=["builtins.OSError", f"{__name__}.Overloaded"], never_on=("ValueError",))
+    assert by_class == by_name
+
+
+@pytest.mark.parametrize("wrong", [(int,), ("no name",), (7,), ("",)])
+def test_what_is_not_a_class_of_exceptions_is_refused(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=r"never_on names .* is not a class of exceptions"):
+        Retry(never_on=wrong)
+
+
+def test_a_backoff_that_is_not_a_function_is_refused() -> None:
+    wrong: Any = "30s"
+    with pytest.raises(ConfigurationError, match="is not a function"):
+        Retry(backoff=wrong)

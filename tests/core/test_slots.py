@@ -51,7 +51,7 @@ def test_every_transition_keeps_frees_or_lingers_as_designed(state: State, hold:
             expected = "keep"
         elif state is State.ACTIVE and _is_from_outside(command):
             expected = "linger"
-        elif hold == "job" and after in WAITING:
+        elif hold == "job" and after in WAITING and job.record.head.claims:
             expected = "keep"
         else:
             expected = "free"

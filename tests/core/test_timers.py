@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.strategies import durations, policies
 from trellis.core.commands import Cancel, Expire, Fail, LoseLease
 from trellis.core.durations import SECOND, Instant, micros
-from trellis.core.job import Definition, Fence, Head, JobRecord, SessionId
+from trellis.core.job import Dedupe, Definition, Fence, Head, JobRecord, SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.states import ENDED, WAITING, State
@@ -182,3 +182,12 @@ def test_an_ended_job_is_kept_as_long_as_its_state_is(state: State) -> None:
 def test_a_live_job_has_no_end_of_retention() -> None:
     record = a_record()
     assert keep_until(record.definition, record.head) is None
+
+
+def test_an_ended_job_is_kept_at_least_as_long_as_its_dedupe_key_holds() -> None:
+    policy = Policy(retention=Retention(completed=10))
+    record = a_record(policy=policy, dedupe=Dedupe("d", None, 99))
+    head = record.head._replace(state=State.COMPLETED, finished_at=START + 5)
+    assert keep_until(record.definition, head) == START + 99
+    later = head._replace(finished_at=START + 95)
+    assert keep_until(record.definition, later) == START + 105

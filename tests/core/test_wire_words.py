@@ -26,7 +26,7 @@ def test_every_state_is_in_exactly_one_group() -> None:
     assert WAITING | {State.ACTIVE} == LIVE
     assert set(State) == LIVE | ENDED
     assert not LIVE & ENDED
-    assert {State.FAILED, State.DEAD} == ENDED - FINAL
+    assert {State.COMPLETED_WITH_ERRORS, State.FAILED, State.DEAD} == ENDED - FINAL
     assert {State.COMPLETED, State.COMPLETED_WITH_ERRORS} == SUCCEEDED
 
 

@@ -113,7 +113,11 @@ def test_a_secret_is_stored_whole() -> None:
         (str, "a\ud800b", "contains a lone surrogate, which is not valid Unicode text. Remove"),
         (Any, {"\udfff": 1}, "contains a lone surrogate"),
         (Any, {"x": object()}, "cannot be written as JSON"),
-        (bytes, b"\xff", "cannot be written as JSON"),
+        (
+            bytes,
+            b"\xff",
+            "contains bytes that are not UTF-8 text, and JSON has only text. Send them",
+        ),
         (None, 5, "must be None"),
         (str, {"a": 1}, "Input should be a valid string. Expected str, got dict."),
         (list[int], "x", "Expected list[int], got str."),

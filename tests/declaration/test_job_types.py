@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable
 from copy import copy
 from operator import attrgetter
@@ -162,13 +163,13 @@ def test_an_unknown_state_in_retention_is_refused() -> None:
 @pytest.mark.parametrize(
     ("per_key", "options", "expected"),
     [
-        (PerKey("order/{number}"), {}, "stale"),
-        (PerKey.in_turn("order/{number}"), {}, "retry"),
-        (PerKey("order/{number}"), {"on_lost": "fail"}, "fail"),
+        (PerKey("order/{number}"), {}, "retry"),
+        (PerKey.in_turn("order/{number}", strict=True), {}, "retry"),
+        (PerKey("order/{number}"), {"on_lost": "stale"}, "stale"),
         (PerKey.in_turn("order/{number}"), {"on_lost": "block"}, "block"),
     ],
 )
-def test_a_key_decides_what_becomes_of_lost_jobs_unless_the_type_says(
+def test_a_lost_job_with_a_key_is_retried_unless_its_type_says_otherwise(
     per_key: PerKey, options: dict[str, Any], expected: str
 ) -> None:
     job = app().job(per_key=per_key, **options)(takes_payload)
@@ -233,6 +234,42 @@ async def test_run_inline_runs_the_handler_as_a_function() -> None:
     assert await shop.job(double).run_inline(4) == 8
     assert await shop.job(triple).run_inline(4) == 12
     assert await shop.job(gives_seven).run_inline() == 7
+
+
+def thread_of(job: ActiveJob[int]) -> int:
+    with job.lock("ledger", wait="1s"):
+        return threading.get_ident()
+
+
+async def test_a_plain_handler_run_inline_may_block_in_a_thread() -> None:
+    assert await app().job(thread_of).run_inline(1) != threading.get_ident()
+
+
+def test_a_plain_handler_run_inline_without_a_loop_runs_in_the_callers_thread() -> None:
+    assert app().job(thread_of).run_inline_sync(1) == threading.get_ident()
+    assert app().job(double).run_inline_sync(4) == 8
+
+
+def creates_another(number: int) -> str:
+    shop = Service("shop", "memory://")
+    return shop.declare("other", payload=int, result=int).create_sync(number).status_sync().state
+
+
+async def test_a_plain_handler_run_inline_may_call_the_twins_for_plain_code() -> None:
+    assert await app().job(creates_another).run_inline(1) == "pending"
+
+
+def test_a_plain_handler_run_inline_without_a_loop_may_call_them_too() -> None:
+    assert app().job(creates_another).run_inline_sync(1) == "pending"
+
+
+def runs_out(number: int) -> int:
+    return next(iter([number][1:]))
+
+
+async def test_a_plain_handler_run_inline_may_raise_anything() -> None:
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        await app().job(runs_out).run_inline(1)
 
 
 async def test_run_inline_needs_a_handler() -> None:

@@ -100,3 +100,12 @@ def test_a_model_that_would_rather_write_aliases_is_stored_by_its_own_names() ->
     codec = codec_for(Aliased, "a payload")
     assert codec.encode(Aliased(orderNumber=3)) == '{"number":3}'
     assert codec.decode('{"number":3}') == Aliased(orderNumber=3)
+
+
+def test_a_template_may_be_a_list_of_constants_and_pointers() -> None:
+    assert PerKey(["zendesk", "/user/id", "tickets"]) == PerKey("zendesk/{user.id}/tickets")
+    assert PerKey.in_turn(("user", "/id")).template == "user/{id}"
+    with pytest.raises(ConfigurationError, match="has braces"):
+        PerKey(["user", "{id}"])
+    with pytest.raises(ConfigurationError, match="not a field"):
+        PerKey(["/a b"])

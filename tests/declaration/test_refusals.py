@@ -64,6 +64,11 @@ def words_of(refusal: pytest.ExceptionInfo[ConfigurationError]) -> str:
         ({"max_crashes": 0}, "max_crashes=0", "at least 1"),
         ({"name": 7}, "name=7", "name='greet'"),
         ({"queue": 7}, "queue=7", "queue='letters'"),
+        (
+            {"cron": "0 3 * * *"},
+            "has no option 'cron'",
+            "Write @service.schedule",
+        ),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_when_it_is_declared(
@@ -81,9 +86,13 @@ def test_a_policy_that_cannot_be_is_refused_when_it_is_declared(
     [
         ({"max_retries": 3}, "Write retry=Retry(attempts=3)."),
         ({"retries": 3}, "Write retry=Retry(attempts=3)."),
+        ({"autoretry_for": (OSError,)}, "Write retry=Retry(on=(ConnectionError,))."),
+        ({"time_limit": 60}, "Write timeout='1m'."),
+        ({"expires": 60}, "Write deadline='1h'."),
+        ({"countdown": 3}, "Write create(payload, delay='10m')."),
         ({"payload": int}, "has no option 'payload'"),
         ({"timeot": 3}, "Did you mean timeout?"),
-        ({"colour": 3}, "Its options are activity_timeout, cancel_grace"),
+        ({"colour": 3}, "Its options are activity_timeout, around"),
     ],
 )
 def test_a_keyword_of_another_system_is_answered_with_ours(
@@ -115,8 +124,13 @@ def test_a_hundred_years_are_not_too_long() -> None:
         ({"priority": 1.5}, "priority=1.5", "priority=1"),
         ({"priority": 9}, "Priority 9", "Use -4 (last) to 4 (first)"),
         ({"dedupe": 7}, "dedupe=7", "dedupe='order-7'"),
+        ({"dedupe_while": "pending"}, "there is no key", "Add dedupe='order-7'"),
+        ({"dedupe_for": "1h"}, "there is no key", "Add dedupe='order-7'"),
+        ({"dedupe": "a", "dedupe_while": "new"}, "dedupe_while='new'", "'pending', 'unfinished'"),
+        ({"dedupe": "a", "dedupe_for": "0s"}, "dedupe_for='0s'", "a duration above zero"),
         ({"idempotency_key": 7}, "idempotency_key=7", "idempotency_key='call-1'"),
-        ({"expect": b"x"}, "expect=b'x'", "expect='a1b2c3'"),
+        ({"expect": b"x"}, "expect=b'x'", "expect=trellis.fingerprint(config)"),
+        ({"expect": "v1"}, "expect='v1'", "expect=trellis.fingerprint(config)"),
         ({"delay": [1]}, "delay=[1]", "delay='30s'"),
         ({"delay": 1e300}, "delay=1e+300", "longer than 100 years"),
         ({"delay": "36526d"}, "delay='36526d'", "longer than 100 years"),
@@ -124,6 +138,9 @@ def test_a_hundred_years_are_not_too_long() -> None:
         ({"deadline": CENTURY * 2}, "deadline=", "longer than 100 years"),
         ({"delai": "1m"}, "has no option 'delai'", "Did you mean delay?"),
         ({"countdown": 3}, "has no option 'countdown'", "Write delay='10m'."),
+        ({"max_retries": 3}, "has no option 'max_retries'", "Write attempts=3."),
+        ({"expires": 60}, "has no option 'expires'", "Write deadline='1h'."),
+        ({"retry_backoff": True}, "has no option", "@service.job(retry=Retry.exponential('5s'))."),
     ],
 )
 async def test_an_option_that_cannot_be_is_refused_before_anything_is_sent(
@@ -177,7 +194,6 @@ def test_the_deadline_of_a_type_is_counted_from_creation_so_a_moment_is_refused(
     [
         ({"when_full": "block"}, "when_full='block'", "'reject', 'coalesce', 'replace-oldest'"),
         ({"hold": "forever"}, "hold='forever'", "'attempt', 'job'"),
-        ({"on_lost": "again"}, "on_lost='again'", "'retry', 'fail', 'stale', 'block'"),
         ({"active": 0}, "active=0", "at least 1"),
         ({"active": "1"}, "active='1'", "active=1"),
         ({"queued": -1}, "queued=-1", "at least 0"),

@@ -39,8 +39,30 @@ def test_a_default_can_be_taken_back() -> None:
 
 def test_a_default_that_does_not_exist_is_refused() -> None:
     defaults: Any = {"timeot": "1m"}
-    with pytest.raises(ConfigurationError, match=r"defaults of a service has no option 'timeot'"):
+    with pytest.raises(ConfigurationError, match=r"defaults of a service have no option 'timeot'"):
         Service("shop", defaults=defaults)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "words"),
+    [
+        ({"timeout": "5 seconds"}, "timeout: '5 seconds' is not a duration"),
+        ({"retry": 3}, "retry=3 is not a Retry"),
+        ({"per_key": "user"}, "per_key='user' is not a PerKey"),
+        ({"concurrency": 0}, "concurrency=0 would never run"),
+        ({"queue": 7}, "queue=7 is not"),
+    ],
+)
+def test_defaults_that_no_type_can_have_are_refused_at_once(defaults: Any, words: str) -> None:  # noqa: ANN401 - wrong on purpose
+    with pytest.raises(ConfigurationError, match=f"The defaults of a service: {words}"):
+        Service("shop", defaults=defaults)
+
+
+def test_defaults_may_need_a_key_that_each_type_adds() -> None:
+    shop = Service("shop", defaults={"on_lost": "block"})
+    shop.declare("charge", payload=str, result=str, per_key=PerKey("all"))
+    with pytest.raises(ConfigurationError, match="this type has no key"):
+        shop.declare("greet", payload=str, result=str)
 
 
 @pytest.fixture

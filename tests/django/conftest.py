@@ -13,7 +13,7 @@ from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found 
 
 _STARTS = {
     "sqlite": ("-m", "tests.django.manage", "trellis"),
-    "postgresql": ("-m", "trellis.cli"),
+    "postgresql": ("-m", "trellis"),
 }
 
 

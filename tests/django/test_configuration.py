@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.django.project import ROOT, Project
+from tests.django.project import ROOT, Project, on_sqlite
 from trellis.engines.postgres.url import read_address
 from trellis.errors import ConfigurationError, UnsupportedDatabase
 from trellis.integrations.django.configuration import _postgres_url, _sqlite_url
@@ -109,9 +109,18 @@ for mistake in (
 
 
 def test_a_django_that_cannot_be_set_up_is_reported_in_one_sentence() -> None:
-    ran = Project({}).run("-m", "trellis.cli", "jobs", "list")
+    ran = Project({}).run("-m", "trellis", "jobs", "list")
     assert ran.returncode == 2
     assert "Django could not be set up: KeyError: 'databases'" in ran.stderr
+
+
+def test_advice_names_the_command_of_the_project(tmp_path: Path) -> None:
+    shop = on_sqlite(tmp_path, ())
+    ran = shop.manage("trellis", "jobs", "list")
+    assert "`python manage.py trellis migrate` to create it." in ran.stderr
+    other = f"sqlite:///{tmp_path}/other.db"
+    ran = shop.manage("trellis", "jobs", "list", "--url", other)
+    assert f"`python manage.py trellis migrate --url {other}` to create it." in ran.stderr
 
 
 def test_an_address_elsewhere_comes_before_the_database(tmp_path: Path) -> None:

@@ -92,5 +92,73 @@ def test_the_project_of_the_guide_runs_its_job_and_its_task(site: Path) -> None:
     assert used == ["201 READY", "shipped pears", "Dear Ada"]
 
 
+_TRANSACTIONS = """
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
+from orders.jobs import ship
+from orders.models import Order
+from trellis.errors import TransactionRefused
+from trellis.testing import sandbox
+
+class Transactions:
+    def created(self, undone):
+        with sandbox() as jobs:
+            try:
+                with transaction.atomic():
+                    ship.create_sync(1, tx=connection)
+                    try:
+                        with transaction.atomic():
+                            ship.create_sync(2, tx=connection)
+                            if undone == "inner": raise KeyError
+                    except KeyError: pass
+                    with transaction.atomic(): ship.create_sync(3, tx=connection)
+                    self.assertEqual(jobs.created(ship), [])
+                    if undone == "outer": raise KeyError
+            except KeyError: pass
+            return [job.payload for job in jobs.created(ship)]
+
+    def test_all(self):
+        self.assertEqual(self.created(""), [1, 2, 3])
+        self.assertEqual(self.created("inner"), [1, 3])
+        self.assertEqual(self.created("outer"), [])
+
+    def test_a_handler_runs_in_the_transaction_of_the_test(self):
+        order = Order.objects.create(name="pears")
+        self.assertEqual(ship.run_inline_sync(order.pk), "shipped pears")
+
+class InTestCase(Transactions, TestCase): pass
+
+class InTransactionTestCase(Transactions, TransactionTestCase):
+    def test_outside(self):
+        with sandbox(), self.assertRaises(TransactionRefused):
+            ship.create_sync(1, tx=connection)
+"""
+
+
+def test_transactions_of_django_decide_about_jobs_in_a_sandbox(site: Path) -> None:
+    (site / "orders" / "transaction_checks.py").write_text(_TRANSACTIONS)
+    manage(site, "test", "orders.transaction_checks", "--verbosity", "0")
+
+
+_ENGINE = """
+from django.db import connection, transaction
+from django.test import TestCase
+from orders.jobs import ship
+
+class WithoutASandbox(TestCase):
+    def test_a_job_is_stored(self):
+        ref = ship.create_sync(1, tx=connection)
+        self.assertEqual(len(ref.id), 26)
+"""
+
+
+def test_the_test_database_has_the_tables_of_trellis(site: Path) -> None:
+    (site / "orders" / "engine_checks.py").write_text(_ENGINE)
+    settings = (site / "config" / "settings.py").read_text()
+    to_file = f"\nDATABASES['default']['TEST'] = {{'NAME': '{site}/test.sqlite3'}}\n"
+    (site / "config" / "on_file.py").write_text(settings + to_file)
+    manage(site, "test", "orders.engine_checks", "--settings", "config.on_file", "--verbosity", "0")
+
+
 def test_the_tests_of_the_guide_pass(site: Path) -> None:
     manage(site, "test", "orders", "--verbosity", "0")

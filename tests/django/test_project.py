@@ -140,3 +140,13 @@ def test_a_handler_works_though_the_server_has_ended_the_connection_of_its_threa
     (third, same_thread, needed), (fourth, _, _) = step("use_backends", alias, 2)
     assert (same_thread, needed) == (thread, attempts)
     assert third == fourth != first
+
+
+def test_the_test_runner_can_drop_a_database_in_which_jobs_were_created(project: Project) -> None:
+    default = {**project.settings["databases"]["default"], "TEST": {"NAME": None}}
+    if "sqlite" in default["ENGINE"]:
+        default["TEST"] = {"NAME": f"{default['NAME']}.test"}
+    ran = project.but(databases={"default": default}).manage(
+        "test", "tests.django.shop.orders.checks", "--verbosity", "0", "--noinput"
+    )
+    assert ran.returncode == 0, ran.stderr

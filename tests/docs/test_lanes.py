@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness import ROOT
 
-GIVEN: Final = "TRELLIS_TEST_POSTGRES"  # would replace all versions by one server
+GIVEN: Final = "TRELLIS_TEST_POSTGRES"  # variables that would replace all versions by one server
 LANES: Final = ("test", "test-long")
 
 
@@ -41,7 +41,7 @@ def lanes() -> list[Lane]:
         subprocess.Popen(
             [sys.executable, "-m", "pytest", *arguments(target), "--collect-only"],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if name != GIVEN},
+            env={name: value for name, value in os.environ.items() if not name.startswith(GIVEN)},
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -21,28 +21,36 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "public-api.md"
 SOURCE = Path(str(trellis.__file__)).parent
 
 TRELLIS = """
-    Accepted AccessDenied ActiveJob AdmissionError AmbiguousId Answer CalledDirectly CalledFromLoop
-    Cancelled Coalesced CommandRejected ConfigurationError ConflictPersists Context Declaration
-    DiskFull Draining EngineBusy EngineClosed EngineError EngineUnavailable Fail IdempotencyMismatch
-    Job JobCancelled JobDead JobEvent JobExpired JobFailed JobLogLine JobNotCompleted JobNotFound
-    JobRef JobReplaced JobView KeyBusy KeyUnresolved LockBusy Operator OutcomeUnknown
-    PayloadInvalid PayloadTooLarge PerKey QueueFull ReadOnlyDatabase Rejected Replaced Retry RetryIn
-    SchemaTooNew SchemaTooOld Service Snooze State Stopped TransactionOpen TransactionRefused
-    TrellisError Unstorable WaitTimeout __version__ connect
+    Accepted AccessDenied ActiveJob AdmissionError AmbiguousId Answer AttemptError AttemptFailure
+    AttemptOver BatchClosed
+    BatchRef CalledDirectly CalledFromLoop Cancelled Chain ChainRef ChangeFeed Coalesced
+    CommandRejected ConfigurationError ConflictPersists Context CursorExpired CursorInvalid
+    Declaration DiskFull Draining EngineBlocked EngineBusy EngineClosed EngineError
+    EngineUnavailable Fail Fair IdempotencyMismatch Job JobCancelled JobChange JobDead JobEvent
+    JobExpired JobFailed JobLogLine JobNotCompleted JobNotFound JobRef JobReplaced JobView
+    KeyBusy KeyUnresolved Limit LockBusy LockLost OpenBatch Operator Outcome OutcomeUnknown
+    PayloadInvalid PayloadTooLarge PerKey PlanUnusable PreconditionFailed QueueFull
+    ReadOnlyDatabase Rejected Replaced Retry RetryIn SchemaTooNew SchemaTooOld Service Snooze
+    State Stopped TransactionOpen TransactionRefused TrellisError UnknownPrerequisite Unstorable
+    WaitTimeout Workflow WorkflowCycle __version__ connect fingerprint
 """
 TESTING = """
     CreatedJob HandlerFailed HandlerMissing JobsLeft ManualClock Sandbox SandboxError SandboxStuck
     a_context a_job a_worker complete sandbox
 """
 ERRORS = """
-    AccessDenied AddressUnusable AdmissionError AmbiguousId CalledDirectly CalledFromLoop
-    CapabilityMissing CommandRejected ConfigurationError ConflictPersists DatabaseMissing DiskFull
-    Draining EngineBusy EngineClosed EngineError EngineUnavailable IdempotencyMismatch InvalidName
-    JobCancelled JobDead JobError JobExpired JobFailed JobIdTaken JobNotCompleted JobNotFound
-    JobReplaced KeyBusy KeyNotFound KeyUnresolved LockBusy MoveRefused NotATrellisDatabase NotFound
-    OutcomeUnknown PayloadInvalid PayloadTooLarge QueueFull ReadOnlyDatabase SchemaTooNew
-    SchemaTooOld TransactionOpen TransactionRefused TrellisError UnknownJobType UnknownScheme
-    UnknownService UnsupportedDatabase Unstorable WaitTimeout WorkerNotFound
+    AccessDenied AddressUnusable AdmissionError AmbiguousId AttemptOver BatchClosed
+    BatchNotFound CalledDirectly CalledFromLoop CapabilityMissing CommandRejected
+    ConfigurationError ConflictPersists ContractInvalid ContractNotAccepted ContractTooNew
+    CursorExpired CursorInvalid DatabaseMissing DiskFull Draining EngineBlocked EngineBusy
+    EngineClosed EngineError EngineUnavailable IdempotencyMismatch InvalidName JobCancelled
+    JobDead JobError JobExpired JobFailed JobIdTaken JobNotCompleted JobNotFound JobReplaced
+    KeyBusy KeyNotFound KeyUnresolved LockBusy LockLost MoveRefused NotATrellisDatabase NotFound
+    OutcomeUnknown PayloadInvalid PayloadTooLarge PayloadTooNew PlanUnusable PreconditionFailed
+    QueueFull ReadOnlyDatabase ScheduleNotFound SchemaTooNew SchemaTooOld TransactionOpen
+    TransactionRefused TrellisError UnknownJobType UnknownPrerequisite UnknownScheme
+    UnknownService Unstorable UnsupportedDatabase UpgradeFailed UpgradeMissing WaitTimeout
+    WorkerNotFound WorkflowCycle
 """
 
 
@@ -102,7 +110,8 @@ def test_importing_the_package_loads_none_of_its_modules() -> None:
 
 
 def test_the_errors_are_these() -> None:
-    defined = [name for name, each in vars(errors).items() if inspect.isclass(each)]
+    classes = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
+    defined = [each.__name__ for each in classes if each.__module__ == errors.__name__]
     assert sorted(defined) == sorted(ERRORS.split())
 
 

@@ -25,6 +25,7 @@ EVERYTHING = JobFilter(
     finished_from=1,
     finished_before=2,
     error_contains="x",
+    worker="w",
     id_prefix="0",
     id_suffix="0",
 )

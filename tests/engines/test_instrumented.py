@@ -10,18 +10,27 @@ from typing import Any
 
 import pytest
 
+from trellis.core.batches import NewBatch
 from trellis.core.commands import Cancel
 from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition, decide
+from trellis.core.limits import Reset, Scope
+from trellis.core.policy import DEFAULT_POLICY
+from trellis.core.schedules import Firing, Plan, Schedule, Template
+from trellis.engines.audit import AuditFilter, By
+from trellis.engines.batches import BatchFilter
+from trellis.engines.contracts import NewContract
 from trellis.engines.instrumented import Call, Instrumented, instrumented, verbs
 from trellis.engines.memory import MemoryEngine
-from trellis.engines.port import Engine, Jobs, Locks, Maintenance, Reads, Sessions
+from trellis.engines.operating import Drain
+from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.transfer import CanExport
 from trellis.engines.values import Begun, Health, JobFilter, Note, QueueSettings, Topic
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 NONE = SessionId(7)
+SCHEDULE = Schedule("shop", "nightly", Plan("0 3 * * *"), Template("a", "a", DEFAULT_POLICY))
 #: The arguments of every verb that needs some, and how many items its answer then has.
 CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "create": (([a_job(), a_job()],), 2),
@@ -31,6 +40,15 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "note": (([],), 0),
     "remove": (([a_job().id],), 1),
     "set_queue": ((QueueSettings("shop", "invoices"),), 1),
+    "set_drain": ((Drain(on=True, actor="ann"),), 1),
+    "drain_changes": ((), 0),
+    "audit": ((AuditFilter(),), 0),
+    "set_aging": ((60_000_000, By()), 1),
+    "aging": ((), 1),
+    "prune_audit": ((1, 10), 0),
+    "rates": ((), 1),
+    "facts": (([a_job().id],), 1),
+    "identify": (([NONE],), 1),
     "open_session": ((a_worker(), 1_000_000), 1),
     "renew": ((NONE, []), 1),
     "close_session": ((NONE,), 1),
@@ -47,23 +65,51 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "journal": ((a_job().id,), 0),
     "outcomes": ((a_job().id,), 0),
     "activity": ((a_job().id,), 1),
+    "ahead": ((a_job().id, ["shop/invoice"], 5), 1),
+    "items": ((a_job().id,), 0),
     "logs": ((a_job().id,), 0),
     "keys": (("shop", "invoice"), 0),
     "watch": ((["ready"],), 1),
+    "put_schedules": (([],), 0),
+    "due_schedules": ((5,), 1),
+    "fire": ((Firing(SCHEDULE, (), (), None, ()),), 0),
+    "run_schedule": ((SCHEDULE, a_job(), By()), 1),
+    "slots": (("shop", "nightly"), 0),
+    "links": (([a_job().id],), 0),
+    "declare_limits": (([],), 1),
+    "change_limit": ((Scope("queue", "shop", "invoices"), Reset(), By()), 1),
+    "open_batch": ((NewBatch(a_job().id, "shop"),), 1),
+    "seal_batch": (("none",), 1),
+    "cancel_batch": (("none", By()), 1),
+    "finish_batches": ((5,), 0),
+    "batch_status": (("none",), 1),
+    "batches": ((BatchFilter(),), 0),
+    "members": (("none",), 0),
+    "put_contract": ((NewContract("shop", 0, "{}", "f", "deployed"),), 1),
+    "set_archive": (("shop",), 1),
+    "archivable": (("shop", 5), 0),
+    "remove_archived": (([],), 0),
+    "note_archive": (("shop", None), 1),
+    "changes": ((), 1),
+    **dict.fromkeys(("schedules", "limits", "contracts", "archives"), ((), 0)),
     **dict.fromkeys(("sessions", "locks", "queue_settings"), ((), 0)),
     **dict.fromkeys(("open", "close", "migrate", "health"), ((), 1)),
     **dict.fromkeys(("now", "catch_up", "next_due"), ((), 1)),
 }
 
+#: Arguments that must be named.
+NAMED: dict[str, dict[str, Any]] = {"set_archive": {"on": True}}
+#: The protocols that an engine consists of.
+PARTS = [each for each in Engine.__mro__[1:] if each.__module__ == Engine.__module__]
+
 
 def test_every_method_of_the_port_is_a_verb_of_the_wrapper() -> None:
-    parts = (Jobs, Sessions, Locks, Maintenance, Reads)
     declared = {
-        name for part in (*parts, Engine) for name in vars(part) if not name.startswith("_")
+        name for part in (*PARTS, Engine) for name in vars(part) if not name.startswith("_")
     }
     assert verbs().keys() == declared - {"capabilities"} == CALLS.keys()
     assert {name for name in dir(Instrumented) if not name.startswith("_")} == declared
-    assert not [name for part in parts for name in vars(part) if name == "capabilities"]
+    assert not [name for part in PARTS for name in vars(part) if name == "capabilities"]
 
 
 def test_every_verb_keeps_its_declaration() -> None:
@@ -75,11 +121,13 @@ def test_every_verb_keeps_its_declaration() -> None:
 async def test_each_call_is_passed_through_and_reported_once(verb: str) -> None:
     calls: list[Call] = []
     arguments, items = CALLS[verb]
-    answer = getattr(instrumented(MemoryEngine(), calls.append), verb)(*arguments)
+    answer = getattr(instrumented(MemoryEngine(), calls.append), verb)(
+        *arguments, **NAMED.get(verb, {})
+    )
     if inspect.isawaitable(answer):
         assert calls == []
         answer = await answer
-    expected = getattr(MemoryEngine(), verb)(*arguments)
+    expected = getattr(MemoryEngine(), verb)(*arguments, **NAMED.get(verb, {}))
     if inspect.isawaitable(expected):
         expected = await expected
     assert type(answer) is type(expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trellis.engines.redaction import as_argument, shown
+from trellis.engines.redaction import as_argument, shown, without_values
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,23 @@ def test_a_url_on_a_command_line_is_quoted_and_says_what_is_hidden() -> None:
     assert as_argument("postgresql://a:s@db/shop?schema=jobs") == (
         "'postgresql://a:***@db/shop?schema=jobs' (with the password for ***)"
     )
+
+
+@pytest.mark.parametrize(
+    ("statement", "seen"),
+    [
+        ("lock  table\n trellis.queue", "lock table trellis.queue"),
+        ("select * from order2 where id = $1", "select * from order2 where id = $1"),
+        ("update u set p = 'a\\' where x = 'b'", "update u set p = ..."),
+        ("update u set p = $body$secret$body$", "update u set p = ..."),
+        ("select 4111111111111111", "select ..."),
+        ("select x -- secret", "select x ..."),
+        ("select x /* secret */", "select x ..."),
+        ("/* secret */ select x", ""),
+        (f"select {'x, ' * 100}", f"select {'x, ' * 37}x, ..."),
+    ],
+)
+def test_values_and_comments_in_the_statement_of_another_program_are_hidden(
+    statement: str, seen: str
+) -> None:
+    assert without_values(statement) == seen

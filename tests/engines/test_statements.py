@@ -102,24 +102,36 @@ def test_what_reports_changes_on_postgresql_returns_them() -> None:
 
 #: By file: the names that only SQLite has, and those that only PostgreSQL has.
 DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
+    "batches": (["prune_batches_peek"], ["batch_lock"]),
+    "fairness": (["fair_prune_peek"], ["fair_lock"]),
     "caller": (
         ["caller_gate", "caller_shadows", "caller_version"],
         ["caller_isolation", "instance"],
     ),
+    "dependencies": (
+        [],
+        [
+            "dependency_foreign",
+            "dependency_lock",
+            "dependency_unadmitted",
+            "dependent_lock",
+        ],
+    ),
     "claim": (
         [
             "claim_event", "claim_peek", "claim_pick", "claim_pick_few", "claim_rows",
-            "claim_slot", "claim_take", "claim_watch",
+            "claim_settings", "claim_slot", "claim_take", "claim_watch",
         ],
-        ["claim", "claim_lane", "claim_none"],
+        ["claim", "claim_lane", "claim_limited", "claim_none"],
     ),
     "commit": (
         [
-            "commit_outcome", "commit_outcome_full", "success_end", "success_event",
-            "success_outcome",
+            "commit_outcome", "commit_outcome_full", "commit_policies", "success_end",
+            "success_event", "success_outcome",
         ],
         ["commit_done"],
     ),
+    "limits": (["lingering_is_overdue"], ["limit_gate", "limit_lock"]),
     "common": (
         ["event", "event_fenced"],
         ["clock"],
@@ -128,8 +140,8 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         [
             "call_release", "call_savepoint", "call_undo", "checkpoint", "data_version",
             "database_list", "part_release", "part_savepoint", "part_undo", "set_busy_timeout",
-            "set_cache_size", "set_journal_mode", "set_synchronous", "set_temp_store",
-            "set_wal_autocheckpoint",
+            "set_cache_size", "set_journal_mode", "set_journal_size_limit", "set_synchronous",
+            "set_temp_store", "set_wal_autocheckpoint",
         ],
         ["backend_pid", "notify"],
     ),
@@ -139,23 +151,19 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
             "create_job", "create_job_full", "create_queue", "create_queue_alike",
             "create_queue_full", "create_undo",
         ],
-        ["create", "create_bare", "gate", "gate_patience", "gate_try"],
+        ["create", "create_bare", "gate", "gate_try"],
     ),
     "locks": (
         ["lock_is_overdue"],
         ["lock_gate"],
     ),
     "maintenance": (
-        ["due_peek", "prune_sessions_peek"],
+        ["due_peek", "prune_peek", "prune_removals_peek", "prune_sessions_peek"],
         ["remove_lock"],
     ),
     "queues": (
-        ["queue_setting"],
+        ["queue_drains"],
         [],
-    ),
-    "reads": (
-        [],
-        ["read_feed"],
     ),
     "registry": (
         [],
@@ -166,7 +174,7 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         ["migrate_holders", "migrate_try", "schema_others", "schema_table"],
     ),
     "slots": (
-        ["key_held", "key_next", "slot_take"],
+        ["key_bucket_is_full"],
         ["caller_admit", "caller_waiting", "key_hand_over", "key_lock", "slot_free_jobs"],
     ),
 }  # fmt: skip

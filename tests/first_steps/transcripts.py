@@ -22,7 +22,7 @@ from pathlib import Path
 
 MISTAKES = Path(__file__).parent / "mistakes"
 _SOURCE = Path(__file__).parents[2] / "src"
-_PROGRAMS = {"python": ["-X", "utf8"], "trellis": ["-m", "trellis.cli"]}
+_PROGRAMS = {"python": ["-X", "utf8"], "trellis": ["-m", "trellis"]}
 _ULID = re.compile(r"\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b")
 _SCHEMA = re.compile(r"(?<=this Trellis needs )\d+")
 

@@ -9,8 +9,8 @@ import pytest
 
 from trellis import ConfigurationError, State
 from trellis.core.durations import SECOND
-from trellis.engines.values import JobFilter
-from trellis.insight.filters import WORDS, Moment, make_filter, parse_filters
+from trellis.engines.values import GroupBy, JobFilter, TagGroup
+from trellis.insight.filters import WORDS, Moment, make_filter, parse_filters, read_groups
 from trellis.testing.clock import START
 
 HOUR = 3600 * SECOND
@@ -61,6 +61,9 @@ def test_moments_may_be_spans_or_datetimes(since: Moment, moment: int) -> None:
         (["state:"], "is not a filter"),
         (["state:faild"], "'faild' is not a state of a job. Did you mean failed?"),
         (["state:x"], "Known states: pending, active"),
+        (["state:runing"], "Did you mean running?"),
+        (["finished_after:1h"], "Did you mean finished-after:...?"),
+        (["finished-after:1h", "finished-after:2h"], "finished-after: is given twice"),
         (["key:a", "key:b"], "key: is given twice"),
         (["tag:tenant"], "Write tag:name=value"),
         (["since:soon"], "'soon' is not a time"),
@@ -90,8 +93,54 @@ def test_programs_get_the_same_errors(filters: dict[str, Any], text: str) -> Non
 
 
 def test_every_word_of_a_filter_does_something() -> None:
-    values: dict[str, Any] = dict.fromkeys(WORDS, "1h")
+    values: dict[str, Any] = dict.fromkeys((word.replace("-", "_") for word in WORDS), "1h")
     values |= {"state": "dead", "tag": {"a": "b"}}
     made = make_filter(START, **values)
-    unused = {"finished_from", "finished_before", "id_suffix"}
-    assert {name for name, value in made._asdict().items() if not value} == unused
+    assert [name for name, value in made._asdict().items() if not value] == ["id_suffix"]
+
+
+@pytest.mark.parametrize(
+    ("words", "states"),
+    [
+        ("waiting", {"pending", "retry"}),
+        ("running", {"active"}),
+        ("unsuccessful", {"failed", "dead", "stale", "expired"}),
+        ("Unsuccessful,dead,cancelled", {"failed", "dead", "stale", "expired", "cancelled"}),
+        ("waiting,running,ended", set(State)),
+    ],
+)
+def test_a_group_stands_for_its_states(words: str, states: set[str]) -> None:
+    made = make_filter(START, **parse_filters([f"state:{words}"])).states
+    assert set(made) == states
+    assert len(made) == len(states)
+
+
+def test_jobs_are_chosen_by_when_they_ended() -> None:
+    found = parse_filters(["finished-after:1h", "finished-before:2030-01-01T00:00Z"])
+    assert make_filter(START, **found) == JobFilter(
+        finished_from=START - HOUR, finished_before=START
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "groups"),
+    [
+        ("type", ("service", "type")),
+        ("queue", ("service", "queue")),
+        ("error", ("error",)),
+        ("tag:tag:x", (TagGroup("tag:x"),)),
+    ],
+)
+def test_names_are_counted_together_with_their_service(by: str, groups: tuple[GroupBy]) -> None:
+    assert read_groups(by) == groups
+
+
+@pytest.mark.parametrize("by", ["colour", "tag", "tag:", ""])
+def test_an_unknown_group_is_refused(by: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"Count by state, .* or tag:NAME\."):
+        read_groups(by)
+
+
+def test_tags_that_are_no_mapping_are_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigurationError, match="Write it like tag="):
+        make_filter(START, tag="customer=ada")  # type: ignore[arg-type] # a mistake

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trellis.core.commands import Cancel, Fail
 from trellis.core.durations import to_datetime
 from trellis.core.job import Failure
+from trellis.core.policy import KeyPolicy
 from trellis.engines.port import Engine
 from trellis.engines.values import QueueSettings
 from trellis.insight.overview import overview
+from trellis.insight.shared_views import RateView
 from trellis.operations.queues import list_queues
-from trellis.testing.builders import a_job, a_job_id, fence_of
-from trellis.testing.conformance.helpers import a_session, accept, settle, start
+from trellis.testing.builders import a_job, a_job_id, a_keyed_job, fence_of
+from trellis.testing.clock import ManualClock
+from trellis.testing.conformance.helpers import (
+    a_session,
+    accept,
+    give_up_lost,
+    reap_lapsed,
+    settle,
+    start,
+)
 
 BOOM = Failure("exception", "boom")
 
@@ -40,6 +52,51 @@ async def test_jobs_are_counted_by_state_and_by_type(engine: Engine) -> None:
         ("shop/refund", {"failed": 1, "pending": 1}),
     ]
     assert [each.job.id for each in seen.running] == [running.definition.id]
+
+
+async def test_a_job_that_blocks_its_key_does_not_run(engine: Engine, clock: ManualClock) -> None:
+    policy = KeyPolicy("user/{id}", active=1, queued=None, when_full="wait")
+    new = a_keyed_job("user/7", policy)
+    new = new._replace(policy=replace(new.policy, on_lost="block"))
+    await start(engine, await a_session(engine, "30s"), new)
+    clock.advance("31s")
+    await reap_lapsed(engine)
+    await give_up_lost(engine)
+    seen = await overview(engine)
+    assert (seen.running, [job.id for job in seen.blocked]) == ((), [new.id])
+
+
+async def test_rates_are_of_types_and_of_queues(engine: Engine, clock: ManualClock) -> None:
+    session = await a_session(engine)
+    for name in ("invoice", "refund"):
+        taken = await start(engine, session, a_job(type=name))
+        began = clock.now()
+        clock.advance("10s")
+        word = Fail(fence_of(taken), BOOM, retryable=False, started_at=began)
+        await settle(engine, taken, word)
+    await accept(engine, a_job(type="refund"))
+    since = to_datetime(clock.now())
+    clock.advance("10s")
+    expected = RateView(None, 0.2, 0.2, 10.0, 300.0)
+    assert (await overview(engine)).rates == {
+        "shop/invoice": expected,
+        "shop/refund": replace(expected, waiting_since=since),
+    }
+    (queue,) = await list_queues(engine)
+    assert queue.rates == RateView(since, 0.4, 0.4, 10.0, 300.0)
+
+
+async def test_a_lost_worker_is_silent_then_offline(engine: Engine, clock: ManualClock) -> None:
+    await a_session(engine, "30s")
+    clock.advance("59s")
+    assert [each.state for each in (await overview(engine)).workers] == ["silent"]
+    await reap_lapsed(engine)
+    assert [each.state for each in (await overview(engine)).workers] == ["silent"]
+    clock.advance("1s")
+    assert [each.state for each in (await overview(engine)).workers] == ["offline"]
+    clock.advance("1d")
+    await engine.prune(100)
+    assert (await overview(engine)).workers == ()
 
 
 async def test_queues_are_listed_by_service_with_what_waits_and_what_runs(engine: Engine) -> None:

@@ -53,7 +53,10 @@ def test_what_names_no_moment_is_refused_with_examples(text: str) -> None:
     ("seconds", "words"),
     [
         (0.2, "under 1 s"),
+        (0.999999, "under 1 s"),
+        (9.98, "10 s"),
         (59, "59 s"),
+        (3599.99, "1 h"),
         (61, "1 min 1 s"),
         (180, "3 min"),
         (725, "12 min"),

@@ -65,7 +65,8 @@ async def test_busy_slots_are_counted_with_those_who_wait_before(
     clock.advance("1s")
     record = await accept_one(engine, a_job())
     assert (await why(engine, record)).text == (
-        "The one slot of the worker that runs shop/invoice is busy; 1 job waits before it."
+        "The one slot of the worker that runs shop/invoice is busy (reported 1 s ago). "
+        "1 job comes before it, by priority, then due time, then creation."
     )
 
 

@@ -7,8 +7,8 @@ from trellis.core.commands import Fail
 from trellis.core.job import Failure
 from trellis.core.policy import Policy
 from trellis.core.retry import Retry
+from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
-from trellis.engines.values import Demand
 from trellis.testing.builders import a_demand, a_job, fence_of
 from trellis.testing.conformance.helpers import a_session, accept, claim, settle
 

@@ -7,9 +7,7 @@ import pytest
 from trellis import AmbiguousId, JobNotFound, Operator
 from trellis.core.job import JobId
 from trellis.engines.port import Engine
-from trellis.errors import (
-    WorkerNotFound,
-)
+from trellis.errors import ConfigurationError, WorkerNotFound
 from trellis.testing.builders import a_job
 from trellis.testing.conformance.helpers import a_session, accept, accept_one
 
@@ -27,8 +25,11 @@ async def test_the_beginning_of_an_id_is_enough_while_it_is_unique(
         await jobs.get("01K")
     with pytest.raises(JobNotFound, match="never created here"):
         await jobs.get("01JCZZZZZZZZZZZZZZZZZZZZZZ")
-    with pytest.raises(JobNotFound):
-        await jobs.get("")
+    for text in ("", "a\0b", "\ud800", "ä" * 26):
+        with pytest.raises(JobNotFound):
+            await jobs.get(text)
+    with pytest.raises(ConfigurationError, match="id=5 is not a text"):
+        await jobs.get(5)  # type: ignore[arg-type]
 
 
 async def test_the_end_of_an_id_is_enough_while_no_other_begins_or_ends_with_it(

@@ -230,3 +230,21 @@ async def test_locks_are_listed(jobs: Operator, engine: Engine) -> None:
     assert await engine.take_lock("nightly", session) is None
     (lock,) = await jobs.locks()
     assert (lock.name, lock.worker, lock.job_id) == ("nightly", "worker-1", None)
+
+
+async def test_an_adjustment_without_a_change_is_refused(jobs: Operator, engine: Engine) -> None:
+    job_id = (await accept_one(engine, a_job())).definition.id
+    with pytest.raises(ConfigurationError, match="Nothing to change was given"):
+        await jobs.adjust(job_id, reason="why not")
+    with pytest.raises(ConfigurationError, match="Nothing to change was given"):
+        await jobs.find().adjust()
+    assert [each.kind for each in await engine.journal(job_id)] == ["created"]
+
+
+async def test_a_reason_that_was_not_given_is_not_recorded(jobs: Operator, engine: Engine) -> None:
+    job_id = (await accept_one(engine, a_job())).definition.id
+    await jobs.adjust(job_id, priority=1)
+    await jobs.cancel(job_id)
+    events = await engine.journal(job_id)
+    names = [sorted(each.data or {}) for each in events[1:]]
+    assert names == [["actor", "priority", "was"], ["actor"]]

@@ -40,3 +40,8 @@ async def test_a_queue_whose_jobs_have_all_ended_is_listed(jobs: Operator, engin
     await jobs.cancel(record.definition.id)
     (idle,) = await jobs.queues()
     assert (idle.queue, idle.waiting, idle.active) == ("invoices", 0, 0)
+
+
+async def test_opening_a_queue_that_does_not_exist_stores_nothing(jobs: Operator) -> None:
+    assert (await jobs.resume("shop/nonexist")).paused is False
+    assert await jobs.queues() == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.operations.steps import BOOM, ended
-from trellis import KeyBusy, Operator, State
+from trellis import CommandRejected, KeyBusy, Operator, State
 from trellis.core.commands import Fail
 from trellis.core.job import JobId
 from trellis.core.policy import KeyPolicy
 from trellis.engines.port import Engine
-from trellis.testing.builders import a_job, a_job_id, a_keyed_job, fence_of
+from trellis.engines.values import Item, Note
+from trellis.insight.views import ItemView
+from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import a_session, accept, accept_one, settle, start
 
@@ -26,7 +28,7 @@ async def test_a_filter_is_iterated_over_counted_and_paged(jobs: Operator, engin
     assert [job.id for job in (*first.jobs, *second.jobs)] == wanted
     assert second.next_after is None
     assert await jobs.count() == {"pending": 300}
-    assert await jobs.count("type", type="b") == {"b": 150}
+    assert await jobs.count("type", type="b") == {"shop/b": 150}
 
 
 async def test_a_span_means_the_same_moment_on_every_page(
@@ -107,3 +109,29 @@ async def test_bulk_clone_and_delete(jobs: Operator, engine: Engine) -> None:
     assert (tally.done, tally.refused) == (3, 3)
     assert "cancel it first" in tally.refusals[0][1]
     assert await jobs.count() == {"pending": 3}
+
+
+async def test_failed_items_of_many_jobs_are_run_again_and_the_rest_is_left_out(
+    jobs: Operator, engine: Engine
+) -> None:
+    session = await a_session(engine)
+    without_items = await ended(engine, State.FAILED)
+    partly = await start(engine, session, a_job())
+    item = Note(partly.definition.row, 1, fence_of(partly), Item("a", "failed", "404"))
+    await engine.note([item])
+    await settle(engine, partly, complete(partly, item_errors=1))
+    done = await start(engine, session, a_job())
+    await settle(engine, done, complete(done))
+    assert await jobs.find(service="shop").meant_for("retry items").count() == 1
+    tally = await jobs.find(service="shop").retry(failed_items=True)
+    assert (tally.ids, tally.refused) == ([partly.definition.id], 0)
+    tally = await (await jobs.pick(without_items)).retry(failed_items=True)
+    assert [(job_id, "reported no items" in why) for job_id, why in tally.refusals] == [
+        (without_items[0], True)
+    ]
+    assert (await jobs.get(partly.definition.id)).state is State.PENDING
+    assert await jobs.items(partly.definition.id) == [ItemView("a", "failed", "404", "", 1)]
+    tally = await (await jobs.pick([a_job_id()])).retry(failed_items=True)
+    assert (tally.done, tally.missing) == (0, 1)
+    with pytest.raises(CommandRejected, match="has reported no items"):
+        await jobs.retry(without_items[0], failed_items=True)

@@ -20,4 +20,4 @@ def test_the_examples_of_the_guide_run(tmp_path: Path) -> None:
     for name, text in examples().items():
         (tmp_path / name).write_text(text)
     ran = run_pytest(tmp_path, "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto")
-    assert (ran.returncode, "8 passed" in ran.stdout) == (0, True), ran.stdout + ran.stderr
+    assert (ran.returncode, "10 passed" in ran.stdout) == (0, True), ran.stdout + ran.stderr

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import assert_type
+from typing import Any, assert_type
 
 import pytest
 
@@ -429,7 +429,47 @@ async def test_what_cannot_be_claimed_stays_where_it_is() -> None:
         assert await box.run_all() == 1
 
 
-async def test_a_transaction_is_accepted_and_means_nothing() -> None:
+async def test_created_jobs_are_found_by_the_name_of_their_type_too() -> None:
+    async with sandbox() as box:
+        await send.create("letter")
+        assert [job.payload for job in box.created("send")] == ["letter"]
+        assert [job.payload for job in box.created("post/send")] == ["letter"]
+        with pytest.raises(ConfigurationError, match=r"no job type 'sendd'.*Did you mean 'send'\?"):
+            box.created("sendd")
+        wrong: Any = box
+        with pytest.raises(ConfigurationError, match=r"Pass the job itself, created\(confirm\)"):
+            wrong.created(7)
+        with pytest.raises(ConfigurationError, match=r"Pass the job itself: fail_next\(confirm"):
+            wrong.fail_next("send", ValueError)
+
+
+async def test_a_handler_that_waits_for_another_job_is_told_how_to_run_both() -> None:
+    app = Service("app")
+
+    @app.job
+    async def child(number: int) -> int:
+        return number
+
+    @app.job
+    async def parent(number: int) -> str:
+        try:
+            return str(await (await child.create(number)).wait("20ms"))
+        except WaitTimeout as late:
+            return str(late)
+
+    async with sandbox() as box:
+        await parent.create(4)
+        await box.run_all()
+        (job,) = box.created(parent)
+        assert "needs sandbox(concurrency=2)." in (job.result or "")
+
+
+async def test_locks_outside_of_handlers_are_those_of_the_sandbox() -> None:
+    async with sandbox() as box, Service("app").lock("letters", 7):
+        assert [lock.name for lock in await box.operator.locks()] == ["letters/7"]
+
+
+async def test_an_object_that_is_no_connection_creates_the_job_at_once() -> None:
     async with sandbox() as box:
         await send.create("letter", tx=object())
         assert await box.run_all() == 1

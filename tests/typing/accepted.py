@@ -13,6 +13,8 @@ from trellis import (
     Accepted,
     ActiveJob,
     Answer,
+    Chain,
+    ChainRef,
     Coalesced,
     Context,
     Job,
@@ -63,6 +65,16 @@ def tock() -> int:
     return 1
 
 
+@app.job
+async def tidy(days: int = 7) -> int:
+    return days
+
+
+@app.job(timeout=3)
+def prune(days: int = 7) -> str:
+    return str(days)
+
+
 @app.job(timeout=3)
 async def slow_tick(job: ActiveJob[None]) -> int:
     return job.attempt
@@ -95,9 +107,12 @@ def book(job: ActiveJob[Sync]) -> str:
 
 @billing.job
 async def seen(job: ActiveJob[Sync]) -> None:
+    async with job.lock("edition", 7, wait=3), job.lock(("a", 1), ("b",)), billing.lock("tax"):
+        pass
     async with job.lock("ledger", wait=3):
         job.phase("book")
         job.items.complete("page-1")
+        assert_type(job.items.pending(["page-1", "page-2"]), list[str])
         job.progress(1, 2, message="half")
         job.heartbeat()
     assert_type(job.payload, Sync)
@@ -121,6 +136,9 @@ async def main() -> None:
     assert_type(greet, Job[str, str])
     assert_type(ref, JobRef[str])
     assert_type(await ref.wait(timeout="5s"), str)
+    assert_type(await greet.create("again", config={"a": 1}, expect=ref), JobRef[str])
+    assert_type(await ref.fingerprint(), str)
+    assert_type((await ref.items())[0].name, str)
     assert_type(greet.ref("01ARZ3NDEKTSV4RRFFQ69G5FAV"), JobRef[str])
     assert_type(send_invoice, Job[Invoice, Sent])
     assert_type(sync_tickets, Job[Sync, int])
@@ -130,6 +148,11 @@ async def main() -> None:
     assert_type(slow_tick, Job[None, int])
     assert_type(await tick.create(), JobRef[int])
     assert_type(await slow_tick.create(delay=3), JobRef[int])
+    assert_type(await tidy.create(), JobRef[int])
+    assert_type(await tidy.create(30, delay=3), JobRef[int])
+    assert_type(await prune.submit(), Answer[str])
+    assert_type(await tidy.create_many([1, 2]), list[JobRef[int]])
+    assert_type(await prune.run_inline(), str)
     assert_type(await greet.run_inline("world"), str)
     invoice = Invoice(order_id=1, email="a@b.c")
     assert_type(await (await send_invoice.create(invoice, delay="10m")).wait(), Sent)
@@ -141,6 +164,22 @@ async def main() -> None:
             assert_type(skipped, str)
         case Rejected(reason):
             print(reason)
+
+
+async def chains(first: JobRef[int]) -> None:
+    chain = greet | greet
+    assert_type(chain, Chain[str, str])
+    assert_type(greet | tick, Chain[str, int])
+    assert_type(chain | tick, Chain[str, int])
+    ref = await chain.create("world", after=[first], tags={"customer": "7"})
+    assert_type(ref, ChainRef[str])
+    assert_type(await ref.wait("5s"), str)
+    assert_type(await greet.create("world", after=[first, ref.id], on="finished"), JobRef[str])
+    flow = app.workflow()
+    flow.step("hello", greet, "world")
+    flow.step("again", greet, payload_from="hello")
+    flow.step("tick", tick, after=["hello", "again"], on="finished", delay="5s")
+    print((await flow.create())["tick"].id)
 
 
 async def follow(ref: JobRef[int]) -> None:

@@ -12,6 +12,7 @@ from tests.typing.accepted import (
     slow,
     sync_tickets,
     tick,
+    tidy,
 )
 from trellis import ActiveJob, Service
 
@@ -23,8 +24,14 @@ async def mistakes() -> None:
     await sync_tickets.submit(Invoice(order_id=1, email=""))  # E: another payload
     wrong: str = await (await sync_tickets.create(Sync("x"))).wait()  # E: the result is an int
     await send_invoice.create_many([Sync("x")])  # E: other payloads
+    await greet.create_many("abc")  # E: a text is not a list of payloads
+    await tidy.create("x")  # E: another payload
+    await greet.create("x", "y")  # E: one payload
     await greet.create("x", dely=3)  # E: no such option
     greet("x")  # E: a job is not a function
+    send_invoice | greet  # E: the result of one is not the payload of the other
+    await (greet | greet).create(7)  # E: another payload of a chain
+    await greet.create("x", on="sometimes")  # E: no such end
     print(wrong)
 
     @billing.job(retires=3)  # E: no such policy
@@ -54,6 +61,7 @@ def mistakes_without_a_loop() -> None:
     wrong: str = sync_tickets.create_sync(Sync("x")).wait_sync()  # E: the result is an int
     greet.ref("x").wait_sync(for_long=3)  # E: no such option
     greet.create_many_sync(["x"], dedupe="x")  # E: not for many
+    len(greet.create_many_sync("abc"))  # E: a text is not a list of payloads
     for event in greet.ref("x").events_sync():
         event.kid()  # E: no such field
     Service("shop", defaults={"timeot": "1m"})  # E: no such option

@@ -8,16 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from trellis.core.job import Fence, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.clock import Clock
+from trellis.engines.demand import Demand
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import (
     Claimed,
     CommitResult,
-    Demand,
     Note,
     NoteResult,
     Renewed,
     SessionLost,
 )
+from trellis.engines.worker_report import NO_REPORT, WorkerReport
 from trellis.errors import EngineUnavailable, Unstorable
 
 
@@ -52,12 +53,12 @@ class FaultyEngine(MemoryEngine):
         session: SessionId,
         held: Sequence[Fence],
         stopped: Sequence[Fence] = (),
-        busy: int = 0,
+        report: WorkerReport = NO_REPORT,
     ) -> Renewed | SessionLost:
         self._check()
         self.renewals += 1
         self.reported += stopped
-        return await super().renew(session, held, stopped, busy)
+        return await super().renew(session, held, stopped, report)
 
     async def close_session(self, session: SessionId) -> None:
         if self.closing_fault is not None:

@@ -116,11 +116,23 @@ _COROUTINES: Final[dict[str, Callable[[ActiveJob[str]], Any]]] = {
     "track": track_async, "look": look_async, "lock": lock_async,
 }  # fmt: skip
 
+#: A test that wants its worker to fail jobs at a shutdown puts this file into its folder.
+FAIL_AT_SHUTDOWN: Final = "fail_at_shutdown"
+_on_shutdown: Final = "fail" if Path(FAIL_AT_SHUTDOWN).exists() else "requeue"
+
 for _way in WAYS:
     _function = _FUNCTIONS[_way]
-    shop.job(name=f"coroutine-{_way}", retry=LATER, cancel_grace="1h")(_COROUTINES[_way])
-    shop.job(name=f"thread-{_way}", retry=LATER, cancel_grace="1h")(_function)
-    _apart = shop.job(name=f"process-{_way}", retry=LATER, cancel_grace="1h", isolation="process")(
+    shop.job(name=f"coroutine-{_way}", retry=LATER, cancel_grace="1h", on_shutdown=_on_shutdown)(
+        _COROUTINES[_way]
+    )
+    shop.job(name=f"thread-{_way}", retry=LATER, cancel_grace="1h", on_shutdown=_on_shutdown)(
         _function
     )
+    _apart = shop.job(
+        name=f"process-{_way}",
+        retry=LATER,
+        cancel_grace="1h",
+        on_shutdown=_on_shutdown,
+        isolation="process",
+    )(_function)
     setattr(sys.modules[__name__], _way, _apart)  # where another process finds it

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.worker.faulty import eventually
-from trellis import ActiveJob, JobCancelled, JobRef, PerKey, Service, State
+from trellis import ActiveJob, JobCancelled, JobRef, PerKey, Service, State, fingerprint
 from trellis.core.job import JobId
 from trellis.engines.values import Activity, Item, LogEntry, Progress
 
@@ -32,7 +32,7 @@ async def logs(service: Service, ref: JobRef[Any]) -> list[LogEntry]:
 async def test_a_handler_sees_what_its_job_was_created_with(service: Service) -> None:
     seen: dict[str, Any] = {}
 
-    @service.job(per_key=PerKey("shop"))
+    @service.job(per_key=PerKey("shop"), config=lambda: 7)
     async def look(job: ActiveJob[str]) -> None:
         seen.update(
             id=job.id,
@@ -47,7 +47,7 @@ async def test_a_handler_sees_what_its_job_was_created_with(service: Service) ->
         )
 
     async with service.worker():
-        ref = await look.create("x", config={"a": [1]}, expect="h", deadline="1h")
+        ref = await look.create("x", config={"a": [1]}, expect=fingerprint(7), deadline="1h")
         await ref.wait("10s")
     status = await ref.status()
     assert seen.pop("deadline") - status.created_at == timedelta(hours=1)
@@ -57,7 +57,7 @@ async def test_a_handler_sees_what_its_job_was_created_with(service: Service) ->
         "attempt": (1, 5),
         "key": "shop",
         "config": {"a": [1]},
-        "expect": "h",
+        "expect": fingerprint(7),
         "state": None,
         "flags": (False, False),
     }
@@ -84,7 +84,10 @@ async def test_what_a_handler_says_is_stored_before_its_settlement(service: Serv
         lines = await logs(service, ref)
     assert noted.phase == "render"
     assert noted.progress == Progress(2, 2, "pages", "whole")
-    assert noted.items == (Item("page-1", "completed", "fine"), Item("page-2", "skipped"))
+    assert noted.items == (
+        Item("page-1", "completed", "fine", "render"),
+        Item("page-2", "skipped", None, "render"),
+    )
     assert [(line.level, line.message) for line in lines] == [
         ("info", "page"),
         ("warning", "slow"),

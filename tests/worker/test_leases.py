@@ -10,15 +10,17 @@ from typing import Any, Unpack
 import pytest
 
 from tests.worker.faulty import FaultyEngine, eventually
-from trellis import Job, PerKey, Retry, Service, State
+from trellis import ActiveJob, Job, PerKey, Retry, Service, State
 from trellis.client.requests import new_job
 from trellis.config import WorkerSettings
 from trellis.core.durations import SECOND
 from trellis.core.events import EventKind
 from trellis.core.job import JobId, JobRecord
 from trellis.declaration.options import TypeOptions
+from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
-from trellis.engines.values import Demand, JobFilter, WorkerInfo
+from trellis.engines.values import ItemEntry, JobFilter, WorkerInfo
+from trellis.errors import DatabaseMissing, EngineError, EngineUnavailable
 from trellis.worker.session import uptime
 from trellis.worker.supervisor import Supervisor
 
@@ -65,7 +67,7 @@ async def test_work_of_a_silent_worker_is_taken_over() -> None:
     engine = FaultyEngine()
     job_id = await create(engine, service.find("work"))
     silent = await engine.open_session(WorkerInfo("silent", "host", 1), SECOND // 10)
-    claimed = await engine.claim(silent.id, [Demand("shop", "work", ("work",), 1)], 1)
+    claimed = await engine.claim(silent.id, [Demand("shop", ("work",), 1)], 1)
     assert len(claimed.jobs) == 1
     async with worker(engine, service):
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
@@ -157,7 +159,13 @@ async def test_an_outage_of_the_engine_stops_nobody_and_loses_nothing() -> None:
     assert await kinds(engine, job_id) == ["created", "started", "completed"]
 
 
-async def test_a_keyed_job_stops_when_its_lease_can_no_longer_be_protected() -> None:
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [({}, State.RETRY), ({"on_lost": "stale"}, State.STALE), ({"on_lost": "fail"}, State.FAILED)],
+)
+async def test_a_keyed_job_stops_when_its_lease_can_no_longer_be_protected(
+    options: dict[str, Any], state: State
+) -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def work(name: str) -> None:
@@ -167,7 +175,7 @@ async def test_a_keyed_job_stops_when_its_lease_can_no_longer_be_protected() -> 
         finally:
             stopped.set()
 
-    service = service_of(work, per_key=PerKey("only"))
+    service = service_of(work, per_key=PerKey("only"), **options)
     engine = FaultyEngine()
     job_id = await create(engine, service.find("work"), "x")
     async with worker(engine, service):
@@ -175,7 +183,7 @@ async def test_a_keyed_job_stops_when_its_lease_can_no_longer_be_protected() -> 
         engine.down = True
         await asyncio.wait_for(stopped.wait(), 10)
         engine.down = False
-        await eventually(lambda: _is(engine, job_id, State.STALE))
+        await eventually(lambda: _is(engine, job_id, state))
 
 
 async def test_claims_whose_answer_was_lost_are_handed_back() -> None:
@@ -188,7 +196,7 @@ async def test_claims_whose_answer_was_lost_are_handed_back() -> None:
         (session,) = await engine.sessions()
         job_id = await create(engine, service.find("work"))
         # The answer to this claim is lost, as if the connection had broken.
-        await engine.claim(session.id, [Demand("shop", "work", ("work",), 1)], 1)
+        await engine.claim(session.id, [Demand("shop", ("work",), 1)], 1)
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert (await record(engine, job_id)).head.attempt == 1
 
@@ -200,7 +208,7 @@ async def test_a_blocked_job_is_not_taken_for_a_lost_claim() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    service = service_of(work, per_key=PerKey("only", on_lost="block"))
+    service = service_of(work, per_key=PerKey("only"), on_lost="block")
     engine = FaultyEngine()
     job_id = await create(engine, service.find("work"), "x")
 
@@ -306,3 +314,33 @@ async def test_a_keyed_job_is_not_begun_while_the_lease_may_be_over() -> None:
 
 async def _was(engine: Engine, job_id: JobId, kind: EventKind) -> bool:
     return kind in await kinds(engine, job_id)
+
+
+class _Unreadable(FaultyEngine):
+    """An engine that cannot read items a few times, for another reason each time."""
+
+    def __init__(self, *faults: Exception) -> None:
+        super().__init__()
+        self.faults = list(faults)
+
+    async def items(self, job_id: JobId) -> list[ItemEntry]:
+        if self.faults:
+            raise self.faults.pop()
+        return await super().items(job_id)
+
+
+async def test_an_engine_that_cannot_read_earlier_items_fails_no_attempt() -> None:
+    attempts: list[int] = []
+
+    async def work(job: ActiveJob[None]) -> str:
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            raise KeyError("once")
+        return "done"
+
+    service = service_of(work, retry=Retry.fixed(0, attempts=3, on=(KeyError,)), timeout="10s")
+    engine = _Unreadable(DatabaseMissing("moved"), EngineUnavailable("away"), EngineError("odd"))
+    job_id = await create(engine, service.find("work"))
+    async with worker(engine, service):
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+    assert (attempts, engine.faults) == ([1, 2], [])

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -279,7 +280,7 @@ async def test_taking_a_lock_twice_is_refused_instead_of_waiting_forever(
 
     async with service.worker():
         text = await (await twice.create()).wait("20s")
-    assert text.startswith("This handler already holds lock 'ledger'")
+    assert text.startswith("This code already holds lock 'ledger'")
 
 
 async def test_with_is_refused_where_it_would_block_the_loop(service: Service) -> None:
@@ -297,6 +298,8 @@ async def test_with_is_refused_where_it_would_block_the_loop(service: Service) -
 
 
 async def test_a_name_or_a_wait_that_cannot_be_is_refused(service: Service) -> None:
+    mixed: Any = ("edition", ("project", 3))
+
     @service.job
     async def bad(job: ActiveJob[None]) -> None:
         with pytest.raises(ConfigurationError, match="name of a lock"):
@@ -305,9 +308,72 @@ async def test_a_name_or_a_wait_that_cannot_be_is_refused(service: Service) -> N
             job.lock("trellis/leader")
         with pytest.raises(ConfigurationError, match="is not a duration"):
             job.lock("x", wait="long")
+        with pytest.raises(ConfigurationError, match="begins with a text"):
+            job.lock((7, "edition"))
+        with pytest.raises(ConfigurationError, match="True is not a part of the name"):
+            job.lock("edition", True)
+        with pytest.raises(ConfigurationError, match="mix both"):
+            job.lock(*mixed)
 
     async with service.worker():
         await (await bad.create()).wait("20s")
+
+
+async def test_a_name_may_have_parts_that_never_collide(service: Service) -> None:
+    @service.job
+    async def hold(job: ActiveJob[None]) -> list[str]:
+        async with job.lock("edition", 7), job.lock("a", "b/c"), job.lock("a/b", "c"):
+            return sorted(await locks(service))
+
+    async with service.worker():
+        names = await (await hold.create()).wait("20s")
+    assert names == ["a%2Fb/c", "a/b%2Fc", "edition/7"]
+
+
+async def test_several_locks_are_taken_in_the_order_of_their_names(service: Service) -> None:
+    first, second = ("a", 1), ("b", 2)
+
+    @service.job
+    async def hold(job: ActiveJob[int]) -> str:
+        names = (first, second) if job.payload % 2 else (second, first)
+        async with job.lock(*names, wait="20s") as lock:
+            await asyncio.sleep(0)
+            assert sorted(await locks(service)) == ["a/1", "b/2"]
+        return lock.name
+
+    async with service.worker(concurrency=8):
+        refs = await hold.create_many(range(16))
+        assert {await ref.wait("20s") for ref in refs} == {"a/1, b/2"}
+    assert await locks(service) == {}
+
+
+async def test_of_several_locks_none_stays_taken_if_one_is_busy(service: Service) -> None:
+    held, leave = asyncio.Event(), asyncio.Event()
+
+    @service.job
+    async def block(job: ActiveJob[None]) -> None:
+        async with job.lock("b"):
+            held.set()
+            await leave.wait()
+
+    async def only_one_is_left() -> bool:
+        return list(await locks(service)) == ["b"]
+
+    @service.job
+    async def give_up(job: ActiveJob[None]) -> str:
+        try:
+            async with job.lock(("a",), ("b",), wait=0):
+                return ""
+        except LockBusy as busy:
+            await eventually(only_one_is_left)
+            return busy.name
+
+    async with service.worker():
+        blocking = await block.create()
+        await held.wait()
+        assert await (await give_up.create()).wait("20s") == "b"
+        leave.set()
+        await blocking.wait("20s")
 
 
 async def test_a_handler_run_as_a_function_has_every_lock() -> None:

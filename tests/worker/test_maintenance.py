@@ -11,16 +11,19 @@ from trellis.core.events import EventKind
 from trellis.core.job import JobId, JobRecord, NewJob
 from trellis.core.policy import Policy
 from trellis.core.states import State
+from trellis.engines.audit import AuditFilter
 from trellis.engines.memory import MemoryEngine
-from trellis.engines.values import Heartbeat, JobFilter, Note
+from trellis.engines.values import Heartbeat, JobFilter, Note, QueueSettings
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.worker.maintenance import Maintenance
+from trellis.worker.outage import OutageLog
 from trellis.worker.session import RenewalHealth, SessionHolder
 from trellis.worker.shared_status import SharedStatus
 
 LEASE: Final = 30 * SECOND
 HEARTBEAT: Final = 10 * SECOND
+KEEP_AUDIT: Final = 3600 * SECOND
 
 
 class Scene:
@@ -30,10 +33,11 @@ class Scene:
         self.clock = ManualClock()
         self.engine = MemoryEngine(self.clock)
         self.health = RenewalHealth(LEASE, HEARTBEAT, self.clock.lease_now)
-        session = SessionHolder(self.engine, a_worker(), LEASE, SharedStatus(1))
+        self.session = SessionHolder(self.engine, a_worker(), LEASE, SharedStatus(1))
         self.maintenance = Maintenance(
-            self.engine, session, self.health, lambda: None, sweep=SECOND, poll=SECOND
-        )
+            self.engine, self.session, self.health, lambda: None,
+            sweep=SECOND, poll=SECOND, keep_audit=KEEP_AUDIT, outage=OutageLog(),
+        )  # fmt: skip
 
     def beat_for(self, span: Micros, every: Micros = HEARTBEAT) -> None:
         """Let time pass with a renewal now and then."""
@@ -153,3 +157,17 @@ async def test_one_sweep_ends_more_than_a_page_of_overdue_jobs(scene: Scene) -> 
     assert dict(counts.groups) == {State.EXPIRED: 1100}
     kinds = [event.kind for event in await scene.engine.journal(jobs[-1].id)]
     assert kinds == [EventKind.CREATED, EventKind.EXPIRED]
+
+
+async def test_the_leader_removes_old_entries_of_the_audit(scene: Scene) -> None:
+    await scene.engine.set_queue(QueueSettings("shop", "mails", paused=True))
+    scene.clock.advance("30m")
+    await scene.engine.set_queue(QueueSettings("shop", "mails"))
+    scene.clock.advance("45m")
+    await scene.maintenance.prune()  # it does not lead
+    assert len(await scene.engine.audit(AuditFilter())) == 2
+    await scene.session.open()
+    await scene.maintenance.take_lead()
+    await scene.maintenance.prune()
+    (left,) = await scene.engine.audit(AuditFilter())
+    assert left.change.action == "queue.resume"

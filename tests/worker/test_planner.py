@@ -132,13 +132,13 @@ async def test_going_ahead_pauses_so_that_others_get_their_chance_at_a_slot() ->
     assert not plan.plan_claim().demands
 
 
-async def test_with_fewer_free_slots_than_queues_nothing_is_claimed_ahead() -> None:
-    plan = planner((quick, {}), (other, {}), (third, {}), slots=4)
+async def test_with_fewer_free_slots_than_demands_nothing_is_claimed_ahead() -> None:
+    plan = planner((quick, {}), (other, {"concurrency": 2}), (third, {}), slots=4)
     show_quick(plan, "quick")
     occupy(plan, 3)
     claim = plan.plan_claim()
     assert claim.demands
-    assert (len(claim.demands), claim.limit) == (3, 1)
+    assert (len(claim.demands), claim.limit) == (2, 1)
 
 
 async def test_a_type_at_its_limit_is_not_asked_for() -> None:
@@ -149,13 +149,12 @@ async def test_a_type_at_its_limit_is_not_asked_for() -> None:
     assert [demand.types for demand in claim.demands] == [("other",)]
 
 
-async def test_types_that_share_a_queue_share_a_demand() -> None:
-    plan = planner((quick, {"queue": "mail"}), (other, {"queue": "mail"}))
-    claim = plan.plan_claim()
-    assert claim.demands
-    assert [(demand.queue, demand.types) for demand in claim.demands] == [
-        ("mail", ("quick", "other"))
-    ]
+async def test_types_share_a_demand_that_declares_their_policies() -> None:
+    plan = planner((quick, {"queue": "mail", "timeout": "5s"}), (other, {}), (third, {}))
+    (demand,) = plan.plan_claim().demands
+    assert demand.types == ("quick", "other", "third")
+    assert demand.queues == ()
+    assert [policy.timeout for policy in demand.policies] == [5 * SECOND, None, None]
 
 
 async def test_a_worker_without_handlers_says_so() -> None:
@@ -183,6 +182,9 @@ def test_settings_come_from_the_environment_and_then_from_the_program() -> None:
         "types": "all",
         "queues": "all",
         "name": "host and process",
+        "idle": "no limit",
+        "contract": "warn",
+        "keep_audit": "365d",
     }
 
 
@@ -216,4 +218,7 @@ def test_the_default_settings_are_the_tuned_ones() -> None:
         "types": "all",
         "queues": "all",
         "name": "host and process",
+        "idle": "no limit",
+        "contract": "warn",
+        "keep_audit": "365d",
     }

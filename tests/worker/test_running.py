@@ -113,8 +113,9 @@ async def test_a_job_without_attempts_left_is_dead_with_the_stack_of_its_error(
 
     async with service.worker():
         ref = await crash.create("ada")
-        with pytest.raises(JobDead):
+        with pytest.raises(JobFailed) as failed:
             await ref.wait("10s")
+    assert type(failed.value) is JobDead
     engine = await service.connection.engine()
     (outcome,) = await engine.outcomes(JobId(ref.id))
     assert outcome.error is not None
@@ -134,6 +135,10 @@ async def test_a_handler_may_fail_for_good(service: Service) -> None:
         with pytest.raises(JobFailed, match="no such order"):
             await ref.wait("10s")
     assert (await ref.status()).attempt == 1
+    engine = await service.connection.engine()
+    (outcome,) = await engine.outcomes(JobId(ref.id))
+    assert outcome.error is not None
+    assert "\ntrellis.Fail: no such order" in (outcome.error.detail or "")
 
 
 async def test_retry_in_counts_the_attempt_and_snooze_does_not(service: Service) -> None:

@@ -40,6 +40,22 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone() -> None:
     assert "cannot store 7" in offender.error.message
 
 
+@pytest.mark.parametrize(("delay", "words"), [("1s", "1 s"), ("10s", "10 s"), ("1h", "1 h")])
+async def test_the_log_says_when_the_next_try_is(
+    delay: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(number: int) -> int:
+        await asyncio.sleep(0.01)  # the delay counts from the end of the attempt
+        raise ValueError(number)
+
+    service = service_of(fail, retry=Retry.fixed(delay))
+    engine = FaultyEngine()
+    await create(engine, service.find("fail"), 7)
+    async with worker(engine, service):
+        await eventually(lambda: "Next try in" in caplog.text)
+    assert f"ValueError: 7. Next try in {words}." in caplog.text
+
+
 @pytest.mark.parametrize("fault", [MemoryError, OSError, RuntimeError])
 async def test_an_unexpected_exception_while_storing_is_tried_again(
     fault: type[Exception],

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from trellis.engines.postgres import claim_planner
 from trellis.engines.postgres.statements import statements
 
 #: They run before their transaction has locked anything.
@@ -33,3 +34,12 @@ def nothing_prepared_late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(asyncpg.Connection, "prepare", listen)
     yield
     assert late <= _FIRST, "in a file to be named in connection.FILES"
+
+
+@pytest.fixture
+def claims_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never take a claim for slow, which on a busy machine would leave out older jobs for a while.
+
+    `tests/harness/age` tests what a slow claim leads to.
+    """
+    monkeypatch.setattr(claim_planner, "SLOW_FROM", float("inf"))

@@ -10,15 +10,17 @@ from trellis import control
 from trellis.core.commands import Cancel, Command, Complete, Fail, Replay
 from trellis.core.durations import SECOND
 from trellis.core.events import Event
-from trellis.core.job import Failure, JobId, JobRecord, NewJob, SessionId
+from trellis.core.job import Dedupe, Failure, JobId, JobRecord, NewJob, Relations, SessionId
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
+from trellis.declaration.fingerprint import fingerprint
 from trellis.engines.clock import SystemClock
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import (
     Activity,
     Item,
+    ItemEntry,
     JobFilter,
     LogLine,
     Note,
@@ -30,6 +32,7 @@ from trellis.engines.values import (
 from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
 
+EXPECTED = fingerprint({"a": 1})
 ONCE = Policy(retry=Retry.never())
 LATER = Policy(retry=Retry.fixed(3600 * SECOND))
 IN_TURN = KeyPolicy("k", queued=None, when_full="wait")
@@ -37,6 +40,7 @@ IN_TURN = KeyPolicy("k", queued=None, when_full="wait")
 HELD = replace(IN_TURN, hold="job")
 ERROR = Failure("exception", "it burnt")
 HOUR = 3600 * SECOND
+UNFINISHED = Dedupe("unfinished", "unfinished")
 
 
 class Thing(NamedTuple):
@@ -46,6 +50,7 @@ class Thing(NamedTuple):
     journal: list[Event]
     outcomes: list[Outcome]
     activity: Activity | None
+    items: list[ItemEntry]
     logs: list[tuple[object, ...]]
 
 
@@ -56,16 +61,24 @@ def furniture() -> dict[str, NewJob]:
         "held": a_keyed_job("held", HELD, type="held", policy=LATER),
         "low": a_job(priority=0),
         "high": a_job(priority=4, tags=(("tenant", "acme"), ("x", "'\"ä"))),
-        "dead": a_job(type="burn", policy=ONCE, idempotency_key="dead-once"),
+        "dead": a_job(
+            type="burn", policy=ONCE, idempotency_key="dead-once", dedupe=Dedupe("hour", None, HOUR)
+        ),
         "twice": a_job(type="burn", policy=ONCE),
-        "retry": a_job(type="burn", policy=LATER, idempotency_key="retry-once"),
+        "retry": a_job(type="burn", policy=LATER, idempotency_key="retry-once", dedupe=UNFINISHED),
         "done": a_job(type="easy", idempotency_key="done-once"),
         "failed": a_job(type="burn"),
         "cancelled": a_job(type="never"),
         "delayed": a_job(delay=HOUR, dedupe="delayed-once", deadline_in=2 * HOUR),
         "turn-1": a_keyed_job("turn", IN_TURN, idempotency_key="turn-once"),
         "turn-2": a_keyed_job("turn", IN_TURN),
-        "config": a_job(config='{"a":1}', expect="abc", schema_version=3, clone_of=JobId("old")),
+        "config": a_job(
+            config='{"a":1}',
+            expect=EXPECTED,
+            schema_version=3,
+            clone_of=JobId("old"),
+            relations=Relations(parent=JobId("old"), slot=7),
+        ),
         "paused": a_job(queue="quiet"),
     }
 
@@ -93,7 +106,8 @@ async def furnish(path: Path) -> dict[str, NewJob]:
 async def _work(engine: Engine, session: SessionId, named: dict[str, NewJob]) -> None:
     demand = [a_demand("burn", "easy", "held")]
     taken = {each.definition.id: each for each in (await engine.claim(session, demand, 99)).jobs}
-    await _talk(engine, taken[named["dead"].id])
+    for name in ("dead", "twice"):
+        await _talk(engine, taken[named[name].id])
     ends: dict[str, Command] = {
         name: Fail(fence_of(taken[named[name].id]), ERROR, retryable=name != "failed")
         for name in ("dead", "twice", "retry", "failed", "held")
@@ -104,6 +118,7 @@ async def _work(engine: Engine, session: SessionId, named: dict[str, NewJob]) ->
     # Dead, replayed, dead again: two generations.
     await control.apply(engine, named["twice"].id, Replay())
     (again,) = (await engine.claim(session, demand, 99)).jobs
+    await _talk(engine, again)
     await control.apply(engine, again.definition.id, Fail(fence_of(again), ERROR))
 
 
@@ -111,7 +126,8 @@ async def _talk(engine: Engine, job: JobRecord) -> None:
     bodies = (
         Progress(1, 2, "step"),
         Phase("heat"),
-        Item("a", "completed", "fine"),
+        Item("a", "completed", "fine", "heat"),
+        Item("b", "failed"),
         LogLine("info", "hello", '{"n":1}'),
         LogLine("error", "smoke and \0 fire"),
     )
@@ -139,5 +155,6 @@ async def _thing(engine: Engine, record: JobRecord) -> Thing:
         await engine.journal(job_id),
         await engine.outcomes(job_id),
         await engine.activity(job_id),
+        await engine.items(job_id),
         [line[1:] for line in await engine.logs(job_id)],
     )

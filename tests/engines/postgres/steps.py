@@ -23,9 +23,9 @@ _WAITS = """
 #: Brings every ended job back.
 REVIVE = """
     update trellis.outcome set keep_until = null;
-    insert into trellis.queue (job, pos, run_at, lane, availability, state, version, attempt,
+    insert into trellis.queue (job, run_at, lane, availability, state, version, attempt,
         claims, generation, crashes, blocked, suspect)
-      select job, job, run_at, 1, 'ready', 'pending', version + 1, 0, claims, generation + 1, 0,
+      select job, run_at, 1, 'ready', 'pending', version + 1, 0, claims, generation + 1, 0,
         false, false from trellis.outcome
 """
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -22,6 +23,7 @@ from trellis.core.admission import Reason
 from trellis.core.durations import SECOND
 from trellis.core.policy import KeyPolicy
 from trellis.engines.postgres import PostgresEngine
+from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Accepted, Coalesced, Rejected
 from trellis.errors import (
     AccessDenied,
@@ -119,6 +121,29 @@ async def test_a_rollback_removes_the_job_and_the_callers_row(
 
 
 # -- refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [sqlalchemy.Engine.connect, orm.Session])
+def test_a_sqlite_connection_of_sqlalchemy_is_refused(
+    url: str, make: Callable[[sqlalchemy.Engine], Any]
+) -> None:
+    store = sqlalchemy.create_engine("sqlite://")
+    with make(store) as caller, pytest.raises(TransactionRefused, match="is to a sqlite database"):
+        PostgresEngine(url).create_within(caller, [a_job()])
+    store.dispose()
+
+
+def test_a_sqlite_engine_refuses_a_postgresql_connection_of_sqlalchemy(
+    url: str, tmp_path: Path
+) -> None:
+    store = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
+    engine = SqliteEngine(tmp_path / "jobs.db")
+    with (
+        store.connect() as caller,
+        pytest.raises(TransactionRefused, match="is to a postgresql database"),
+    ):
+        engine.create_within(caller, [a_job()])
+    store.dispose()
 
 
 @all_drivers

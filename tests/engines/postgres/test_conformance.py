@@ -8,37 +8,15 @@ from contextlib import AsyncExitStack
 import psycopg
 import pytest
 
-from tests.engines.postgres.clock import ServerClock, install_clock
-from tests.harness.servers.databases import Databases
+from tests.engines.postgres.told_time import *  # noqa: F403 - fixtures are found by name
 from trellis.engines.port import Engine
 from trellis.engines.postgres import PostgresEngine
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
 
-pytestmark = pytest.mark.usefixtures("nothing_prepared_late")
-
-
-@pytest.fixture
-def url(postgres_server: Databases) -> Iterator[str]:
-    """A database with our tables, whose time a test tells."""
-    template = postgres_server.template("manual_clock", install_clock)
-    url = postgres_server.new_database(template)
-    yield url
-    postgres_server.drop(url)
-
-
-@pytest.fixture
-def clock(url: str) -> Iterator[ServerClock]:
-    clock = ServerClock(url)
-    yield clock
-    clock.close()
-
-
-@pytest.fixture
-async def engine(url: str, clock: ServerClock) -> AsyncIterator[Engine]:
-    engine = PostgresEngine(url)
-    await engine.open()
-    yield engine
-    await engine.close()
+pytestmark = [
+    pytest.mark.usefixtures("nothing_prepared_late", "claims_from_the_beginning"),
+    pytest.mark.long,
+]
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def _working(url: str, folder: Path) -> Iterator[None]:
     """Have a real worker with room for all."""
     (folder / "jobs.py").write_text(_APP)
     command = [
-        sys.executable, "-m", "trellis.cli", "worker", "jobs:app", "--concurrency", str(AT_ONCE),
+        sys.executable, "-m", "trellis", "worker", "jobs:app", "--concurrency", str(AT_ONCE),
     ]  # fmt: skip
     environment = {**os.environ, "TRELLIS_URL": url}
     worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)

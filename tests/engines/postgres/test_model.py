@@ -14,7 +14,11 @@ from trellis.testing.clock import ManualClock
 from trellis.testing.model import EngineModel
 
 # A failing life takes minutes to shorten.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("claims_from_the_beginning"),
+]
 
 
 @pytest.mark.parametrize("lives", [12])

@@ -8,27 +8,35 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from tests.engines.postgres.household import Thing, furnish, inventory
+from tests.engines.postgres.household import HOUR, UNFINISHED, Thing, furnish, inventory
 from tests.engines.postgres.steps import PATIENCE, fresh, opened
 from tests.harness.servers.databases import Databases
-from trellis import ActiveJob, Service, connect, control
+from trellis import ActiveJob, Service, connect, control, schedules
+from trellis.core.batches import NewBatch
 from trellis.core.commands import Cancel, Complete, Replay
 from trellis.core.durations import SECOND
-from trellis.core.job import JobId, NewJob
+from trellis.core.job import Dedupe, JobId, NewJob, Prerequisite, Relations
+from trellis.core.limits import Limit, LimitSetting, Override, Scope
+from trellis.core.schedules import change_plan
+from trellis.engines.audit import AuditFilter, By
+from trellis.engines.contracts import NewContract, Status
 from trellis.engines.postgres import PostgresEngine
+from trellis.engines.schedules import SchedulePut
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
 from trellis.errors import CapabilityMissing, EngineError, MoveRefused
 from trellis.operations.transfer import Endpoint, Moved, move
-from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+from trellis.testing.builders import a_declaration, a_demand, a_job, a_worker, fence_of
 
 MOVED = {"pending": 8, "retry": 2, "dead": 2}
 ENDED = {"completed", "failed", "cancelled"}
 # What is refused is refused before PostgreSQL is asked for much: one version will do.
 once = pytest.mark.on_postgres(18)
+MIA = By("mia", "growing")
 DRIVER = Path(__file__).parent / "moving_driver.py"
 
 
@@ -67,7 +75,7 @@ async def carry(
 ) -> Moved:
     """Move in batches of a few."""
     here, there = Endpoint(source, "sqlite:///jobs.db"), Endpoint(target, "postgresql://there/db")
-    return await move(here, there, history=history, dry_run=dry_run, batch_size=4)
+    return await move(here, there, MIA, history=history, dry_run=dry_run, batch_size=4)
 
 
 def storable(thing: Thing) -> Thing:
@@ -121,13 +129,16 @@ async def test_marks_of_moved_jobs_still_stand_for_them(
             a_job(type="burn", idempotency_key="retry-once"),
             a_job(dedupe="delayed-once"),
             a_job(type="burn", idempotency_key="dead-once"),
+            a_job(type="burn", dedupe=UNFINISHED),
+            a_job(type="burn", dedupe="hour"),
             named["low"],
         ]
     )
     found = [answer.existing for answer in answers if isinstance(answer, Coalesced)]
-    assert found == [named[name].id for name in ("retry", "delayed", "dead")]
-    assert answers[3] == Accepted(named["low"].id)
+    assert found == [named[name].id for name in ("retry", "delayed", "dead", "retry", "dead")]
+    assert answers[-1] == Accepted(named["low"].id)
     assert (await target.count(JobFilter(), "state")).groups == MOVED
+    assert (await target.count(JobFilter(), "worker")).groups == {"": 8, "worker-1": 4}
 
 
 async def test_keys_go_on_where_they_were(
@@ -150,6 +161,23 @@ async def test_keys_go_on_where_they_were(
 
 
 @once
+async def test_schedules_go_along_but_what_the_target_has_stays(
+    source: SqliteEngine, target: PostgresEngine, tmp_path: Path
+) -> None:
+    declared = [a_declaration("a"), a_declaration("b")]
+    await schedules.declare_schedules(source, "shop", declared, lambda _: True)
+    (first, second) = await source.schedules()
+    changed = change_plan(first, {"missed": "all"}, await source.now())
+    assert await source.put_schedules([SchedulePut(changed)]) == [True]
+    await schedules.declare_schedules(target, "shop", declared[1:], lambda _: True)
+    (theirs,) = await target.schedules()
+    moved = await move(Endpoint(source, "file"), Endpoint(target, "server"))
+    assert moved.schedules == 2
+    assert await target.schedules() == [changed._replace(version=1), theirs]
+    with pytest.raises(EngineError, match="were moved to server"):
+        await source.put_schedules([SchedulePut(second)])
+
+
 async def test_settings_of_queues_go_along_but_what_was_set_at_the_target_stays(
     source: SqliteEngine, target: PostgresEngine
 ) -> None:
@@ -161,6 +189,77 @@ async def test_settings_of_queues_go_along_but_what_was_set_at_the_target_stays(
     await target.set_queue(quiet._replace(paused=False))
     await carry(source, target)
     assert await target.queue_settings() == [own, quiet._replace(paused=False)]
+
+
+@once
+async def test_tenants_and_aging_go_along(source: SqliteEngine, target: PostgresEngine) -> None:
+    await source.set_aging(60 * SECOND, By())
+    for tenant in "aaab":
+        fair = a_job(type="fair", queue="fair", relations=Relations(tenant=tenant))
+        await source.create([fair])
+    await carry(source, target)
+    assert await target.aging() == 60 * SECOND
+    session = (await target.open_session(a_worker(), 30 * SECOND)).id
+    jobs = (await target.claim(session, [a_demand("fair")], 9)).jobs
+    tenants = [(job.definition.relations or Relations()).tenant for job in jobs]
+    assert tenants == ["a", "b", "a", "a"]
+
+
+@once
+async def test_limits_go_along_but_what_was_set_at_the_target_stays(
+    source: SqliteEngine, target: PostgresEngine
+) -> None:
+    one, two = Scope("queue", "shop", "one"), Scope("type", "shop", "two")
+    by_hand = Override(Limit(active=7), frozenset({"active"}))
+    await source.declare_limits([(one, Limit(rate="1/1h")), (two, Limit(active=2))])
+    moved = await source.change_limit(one, by_hand, By())
+    await target.declare_limits([(two, Limit(active=9))])
+    await carry(source, target)
+    assert [each.setting for each in await target.limits()] == [
+        moved,
+        LimitSetting(two, Limit(active=9)),
+    ]
+
+
+@once
+async def test_contracts_go_along_but_those_of_the_target_stay(
+    source: SqliteEngine, target: PostgresEngine
+) -> None:
+    ann = By("ann", "moved")
+    for number, name, status in ((0, "a", "deployed"), (1, "b", "accepted")):
+        new = NewContract("shop", number, "{}", name, cast("Status", status))
+        await source.put_contract(new, ann)
+        await source.put_contract(new._replace(service="mail"), ann)
+    own = await target.put_contract(NewContract("mail", 0, "{}", "own", "deployed"), ann)
+    # An earlier run has copied the first record and died.
+    await target.put_contract(NewContract("shop", 0, "{}", "a", "deployed"), ann)
+    await carry(source, target)
+    assert await target.contracts("mail") == [own]
+    found = [(each.number, each.fingerprint, each.by) for each in await target.contracts("shop")]
+    assert found == [(2, "b", ann), (1, "a", ann)]
+    await carry(source, target)
+    assert len(await target.contracts("shop")) == 2
+
+
+@once
+async def test_the_audit_goes_along_once_and_the_move_is_in_it(
+    source: SqliteEngine, target: PostgresEngine
+) -> None:
+    before = await source.audit(AuditFilter(), limit=100)
+    assert before
+    await carry(source, target)
+    await carry(source, target)
+    after = await target.audit(AuditFilter(), limit=100)
+    moves = [entry for entry in after if entry.change.action == "store.move"]
+    settings = [entry for entry in after if entry.change.action == "queue.pause"]
+    assert (len(moves), moves[0].by) == (1, MIA)
+    # One when it was paused in the file, and one when the move paused it here.
+    assert [entry.by for entry in settings] == [MIA, By()]
+    assert len(after) == len(before) + 2
+    theirs = [entry[1:] for entry in before]
+    assert [entry[1:] for entry in after[-len(before) :]] == theirs
+    with pytest.raises(EngineError):
+        await source.set_queue(QueueSettings("shop", "loud", paused=True))
 
 
 @once
@@ -222,6 +321,18 @@ async def test_the_seal_is_lifted_as_the_guide_says(
 
 
 @once
+async def test_a_source_with_an_unfinished_batch_is_refused_and_stays_as_it_is(
+    source: SqliteEngine, target: PostgresEngine
+) -> None:
+    await source.open_batch(NewBatch("01JC0000000000000000000000", "shop"))
+    with pytest.raises(MoveRefused, match=r"01JC0.*trellis batches list"):
+        await carry(source, target)
+    assert await inventory(target) == {}
+    await source.seal_batch("01JC0000000000000000000000")
+    assert (await carry(source, target)).is_finished
+
+
+@once
 async def test_a_source_with_a_live_worker_or_an_active_job_is_refused_and_stays_as_it_is(
     source: SqliteEngine, target: PostgresEngine, tmp_path: Path
 ) -> None:
@@ -254,17 +365,18 @@ async def test_a_handler_that_was_stopped_from_outside_is_waited_for(
 
 
 @once
-@pytest.mark.parametrize("clash", ["id", "dedupe", "idempotency"])
+@pytest.mark.parametrize("clash", ["id", "dedupe", "dedupe for a time", "idempotency"])
 async def test_a_job_for_which_there_is_no_room_is_refused_before_anything_is_changed(
     source: SqliteEngine, target: PostgresEngine, named: dict[str, NewJob], clash: str
 ) -> None:
     other = {
         "id": a_job(id=named["paused"].id, payload='"other"'),
         "dedupe": a_job(dedupe="delayed-once"),
+        "dedupe for a time": a_job(type="burn", dedupe=Dedupe("hour", None, HOUR)),
         "idempotency": a_job(type="burn", idempotency_key="dead-once"),
     }[clash]
     await target.create([other])
-    with pytest.raises(MoveRefused, match=rf"cannot store 1 of the jobs .* {clash}"):
+    with pytest.raises(MoveRefused, match=rf"cannot store 1 of the jobs .* {clash[:6]}"):
         await carry(source, target)
     assert (await target.count(JobFilter(), "state")).groups == {"pending": 1}
     assert await source.create([new := a_job()]) == [Accepted(new.id)]
@@ -313,11 +425,13 @@ async def test_a_worker_finishes_what_was_moved(
     shop = Service("shop", url)
     ran: list[JobId] = []
 
-    @shop.job(name="invoice", queue="invoices")
+    @shop.job(name="invoice", queue="invoices", config=lambda: {"a": 1}, schema_version=3)
     async def invoice(job: ActiveJob[dict[str, int]]) -> int:
         ran.append(JobId(job.id))
         return job.payload["order"]
 
+    for version in (1, 2):
+        invoice.upgrade(from_version=version)(lambda payload: payload)
     due = [named[name].id for name in ("high", "low", "turn-1", "turn-2", "config")]
     async with shop, shop.worker(), connect(url) as jobs:
         for job_id in due:
@@ -338,3 +452,32 @@ def test_a_move_that_is_killed_anywhere_goes_on_where_it_was(url: str, tmp_path:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "died 6 times" in ran.stdout
+
+
+async def test_jobs_that_wait_for_others_wait_on_in_the_target(
+    tmp_path: Path, target: PostgresEngine
+) -> None:
+    source = SqliteEngine(tmp_path / "jobs.db")
+    await source.open()
+    session = (await source.open_session(a_worker(), 30 * SECOND)).id
+    ended, second = a_job(), a_job()
+    await source.create([ended])
+    (taken,) = (await source.claim(session, [a_demand()], 1)).jobs
+    taker = a_job(
+        payload="null",
+        after=(Prerequisite(ended.id), Prerequisite(second.id)),
+        relations=Relations(payload_from=ended.id),
+    )
+    behind = a_job(after=(Prerequisite(taker.id),))
+    await source.create([second, taker, behind])
+    done = Complete(fence_of(taken), "[42]")
+    await control.apply_all(source, [(taken, done)], await source.now())
+    await source.close_session(session)
+    assert (await carry(source, target)).copied == 3
+    await source.close()
+    session = (await target.open_session(a_worker(), 30 * SECOND)).id
+    for expected, payload in ((second, second.payload), (taker, "[42]"), (behind, behind.payload)):
+        (taken,) = (await target.claim(session, [a_demand()], 10)).jobs
+        assert (taken.definition.id, taken.definition.payload) == (expected.id, payload)
+        finish = Complete(fence_of(taken), "null")
+        await control.apply_all(target, [(taken, finish)], await target.now())

@@ -131,12 +131,23 @@ async def test_jobs_of_a_claim_whose_reply_was_lost_are_named_by_the_next_renewa
     assert [record.definition.id for record in renewed.unknown] == [new.id]  # type: ignore[union-attr]
 
 
+async def test_a_read_without_an_answer_is_not_said_to_have_stored_something(
+    engine: PostgresEngine, proxy: Proxy
+) -> None:
+    await engine.find(JobFilter())
+    proxy.freeze()
+    for read in (engine.find(JobFilter()), engine.load([a_job().id])):
+        with pytest.raises(EngineUnavailable, match="Nothing of this call was stored"):
+            await read
+    proxy.thaw(forget=True)
+
+
 async def test_a_half_open_connection_is_given_up_and_replaced(
     engine: PostgresEngine, proxy: Proxy
 ) -> None:
     await engine.create([a_job()])
     proxy.freeze()
-    with pytest.raises(OutcomeUnknown, match="no answer in time"):
+    with pytest.raises(OutcomeUnknown, match=r"did not answer within 0\.5 s"):
         await engine.create([a_job()])
     proxy.thaw(forget=True)
     new = a_job()
@@ -314,3 +325,25 @@ async def test_what_was_acknowledged_survives_and_work_goes_on(
         assert all(isinstance(result, control.Applied) for result in results)
         more = await until_it_works(lambda: engine.claim(session, [a_demand()], 100))
         assert len(more.jobs) == 15
+
+
+@pytest.mark.long
+async def test_connections_that_fall_silent_delay_the_next_job_by_less_than_a_lease(
+    url: str, proxy: Proxy
+) -> None:
+    silent, direct = Shop(proxy.url), Shop(url)
+    async with silent.service, silent.service.worker(lease="6s"), opened(url) as engine:
+        running = await silent.service.find("plain").create("me")
+        await eventually(lambda: silent.began == ["plain"])
+        proxy.mute()
+        async with direct.service:
+            following = await direct.service.find("plain").create("you")
+        await eventually(lambda: silent.began == ["plain", "plain"])
+        silent.may_end.set()
+        async with asyncio.timeout(PATIENCE):
+            while "completed" not in await told(engine, following):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        created, *_, completed = await engine.journal(JobId(following.id))
+        assert completed.at - created.at < 6 * SECOND
+        assert await running.wait("30s") == "me"
+        assert await told(engine, running) == ["created", "started", "completed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Accepted, Conflict, Replaced
+from trellis.errors import CommandRejected, ConflictPersists
 from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker, complete, fence_of
 
 pytestmark = pytest.mark.on_postgres(16, 18)
@@ -117,3 +119,26 @@ async def test_no_slot_goes_to_a_job_that_was_replaced_in_a_callers_transaction(
         with psycopg.connect(url) as sql:
             held = sql.execute("select job from trellis.key_slot").fetchall()
             assert held == [(taken.definition.row,)]
+
+
+async def test_the_times_of_a_journal_never_go_back_in_a_storm_of_cancels(url: str) -> None:
+    async with opened(url) as engine, opened(url) as operator:
+        session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+        jobs = [a_job(policy=Policy(retry=Retry.fixed(0, attempts=9))) for _ in range(200)]
+        await engine.create(jobs)
+
+        async def run_jobs() -> None:
+            while taken := (await engine.claim(session, [a_demand()], 7)).jobs:
+                boom = Failure("exception", "boom")
+                changes = [(each, Fail(fence_of(each), boom)) for each in taken]
+                await control.apply_all(engine, changes, await engine.now())
+
+        async def cancel_jobs() -> None:
+            for new in jobs:
+                with suppress(CommandRejected, ConflictPersists):
+                    await control.cancel(operator, new.id, force=True)
+
+        await asyncio.gather(run_jobs(), cancel_jobs())
+        for new in jobs:
+            times = [event.at for event in await engine.journal(new.id)]
+            assert times == sorted(times)

@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.engines.postgres.steps import fresh, opened
+from tests.engines.postgres.steps import fresh, opened, with_options
 from tests.harness.servers.databases import Databases
 from trellis import control
 from trellis.core.commands import Command, Complete, Snooze
 from trellis.core.durations import SECOND
 from trellis.core.job import Fence
-from trellis.errors import AccessDenied, PayloadInvalid, TrellisError, Unstorable
+from trellis.errors import AccessDenied, AddressUnusable, PayloadInvalid, TrellisError, Unstorable
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 pytestmark = pytest.mark.on_postgres(18)
@@ -46,6 +46,24 @@ async def test_a_refused_user_gets_an_error_that_says_what_to_check(
     assert "Nothing was stored" in str(raised.value)
     assert str(given.password) not in str(raised.value)
     assert "guessed" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("schem", "Did you mean schema?"),
+        ("sslmod", "Did you mean sslmode?"),
+        ("channel_binding", "Remove or correct it."),
+        ("fsync", "Remove or correct it."),
+    ],
+)
+async def test_an_option_that_neither_trellis_nor_the_server_knows_is_refused_by_name(
+    url: str, option: str, hint: str
+) -> None:
+    with pytest.raises(AddressUnusable, match=f'parameter "{option}"') as raised:
+        async with opened(with_options(url, **{option: "x"})):
+            pass
+    assert hint in str(raised.value)
 
 
 @pytest.mark.parametrize(

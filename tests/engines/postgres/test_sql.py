@@ -15,12 +15,16 @@ import pytest
 
 from tests.engines.postgres.steps import fresh, opened, with_options
 from tests.harness.servers.databases import Databases
-from trellis import ActiveJob, PerKey, Retry, Service
+from trellis import ActiveJob, PerKey, Retry, Service, control
+from trellis.core.durations import SECOND
+from trellis.core.job import JobId
 from trellis.core.policy import DEFAULT_POLICY, encode_policy
+from trellis.engines.operating import Drain
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
 from trellis.errors import AccessDenied
-from trellis.insight.views import job_view, worker_view
+from trellis.insight.attempts import view_of
+from trellis.insight.views import worker_view
 from trellis.testing.builders import a_job
 
 PAGE = Path(__file__).parents[3] / "docs/operations/postgresql.md"
@@ -169,6 +173,9 @@ async def test_what_cannot_be_enqueued_is_refused_with_the_reason(
         ("cannot be a job", ("shop", "a/b"), {}),
         ("out of range", ("shop", "greet"), {"priority": 5}),
         ("1 to 512", ("shop", "greet"), {"dedupe": ""}),
+        ("is not known", ("shop", "greet"), {"dedupe": "d", "dedupe_while": "forever"}),
+        ("need a dedupe key", ("shop", "greet"), {"dedupe_for": "1 hour"}),
+        ("more than no time", ("shop", "greet"), {"dedupe": "d", "dedupe_for": "0"}),
         ("object of texts", ("shop", "greet"), {"tags": '{"a": 1}'}),
         ("exclude each other", ("shop", "greet"), {"delay": "1 s", "run_at": "2030-01-01"}),
         ("Trace Context", ("shop", "greet"), {"traceparent": "00-1"}),
@@ -177,6 +184,9 @@ async def test_what_cannot_be_enqueued_is_refused_with_the_reason(
         with pytest.raises(psycopg.Error, match=words):
             enqueue(sql, *args, **named)
     assert (await engine.count(JobFilter(), "state")).groups == {"pending": 1}
+    await engine.set_drain(Drain(on=True, actor="ann"))
+    with pytest.raises(psycopg.Error, match="an operator drains all queues"):
+        enqueue(sql, "shop", "greet")
 
 
 # -- views -----------------------------------------------------------------------------------------
@@ -206,9 +216,10 @@ async def test_the_views_say_what_the_api_says(engine: PostgresEngine, url: str,
     assert inside == [(each.id, each.name, each.state) for each in sessions]
     names = ("id", "service", "type", "queue", "state", "attempt", "priority", "key", "created_at",
              "run_at", "deadline_at", "claimed_at", "finished_at", "cancel_asked", "blocked",
-             "request_id", "trace_id", "clone_of")  # fmt: skip
+             "request_id", "trace_id", "clone_of", "started_at", "updated_at", "worker", "result",
+            )  # fmt: skip
     rows = sql.execute(f"select {', '.join(names)} from trellis.jobs").fetchall()  # noqa: S608
-    views = [job_view(record) for record in (await engine.find(JobFilter())).jobs]
+    views = [await view_of(engine, record) for record in (await engine.find(JobFilter())).jobs]
     assert sorted(rows) == sorted(tuple(getattr(view, name) for name in names) for view in views)
     errors = sql.execute(
         "select error_code, error_message from trellis.jobs where error_code <> ''"
@@ -219,6 +230,35 @@ async def test_the_views_say_what_the_api_says(engine: PostgresEngine, url: str,
     assert sql.execute(BLOCKS["throughput"]).fetchall() == [("ada", 1)]
     plan = sql.execute("explain select * from trellis.jobs where live").fetchall()
     assert "outcome" not in str(plan)
+
+
+async def test_the_view_of_items_shows_those_of_the_latest_attempt(url: str, sql: Sql) -> None:
+    async with Service("shop", url) as shop:
+
+        @shop.job(retry=Retry.fixed(0, attempts=2))
+        async def publish(job: ActiveJob[int]) -> None:
+            job.phase("editions")
+            job.items.complete("one")
+            job.items.fail("two", f"boom {job.attempt}")
+            if job.attempt == 1:
+                raise ValueError("again")
+            job.phase("index")
+
+        @shop.job(retry=Retry.fixed(0, attempts=2))
+        async def forget(job: ActiveJob[int]) -> None:
+            if job.attempt == 1:
+                job.items.fail("one")
+                raise ValueError("again")
+
+        async with shop.worker():
+            ref = await publish.create(1)
+            await ref.wait("30s")
+            await (await forget.create(1)).wait("30s")
+    rows = sql.execute("select id, phase, item, status, detail, claim from trellis.job_items")
+    assert sorted(rows.fetchall()) == [
+        (ref.id, "editions", "one", "completed", None, 2),
+        (ref.id, "editions", "two", "failed", "boom 2", 2),
+    ]
 
 
 async def test_the_operators_queries_find_running_work(url: str, sql: Sql) -> None:
@@ -240,7 +280,9 @@ async def test_the_operators_queries_find_running_work(url: str, sql: Sql) -> No
             "trellis.clock() - 660000000, trellis.clock(), 'editions' from trellis.queue "
             "where state = 'active'"
         )
-        sql.execute("insert into trellis.item select job, 'main', 'completed' from trellis.note")
+        sql.execute(
+            "insert into trellis.item select job, 1, '', 'main', 'completed' from trellis.note"
+        )
         active = sql.execute(BLOCKS["active"]).fetchall()
         assert [(row[0], row[3], row[5], row[6]) for row in active] == [(ref.id, "editions", 1, 1)]
         for name in ("project", "slow"):
@@ -280,3 +322,28 @@ async def test_each_role_can_do_its_part_and_no_more(postgres_url: str) -> None:
             for name in ("migrator", "app", "reader"):
                 admin.execute(f"drop owned by trellis_{name}_{mine} cascade")
                 admin.execute(f"drop role trellis_{name}_{mine}")
+
+
+async def test_queue_attempts_and_timeout_can_be_given_for_one_job(sql: Sql, url: str) -> None:
+    async with Service("shop", url) as shop:
+
+        @shop.job(retry=Retry.never(), timeout="1m")
+        async def greet(job: ActiveJob[str]) -> int:
+            if job.attempt == 1:
+                raise ValueError("once more")
+            return job.attempt
+
+        job_id = enqueue(
+            sql, "shop", "greet", '"ada"', queue="urgent", attempts=3, timeout="2 seconds"
+        )
+        engine = await shop.connection.engine()
+        record = (await engine.load([JobId(job_id)])).records[0]
+        assert record is not None
+        policy = record.definition.policy
+        assert (record.definition.queue, policy.retry.attempts) == ("urgent", 3)
+        assert policy.timeout == 2 * SECOND
+        await control.adjust(engine, JobId(job_id), attempts=2)
+        async with shop.worker():
+            with pytest.raises(psycopg.errors.InvalidParameterValue, match="attempts must be"):
+                enqueue(sql, "shop", "greet", '"ada"', attempts=0)
+            assert await greet.ref(job_id).wait("20s") == 2

@@ -17,14 +17,17 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from trellis import failpoints
+from trellis import failpoints, schedules
 from trellis.control import apply, apply_all
+from trellis.core.batches import NewBatch
 from trellis.core.commands import Cancel, Command, Complete, Fail, LoseLease, Retry, Snooze
 from trellis.core.fold import fold
-from trellis.core.job import Failure, JobId, JobRecord, NewJob
-from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, Policy, Retention
+from trellis.core.job import Failure, JobId, JobRecord, NewJob, Prerequisite, Relations
+from trellis.core.policy import DEFAULT_POLICY, Hook, KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.core.states import LIVE
+from trellis.engines.audit import By
+from trellis.engines.schedules import SchedulePut
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import (
     Accepted,
@@ -36,13 +39,31 @@ from trellis.engines.values import (
     Renewed,
     Replaced,
 )
-from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker, fence_of
+from trellis.testing.builders import (
+    SERVICE,
+    a_declaration,
+    a_demand,
+    a_job,
+    a_keyed_job,
+    a_worker,
+    fence_of,
+)
 
 IN_TURN = KeyPolicy("k", queued=None, when_full="wait")
 NEWEST = KeyPolicy("k", queued=1, when_full="replace-oldest")
 FORGET = replace(DEFAULT_POLICY, retention=Retention(0, 0, 0, 0))
 NO_WAIT = Policy(retry=RetryPolicy.fixed(0))
+HOUR = 3_600_000_000
 ERROR = Failure("exception", "boom")
+
+HOOKED = replace(NO_WAIT, hooks=(Hook("finished", "hook", "hooks"),))
+BATCH = NewBatch("B", "shop", then=a_job(type="book"))
+MEMBERS = [
+    a_job(
+        id=JobId(f"{number:026d}"), type="page", policy=HOOKED, relations=Relations(batch=BATCH.id)
+    )
+    for number in range(22, 25)
+]
 
 Told = list[dict[str, object]]
 
@@ -53,7 +74,7 @@ def planned(number: int) -> JobId:
 
 
 def jobs() -> list[NewJob]:
-    """Return the jobs of the work: plain, unique in some way, keyed, short-lived."""
+    """Return the jobs of the work: plain, unique in some way, keyed, short-lived, following."""
     return [
         *(a_job(id=planned(n), policy=NO_WAIT) for n in range(1, 5)),
         a_job(id=planned(5), dedupe="once"),
@@ -62,6 +83,14 @@ def jobs() -> list[NewJob]:
         *(a_keyed_job("new", NEWEST, id=planned(n), type="refund") for n in range(10, 13)),
         *(a_job(id=planned(n), policy=FORGET, type="short") for n in range(13, 16)),
         a_job(id=planned(16), delay=3_600_000_000),
+        a_job(
+            id=planned(19),
+            type="after",
+            after=(Prerequisite(planned(1)), Prerequisite(planned(2), "finished")),
+            relations=Relations(payload_from=planned(1)),
+        ),
+        a_job(id=planned(20), type="after", after=(Prerequisite(planned(4)),)),
+        a_job(id=planned(21), type="after", after=(Prerequisite(planned(20)),)),
     ]
 
 
@@ -116,11 +145,28 @@ class Work:
         await self.short(session)
         await apply(engine, planned(6), Cancel("enough"))
         self.visit()
+        await self.grouped(session)
         await self.lock_and_remove(session)
+        await self.fire()
         await engine.close_session(session)
         for lost in (await engine.due("lost", 10)).jobs:
             await self.settle((lost.record, LoseLease(fence_of(lost.record))))
         await engine.prune(10)
+
+    async def fire(self) -> None:
+        """Declare schedules whose slots of some hours are due, and let them create jobs."""
+        declared = [
+            a_declaration(when="@every 1h", missed="all"),
+            a_declaration("other", when="@every 1h", missed="all", overlap="skip"),
+        ]
+        await schedules.declare_schedules(self.engine, SERVICE, declared, lambda _: True)
+        puts = [
+            SchedulePut(each._replace(next_slot=(each.next_slot or 0) - 5 * HOUR))
+            for each in await self.engine.schedules()
+        ]
+        await self.engine.put_schedules(puts)
+        await schedules.fire_due(self.engine)
+        await schedules.run_schedule(self.engine, SERVICE, "other", By("ann"))
 
     async def talk(self, record: JobRecord) -> None:
         """Say something about an attempt, then snooze it."""
@@ -145,6 +191,19 @@ class Work:
         """Finish jobs that retention may remove at once."""
         taken = (await self.engine.claim(session, [a_demand("short")], 10)).jobs  # type: ignore[arg-type]
         await self.settle(*((record, Complete(fence_of(record), "null")) for record in taken))
+
+    async def grouped(self, session: int) -> None:
+        """End the members of a batch, which have hooks: together, then the last one alone."""
+        engine = self.engine
+        await engine.open_batch(BATCH)
+        for new, answer in zip(MEMBERS, await engine.create(MEMBERS), strict=True):
+            if isinstance(answer, Accepted):
+                self.tell(created=new.id)
+        await engine.seal_batch(BATCH.id)
+        taken = (await engine.claim(session, [a_demand("page")], 10)).jobs  # type: ignore[arg-type]
+        ends = [(each, Complete(fence_of(each), "1")) for each in taken]
+        await self.settle(*ends[1:])
+        await self.settle(ends[0])
 
     def visit(self) -> None:
         """Create on a connection of the application, together with a row of its own."""
@@ -191,6 +250,7 @@ async def examine(path: Path, told: Told) -> None:
         again = await engine.find(JobFilter(), limit=1000)
         ids = Counter(record.definition.id for record in again.jobs)
         check(set(ids.values()) <= {1}, f"doubled: {ids}")
+        await check_slots(engine)
     finally:
         await engine.close()
     check_file(path)
@@ -207,6 +267,27 @@ async def check_told(engine: SqliteEngine, records: dict[JobId, JobRecord], told
         elif "version" in fact:
             versions = [event.version for event in await engine.journal(job_id)]
             check(fact["version"] in versions, f"lost: {fact}, journal has {versions}")
+
+
+async def check_slots(engine: SqliteEngine) -> None:
+    """Every slot has one entry and, if it says so, one job; a leader goes on after the death."""
+    await schedules.fire_due(engine)
+    made = {
+        (record.definition.relations.schedule, record.definition.relations.slot)
+        for record in (await engine.find(JobFilter(), limit=1000)).jobs
+        if record.definition.relations is not None and record.definition.relations.slot is not None
+    }
+    for each in await engine.schedules():
+        ledger = await engine.slots(each.service, each.name)
+        slots = [entry.decision.slot for entry in ledger]
+        due = each.next_slot or 0
+        check(slots == [due - n * HOUR for n in range(1, len(slots) + 1)], f"slots: {slots}")
+        created = {
+            (each.name, entry.decision.slot)
+            for entry in ledger
+            if entry.decision.outcome == "created"
+        }
+        check(created == {one for one in made if one[0] == each.name}, f"jobs of {each.name}")
 
 
 def check_file(path: Path) -> None:
@@ -228,8 +309,42 @@ def check_file(path: Path) -> None:
             "(select 1 from trellis_outcome o where o.job = j.seq)"
         ).fetchone()[0]
         check(orphans == 0, f"{orphans} jobs stand nowhere")
+        check_batch(connection)
+        check_links(connection)
     finally:
         connection.close()
+
+
+def check_batch(connection: sqlite3.Connection) -> None:
+    """What follows an end is there exactly if the end is."""
+
+    def count(query: str) -> int:
+        return int(connection.execute(f"select count(*) from {query}").fetchone()[0])  # noqa: S608
+
+    typed = "trellis_job j join trellis_lane l on l.id = j.lane where l.type ="
+    finished = "trellis_batch b where b.finished_at is not null"
+    ended = "trellis_batch_member m where m.finished_at is not null"
+    outcomes = "trellis_batch_member m join trellis_outcome o on o.job = m.job"
+    check(count(ended) == count(outcomes), "a member has ended and not finished, or the reverse")
+    check(count(f"{typed} 'hook'") == count(outcomes), "a hook is missing, or there twice")
+    check(count(f"{typed} 'book'") == count(finished), "a batch has fired and not finished")
+    complete = count(ended) == len(MEMBERS)
+    check(count(finished) == complete, "a complete batch has not finished")
+
+
+def check_links(connection: sqlite3.Connection) -> None:
+    """A job waits exactly while a job that it follows has not ended; links see every end."""
+    wrong = connection.execute(
+        "select q.job from trellis_queue q "
+        "where (q.availability = 'waiting_for_jobs') <> exists ("
+        "select 1 from trellis_dependency d where d.job = q.job and d.ended is null)"
+    ).fetchall()
+    check(not wrong, f"jobs {wrong} wait for nothing, or do not wait")
+    unseen = connection.execute(
+        "select d.job, d.prerequisite from trellis_dependency d where d.ended is null "
+        "and not exists (select 1 from trellis_queue q where q.job = d.prerequisite and q.watched)"
+    ).fetchall()
+    check(not unseen, f"ends that nothing sees: {unseen}")
 
 
 def check_visits(path: Path) -> None:

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
+from sqlalchemy import orm
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from trellis.core.admission import Reason
 from trellis.core.policy import KeyPolicy
@@ -57,6 +60,81 @@ def refusal(engine: SqliteEngine, caller: object, error: type[TrellisError]) -> 
 
 def orders(app: sqlite3.Connection) -> list[str]:
     return [name for (name,) in sqlite3.Cursor(app).execute("select name from orders")]
+
+
+# -- SQLAlchemy ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(engine: SqliteEngine, app: sqlite3.Connection, path: Path) -> Iterator[sqlalchemy.Engine]:
+    """The application's database as SQLAlchemy sees it."""
+    store = sqlalchemy.create_engine(f"sqlite:///{path}")
+    yield store
+    store.dispose()
+
+
+SESSIONS: dict[str, Callable[[sqlalchemy.Engine], Any]] = {
+    "connection": sqlalchemy.Engine.connect,
+    "session": orm.Session,
+    "scoped session": lambda store: orm.scoped_session(orm.sessionmaker(store)),
+}
+_WRITE = sqlalchemy.text("insert into orders values ('one')")
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["rows first", "job first"])
+@pytest.mark.parametrize("make", SESSIONS.values(), ids=SESSIONS)
+async def test_a_job_joins_the_transaction_of_sqlalchemy(
+    engine: SqliteEngine,
+    app: sqlite3.Connection,
+    store: sqlalchemy.Engine,
+    make: Callable[[sqlalchemy.Engine], Any],
+    before: bool,
+) -> None:
+    session = make(store)
+    for end, expected in ((session.rollback, 0), (session.commit, 1)):
+        if before:
+            session.execute(_WRITE)
+        engine.create_within(session, [a_job()])
+        if not before:
+            session.execute(_WRITE)
+        assert await count(engine) == 0
+        end()
+        assert (await count(engine), len(orders(app))) == (expected, expected)
+    session.close()
+
+
+def test_another_database_of_sqlalchemy_is_refused(engine: SqliteEngine) -> None:
+    other = sqlalchemy.create_engine("sqlite://")
+    with other.connect() as caller:
+        assert "is to a database in memory" in refusal(engine, caller, TransactionRefused)
+    other.dispose()
+
+
+def test_a_failed_session_of_sqlalchemy_is_refused(
+    engine: SqliteEngine, store: sqlalchemy.Engine
+) -> None:
+    class Base(orm.DeclarativeBase): ...
+
+    class Order(Base):
+        __tablename__ = "orders"
+        name = orm.mapped_column(sqlalchemy.Text, primary_key=True)
+        missing = orm.mapped_column(sqlalchemy.Text)
+
+    with orm.Session(store) as session:
+        session.add(Order(name="one"))
+        with pytest.raises(sqlalchemy.exc.OperationalError):
+            session.flush()
+        assert "failed before" in refusal(engine, session, TransactionRefused)
+
+
+def test_what_sqlalchemy_runs_elsewhere_or_commits_itself_is_refused(
+    engine: SqliteEngine, store: sqlalchemy.Engine
+) -> None:
+    awaited = AsyncSession()
+    assert "AsyncSession uses SQLite in a thread" in refusal(engine, awaited, TransactionRefused)
+    assert "Pass one, a Session or Connection" in refusal(engine, store, TransactionRefused)
+    with store.connect().execution_options(isolation_level="AUTOCOMMIT") as caller:
+        assert "no open transaction" in refusal(engine, caller, TransactionRefused)
 
 
 # -- whose transaction it is -----------------------------------------------------------------------

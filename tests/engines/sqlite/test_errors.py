@@ -22,6 +22,7 @@ from trellis.core.policy import DEFAULT_POLICY, KeyPolicy, encode_policy
 from trellis.engines import make_engine
 from trellis.engines.sqlite import SqliteEngine, connection, errors, schema
 from trellis.engines.values import Accepted, JobFilter, Renewed
+from trellis.engines.worker_report import NO_REPORT, WorkerReport
 from trellis.errors import (
     ConfigurationError,
     DatabaseMissing,
@@ -110,7 +111,7 @@ async def test_the_file_is_opened_for_durability_and_says_so(engine: SqliteEngin
     assert health.facts["journal_mode"] == "wal"
     assert health.facts["synchronous"] == "full"
     assert health.facts["wal_autocheckpoint"] == 0
-    assert health.durability.startswith("K2")
+    assert health.durability.endswith("a crash of the machine and a power cut")
     writer = engine._writer
     assert writer is not None
     for name, value in (("synchronous", 2), ("wal_autocheckpoint", 0), ("journal_mode", "wal")):
@@ -214,11 +215,15 @@ async def test_a_session_of_an_older_schema_goes_on_after_the_migration(
     engine = SqliteEngine(path, clock=clock)
     await engine.open()
     assert (await engine.health()).facts["schema"] == version
-    assert [(each.busy, each.draining) for each in await engine.sessions()] == [(0, False)]
+    assert [(each.report, each.draining) for each in await engine.sessions()] == [
+        (NO_REPORT, False)
+    ]
     assert await engine.take_lock("leader", session) is None
     assert await engine.ask_drain(session)
-    assert await engine.renew(session, [], (), 3) == Renewed(clock.now(), (), (), (), True)
-    assert [(each.busy, each.draining) for each in await engine.sessions()] == [(3, True)]
+    assert await engine.renew(session, [], (), WorkerReport(3)) == Renewed(
+        clock.now(), (), (), (), True
+    )
+    assert [(each.report.running, each.draining) for each in await engine.sessions()] == [(3, True)]
     await engine.close()
 
 
@@ -403,8 +408,8 @@ async def test_a_stepped_wall_clock_lapses_no_lease_and_a_reboot_lapses_all(
     [
         ("mysql://x", UnknownScheme, "sqlite:///path"),
         ("jobs.db", ConfigurationError, "sqlite:///path"),
-        ("sqlite://", ConfigurationError, "names no file"),
-        ("sqlite://jobs.db", ConfigurationError, "names no file"),
+        ("sqlite://", ConfigurationError, "has no path to a file"),
+        ("sqlite://jobs.db", ConfigurationError, "has no path to a file"),
         ("sqlite:///:memory:", ConfigurationError, "memory://"),
         ("sqlite:///jobs.db?mode=ro", ConfigurationError, "options"),
     ],

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 import trellis.engines.sqlite
+from tests.cli.shop import make_shop
 from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
+from trellis import connect
+from trellis.core.durations import to_instant
 from trellis.engines.sql.statements import load_statements
 from trellis.engines.sqlite import connection, export, reader, schema
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS, _widen
-from trellis.engines.values import GroupBy
+from trellis.engines.values import Group, TagGroup
 
 #: State words may stand in the claim and in migrations only: the lifecycle lives in the core.
 _STATE_WORDS = re.compile(
@@ -49,16 +54,38 @@ def test_every_statement_can_be_prepared(name: str, file: sqlite3.Connection) ->
 def test_what_is_put_together_from_fragments_can_be_prepared(file: sqlite3.Connection) -> None:
     reader.Reader(file)  # brings the function that looks through errors
     condition, values = reader.FILTERS.where(EVERYTHING)
-    groups = reader.FILTERS.groups(get_args(GroupBy))
-    for text, tail in (
-        (_page(condition, len(values)), (None, 1)),
-        (FRAGMENTS["count"].format(where=condition, groups=groups), ()),
-    ):
-        assert file.execute(text, (*values, *tail)).fetchall() == []
+    groups, tag = reader.FILTERS.groups((*get_args(Group), TagGroup("tenant")))
+    count = FRAGMENTS["count"].format(
+        where=condition, groups=groups, places="2, 3, 4, 5, 6, 7, 8, 9"
+    )
+    assert file.execute(_page(condition, len(values)), (*values, None, 1)).fetchall() == []
+    assert file.execute(count, (*tag, *values)).fetchall() == []
     for table in export._TABLES:
         for change in export._CHANGES:
             file.execute(export._trigger(table, change, "elsewhere"))
     assert connection.read_setting(file, "journal_mode") == "wal"
+
+
+async def test_the_view_for_people_agrees_with_the_views_of_programs(tmp_path: Path) -> None:
+    ids = await asyncio.to_thread(make_shop, tmp_path)
+    async with connect(f"sqlite:///{tmp_path / 'jobs.db'}") as jobs:
+        views = [view async for view in jobs.find()]
+    names = "id, state, started_at, updated_at, worker, result, finished_at"
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:
+        rows = file.execute(f"select {names} from trellis_jobs order by seq desc").fetchall()  # noqa: S608
+    assert len(rows) == len(ids)
+    assert rows == [
+        (
+            view.id,
+            view.state,
+            view.started_at and to_instant(view.started_at),
+            to_instant(view.updated_at),
+            view.worker,
+            '{"paid":true,"token":"t0p"}' if view.result else None,
+            view.finished_at and to_instant(view.finished_at),
+        )
+        for view in views
+    ]
 
 
 def _page(condition: str, number: int) -> str:
@@ -95,10 +122,19 @@ def test_every_statement_is_used() -> None:
         # These list small tables whole, by design.
         if name
         not in {
+            "archive_list",
+            "archive_off",
+            "archive_on",
+            "backlog_pick",
+            "claim_settings",
+            "drain_list",
             "due_sessions",
             "lane_list",
+            "past_session_prune",
             "queue_settings",
+            "read_ahead",
             "read_keys",
+            "schedule_list",
             "session_list",
         }
         and "trellis_moved" not in STATEMENTS[name]  # one row

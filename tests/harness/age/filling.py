@@ -29,11 +29,13 @@ _CREATED: Final = """
     from generate_series(%(first)s::bigint, %(last)s::bigint) n
 """
 _QUEUED: Final = """
-    insert into trellis.queue (job, pos, run_at, lane, availability, state, version, attempt,
+    insert into trellis.queue (job, run_at, lane, availability, state, version, attempt,
       claims, generation, crashes, blocked, suspect)
-    select n, n, n, %(lane)s, 'ready', 'pending', 1, 0, 0, 0, 0, false, false
+    select n, n * 125, %(lane)s, 'ready', 'pending', 1, 0, 0, 0, 0, false, false
     from generate_series(%(first)s::bigint, %(last)s::bigint) n
 """
+#: Microseconds between the due times of two jobs, as in the statement above: 8,000 a second.
+SPACING: Final = 125
 _ENDED: Final = """
     insert into trellis.outcome (job, finished_at, run_at, started_at, keep_until, generation,
       state, version, attempt, claims, crashes, result)

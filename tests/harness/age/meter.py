@@ -11,8 +11,9 @@ import psycopg
 from trellis.core.durations import SECOND
 from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition, decide
+from trellis.engines.demand import Demand
 from trellis.engines.postgres import PostgresEngine
-from trellis.engines.values import Claimed, Committed, Demand
+from trellis.engines.values import Claimed, Committed
 from trellis.testing.builders import a_demand, a_worker
 from trellis.testing.builders import complete as completion
 

@@ -26,6 +26,8 @@ from tests.harness.faults.checker.sometimes import LEAST, LEAST_WITH_SERVER
 from tests.harness.faults.stores.postgres import own_store
 from tests.harness.faults.stores.sqlite import SQLiteStore
 from tests.harness.faults.stores.store import Store
+from tests.harness.flow.campaign import FlowCampaign
+from tests.harness.flow.campaign import Size as FlowSize
 
 
 def main() -> int:
@@ -40,6 +42,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=12_000, help="jobs per campaign (12000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of faults per campaign (3)")
     parser.add_argument("--lease", default=Size().lease, help="lease of workers (%(default)s)")
+    parser.add_argument(
+        "--flow", action="store_true", help="schedules, batches, limits, hooks, workflows instead"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folders of good runs too")
     asked = parser.parse_args()
     warden.watch()
@@ -76,8 +81,7 @@ def _run(seed: str, asked: argparse.Namespace) -> bool:
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
     began = time.monotonic()
     with _store(asked, folder) as store:
-        verdict = asyncio.run(Campaign(seed, _size(asked), folder, store, print).run())
-    wrong = [*verdict.shortcomings, *filter(None, [complain(verdict.violations)])]
+        wrong = asyncio.run(_judge(seed, asked, folder, store))
     print(f"took {time.monotonic() - began:.0f} s")
     print("\n".join(wrong) if wrong else "every promise was kept")
     if wrong or asked.keep:
@@ -85,6 +89,15 @@ def _run(seed: str, asked: argparse.Namespace) -> bool:
     else:
         shutil.rmtree(folder)
     return not wrong
+
+
+async def _judge(seed: str, asked: argparse.Namespace, folder: Path, store: Store) -> list[str]:
+    """Run one campaign; return what is wrong."""
+    if asked.flow:
+        size = FlowSize(rounds=30 * asked.rounds, kills=40 * asked.rounds, crashes=3 * asked.rounds)
+        return await FlowCampaign(seed, size, folder, store, print).run()
+    verdict = await Campaign(seed, _size(asked), folder, store, print).run()
+    return [*verdict.shortcomings, *filter(None, [complain(verdict.violations)])]
 
 
 if __name__ == "__main__":

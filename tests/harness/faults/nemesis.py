@@ -58,7 +58,7 @@ class Worker:
         options = [f"--{name}={value}" for name, value in self._options.items()]
         url = self._store.url if self.way is None else self.way.url
         place = Place(self._folder, url)
-        arguments = ["-m", "trellis.cli", "worker", f"{__package__}.jobs:app", *options]
+        arguments = ["-m", "trellis", "worker", f"{__package__}.jobs:app", *options]
         self._group = Group(arguments, place, f"worker-{self.number}.log")
 
     def end(self) -> None:

@@ -3,7 +3,8 @@
 Import all of `__all__`: pytest finds fixtures and the hook by name. Tests run on PostgreSQL 18, and
 with `make test-long` on 16; a test or a module that needs only one is marked
 `pytest.mark.on_postgres(18)`. With TRELLIS_TEST_POSTGRES they run once, on that server. Tests that
-stop or kill a server ask for `own_postgres`, and are then skipped.
+stop or kill a server ask for `own_postgres`, and are then skipped. With
+TRELLIS_TEST_POSTGRES_PROGRAMS they run once, on servers of that version.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.harness.servers.databases import Databases
+from tests.harness.servers.installation import GIVEN as PROGRAMS
+from tests.harness.servers.installation import major_version
 from tests.harness.servers.kept import Line
 from tests.harness.servers.pooler import Pooler
 from tests.harness.servers.postgres import Server, shared
@@ -54,10 +58,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what needs a server on each version that is wanted."""
     marker = metafunc.definition.get_closest_marker("on_postgres")
     versions = VERSIONS if marker is None else marker.args
-    wanted = [
-        pytest.param(version, marks=() if version == OFTEN else pytest.mark.long)
-        for version in versions
-    ]
+    if PROGRAMS is None:
+        wanted = [
+            pytest.param(version, marks=() if version == OFTEN else pytest.mark.long)
+            for version in versions
+        ]
+    else:
+        wanted = [pytest.param(major_version(Path(PROGRAMS)))]
     for fixture in (name for name in _BY_VERSION if name in metafunc.fixturenames):
         metafunc.parametrize(
             fixture,

@@ -25,8 +25,10 @@ from tests.harness.servers import kernel
 from tests.harness.servers.account import Account
 from tests.harness.servers.cluster import Cluster, Wanted, end_orphans
 from tests.harness.servers.folders import Folders
-from tests.harness.servers.installation import programs
+from tests.harness.servers.installation import major_version, programs
 
+#: The first version that has `scram_iterations`, and takes settings for a new data folder.
+_ROUNDS: Final = 16
 _HOW: Final = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 
@@ -127,12 +129,16 @@ class Keeper:
         word = home / "password"
         word.write_text(self._password)
         word.chmod(0o644)  # the folder around it is closed
+        initdb = self._programs(version) / "initdb"
+        # One round of hashing keeps connecting fast, where the server can be asked for it.
+        fast = ["-c", "scram_iterations=1"] if major_version(initdb.parent) >= _ROUNDS else []
         self._account.run(
             [
-                *(self._programs(version) / "initdb", "-D", home / "data", "-U", "postgres"),
+                *(initdb, "-D", home / "data", "-U", "postgres"),
                 # Whoever may connect may run programs as the server's account: even on loopback
-                # a password is asked for. One round of hashing keeps connecting fast.
-                *("--auth=password", "--pwfile", word, "-c", "scram_iterations=1"),
+                # a password is asked for.
+                *("--auth=password", "--pwfile", word),
+                *fast,
                 *("-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"),
             ],
             home,

@@ -79,6 +79,12 @@ class Link:
         finally:
             await self._close()
 
+    def mute(self) -> None:
+        """Carry nothing any more; neither side learns a thing."""
+        self._weather = Weather()
+        self._weather.requests.clear()
+        self._weather.replies.clear()
+
     def drop(self) -> None:
         """Cut both sides at once; what was on its way is lost."""
         self._client.transport.abort()
@@ -197,6 +203,10 @@ class Proxy:
         """Cut every connection, both sides at once."""
         self._thread.call(self._drop_all)
 
+    def mute(self) -> None:
+        """Let every open connection carry nothing any more; new ones are not affected."""
+        self._thread.call(self._mute_all)
+
     def refuse(self) -> None:
         """Refuse new connections; those that are open stay."""
         self._thread.call(self._stop_listening)
@@ -244,6 +254,10 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _mute_all(self) -> None:
+        for link in self._links:
+            link.mute()
 
     def _drop_all(self) -> None:
         for link in self._links:

@@ -118,6 +118,20 @@ async def test_a_frozen_network_answers_nothing_and_delivers_late(
     await connection.close()
 
 
+async def test_open_connections_can_fall_silent_while_new_ones_work(
+    proxy: Proxy, plants: Callable[[], list[str]]
+) -> None:
+    silent = await asyncpg.connect(proxy.url)
+    proxy.mute()
+    with pytest.raises(TimeoutError):
+        await silent.execute("insert into plants values ('fern')", timeout=0.05)
+    other = await asyncpg.connect(proxy.url)
+    await other.execute("insert into plants values ('moss')")
+    assert plants() == ["moss"]
+    await other.close()
+    silent.terminate()
+
+
 def test_a_client_that_leaves_a_frozen_network_is_not_missed(proxy: Proxy) -> None:
     address = Address.of(proxy.url)
     with psycopg.connect(proxy.url) as leaver:

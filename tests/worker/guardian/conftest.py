@@ -22,10 +22,12 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from tests.cli.conftest import start
-from trellis import Service
+from trellis import Service, control
+from trellis.core.commands import Cancel
 from trellis.core.durations import Micros
 from trellis.core.events import Event
-from trellis.core.job import JobRecord, SessionId
+from trellis.core.job import JobId, JobRecord, SessionId
+from trellis.core.policy import encode_policy
 from trellis.engines.values import SessionRecord, WorkerInfo
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -88,11 +90,14 @@ class Shop:
         (folder / "program.py").write_text(PROGRAM.read_text())
 
     def create(self, name: str, payload: object = None, **options: Any) -> str:  # noqa: ANN401 - any policy
-        """Create a job; `options` are the type's."""
+        """Create a job; workers that start from now on declare its type with these options."""
 
         async def ask(service: Service) -> str:
             of = type(None) if payload is None else type(payload)
             job = service.declare(name, payload=of, result=object, **options)
+            if options:
+                policy = encode_policy(job.job_type.policy)
+                (self.folder / f"{name}.policy").write_text(policy)
             ref = await (job.create() if payload is None else job.create(payload))
             return ref.id
 
@@ -170,6 +175,21 @@ class Shop:
             return await (await service.connection.engine()).sessions()
 
         return self._run(ask)
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job by force."""
+
+        async def ask(service: Service) -> None:
+            engine = await service.connection.engine()
+            await control.apply(engine, JobId(job_id), Cancel(force=True))
+
+        self._run(ask)
+
+    def drain(self, session: SessionId) -> None:
+        async def ask(service: Service) -> None:
+            assert await (await service.connection.engine()).ask_drain(session)
+
+        self._run(ask)
 
     def wait_for_expired_session(self, lease: Micros) -> None:
         """Open a session that is never renewed, and wait until a worker has ended it."""

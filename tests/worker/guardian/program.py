@@ -18,6 +18,7 @@ from contextlib import closing
 from pathlib import Path
 
 from trellis import ActiveJob, PerKey, Retry, Service
+from trellis.core.policy import decode_policy
 
 app = Service("shop", "sqlite:///trellis.db")
 soon = Retry.after("100ms", "100ms", "100ms", "100ms")
@@ -123,6 +124,13 @@ def sleep_in_thread(job: ActiveJob[float]) -> None:
     begin(job)
     if job.attempt == 1:
         time.sleep(job.payload)
+
+
+@app.job(retry=Retry.never(), timeout="300ms")
+def hang(job: ActiveJob[None]) -> None:
+    """Outlive the timeout, where nothing can interrupt it."""
+    begin(job)
+    time.sleep(600)
 
 
 @app.job(retry=soon)
@@ -276,9 +284,14 @@ def use_processes(job: ActiveJob[None]) -> list[int]:
     process = by_fork.Process(target=sys.exit, args=(4,))
     process.start()
     process.join()
+    endless = by_fork.Process(target=time.sleep, args=(3600,))
+    endless.start()
+    endless.terminate()
+    endless.join()
     command = [sys.executable, "-c", "raise SystemExit(5)"]
     prepared = subprocess.run(command, check=False, preexec_fn=os.getpid)
-    return [computed, process.exitcode or 0, prepared.returncode]
+    codes = (process.exitcode, endless.exitcode, prepared.returncode)
+    return [computed, *(code or 0 for code in codes)]
 
 
 def go_on_in_child(way: str) -> int:
@@ -310,3 +323,9 @@ def declare_here() -> None:
 
 
 declare_here()
+
+# The policies that a test wants its workers to declare.
+for job_type in app.job_types:
+    wanted = Path(f"{job_type.name}.policy")
+    if wanted.exists():
+        job_type.policy = decode_policy(wanted.read_text())

@@ -22,6 +22,8 @@ def test_a_handler_that_exits_its_process_counts_a_crash_with_the_code(shop: Sho
     assert dead.head.error is not None
     assert dead.head.error.code == "crash_loop"
     worker.wait_for_log("exited with code 7")
+    line = worker.wait_for_log(f"shop/exit_process {job_id} attempt 1: The process exited with")
+    assert "Next try in" in line
     code, message = shop.failure(job_id)
     assert code == "crash"
     assert message.startswith("The process exited with code 7 (peak memory ")

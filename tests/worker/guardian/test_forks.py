@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.engines.postgres.steps import migrate
@@ -60,4 +62,4 @@ def test_a_forked_child_does_not_write_the_shared_status_of_its_worker(shop: Sho
 def test_processes_that_libraries_start_work_as_usual(shop: Shop) -> None:
     job_id = shop.create("use_processes")
     shop.working()
-    assert shop.result(job_id) == [3, 4, 5]
+    assert shop.result(job_id) == [3, 4, -signal.SIGTERM, 5]

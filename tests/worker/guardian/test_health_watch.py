@@ -72,6 +72,22 @@ def test_an_attempt_that_blocked_others_past_their_timeout_is_a_suspect(shop: Sh
     shop.state(late, "completed")
 
 
+def test_a_forced_cancel_ends_a_process_whose_loop_its_job_blocks(shop: Shop) -> None:
+    neighbour = shop.create("wait_for", "go", retry=SOON)
+    worker = shop.working()
+    first = shop.begun(neighbour).pid
+    guilty = shop.create("block_loop", 600.0, retry=SOON)
+    shop.begun(guilty)
+    shop.cancel(guilty)
+    wait_until(lambda: not is_alive(first))
+    (shop.folder / "go").touch()
+    head = shop.state(neighbour, "completed").head
+    assert (head.attempt, head.claims, head.crashes) == (1, 2, 0)
+    assert all("suspect" not in (event.data or {}) for event in shop.journal(neighbour))
+    assert shop.kinds(guilty) == ["created", "started", "cancelled"]
+    worker.wait_for_log(f"Killing worker process {first}. A job that was cancelled")
+
+
 def test_a_leader_whose_loop_is_blocked_leaves_the_maintenance_to_another(shop: Shop) -> None:
     first = shop.working(LEASE, "--types=block_loop")
     wait_until(lambda: leader(shop))

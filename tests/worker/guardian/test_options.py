@@ -31,16 +31,46 @@ def test_once_runs_one_job_and_exits_by_its_outcome(shop: Shop, job_type: str, c
     assert shop.kinds(second) == ["created"]
 
 
-@pytest.mark.parametrize(("has_job", "code"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(
+    ("job_type", "code"),
+    [("wait_for", 1), ("wait_in_thread", 1), ("hold_loop", 1), (None, 0)],
+)
 def test_once_that_is_stopped_exits_by_whether_its_job_was_completed(
-    shop: Shop, *, has_job: bool, code: int
+    shop: Shop, job_type: str | None, code: int
 ) -> None:
-    job_id = shop.create("wait_for", "never") if has_job else None
-    worker = shop.working("--once")
-    if job_id is not None:
-        shop.begun(job_id)
-    worker.signal()
-    assert worker.wait_for_exit() == code
+    with shop.gate("gate"):
+        payload = "gate" if job_type == "hold_loop" else "never"
+        job_id = shop.create(job_type, payload) if job_type else None
+        worker = shop.working("--once", "--grace=1s")
+        if job_id is not None:
+            shop.begun(job_id)
+        worker.signal()
+        assert worker.wait_for_exit() == code
+    assert job_id is None or shop.kinds(job_id)[-1] == "retry"
+
+
+def test_once_that_finds_no_job_exits_after_its_idle_time(shop: Shop) -> None:
+    worker = shop.working("--once", "--idle=300ms")
+    assert worker.wait_for_exit() == 0
+    assert "No job for 300ms: the process ends." in worker.log
+
+
+def test_an_idle_time_begins_when_the_last_job_has_ended(shop: Shop) -> None:
+    job_id = shop.create("wait_for", "go")
+    worker = shop.working("--idle=500ms", "--lease=900ms")
+    shop.begun(job_id)
+    shop.wait_for_expired_session(2 * 500_000)  # the worker outlasts its idle time
+    (shop.folder / "go").touch()
+    assert worker.wait_for_exit() == 0
+    assert shop.kinds(job_id)[-1] == "completed"
+
+
+def test_the_first_lines_name_the_database_and_say_that_it_is_made(shop: Shop) -> None:
+    worker = shop.working()
+    path = shop.folder / "trellis.db"
+    assert f"There is no database at {path}; creating it." in worker.log
+    assert f" at sqlite:///{path} in 10 slots" in worker.log
+    assert "creating it" not in shop.working().log
 
 
 def test_a_process_is_replaced_after_max_jobs(shop: Shop) -> None:
@@ -62,7 +92,7 @@ def test_worker_rows_have_name_and_load_and_a_drained_worker_ends(shop: Shop) ->
     job_id = shop.create("wait_for", "go")
     worker = shop.working("--lease=900ms", "--name=left", "--concurrency=3")
     begun = shop.begun(job_id)
-    session = wait_until(lambda: next((x for x in shop.sessions() if x.busy == 1), None))
+    session = wait_until(lambda: next((x for x in shop.sessions() if x.report.running == 1), None))
     assert (session.info.name, session.info.pid) == ("left", begun.pid)
     assert session.info.version
     assert json.loads(session.info.details)["slots"] == 3
@@ -107,18 +137,28 @@ def test_the_end_of_the_last_of_many_processes_is_seen_while_the_others_live(sho
     shop.begun(youngest.job_id, 2)
 
 
-def test_types_and_queues_choose_and_a_wrong_name_is_refused(shop: Shop) -> None:
+def test_types_choose_and_a_wrong_name_is_refused(shop: Shop) -> None:
     chosen, other = shop.create("greet", "you"), shop.create("wait_for", "never")
     shop.working("--types=greet")
     shop.state(chosen, "completed")
     assert shop.kinds(other) == ["created"]
-    for arguments, text in (
-        ("--types=gret", "has no handler for the type 'gret'. Did you mean greet?"),
-        ("--queues=elsewhere", "has no handler for the queue 'elsewhere'. It has block_loop,"),
-    ):
-        refused = shop.worker("program:app", arguments)
-        assert refused.wait_for_exit() == 2
-        assert text in refused.log
+    refused = shop.worker("program:app", "--types=gret")
+    assert refused.wait_for_exit() == 2
+    assert "has no handler for the type 'gret'. Did you mean greet?" in refused.log
+
+
+def test_a_worker_runs_its_types_in_every_queue_unless_queues_are_named(shop: Shop) -> None:
+    usual = shop.create("greet", "you")
+    elsewhere = shop.create("greet", "them", queue="elsewhere")
+    narrow = shop.working("--queues=elsewhere")
+    shop.state(elsewhere, "completed")
+    assert shop.kinds(usual) == ["created"]
+    narrow.signal()
+    assert narrow.wait_for_exit() == 0
+    moved = shop.create("greet", "us", queue="old")
+    shop.working()
+    shop.state(usual, "completed")
+    shop.state(moved, "completed")
 
 
 def test_json_logs_carry_job_attempt_and_trace(shop: Shop) -> None:
@@ -138,4 +178,5 @@ def test_json_logs_carry_job_attempt_and_trace(shop: Shop) -> None:
     (about,) = [line for line in lines if line["logger"] == "trellis.jobs"]
     assert (about["job"], about["level"], about["type"]) == (failed, "error", "shop/fail")
     assert "ValueError: no" in about["message"]
+    assert about["exception"].endswith("ValueError: no\n{}")
     assert {"time", "level", "logger", "message", "pid"} <= lines[0].keys()

@@ -9,17 +9,24 @@ from typing import NamedTuple
 import pytest
 
 from trellis.core.durations import SECOND
-from trellis.core.job import JobRecord
+from trellis.core.job import Fence, JobId, JobRecord, SessionId
 from trellis.core.lifecycle import Transition
+from trellis.core.policy import DEFAULT_POLICY, Policy
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import CommitResult
 from trellis.errors import EngineUnavailable
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.worker.guardian.settle_dead import DeadProcess, crash_commands, release_command
-from trellis.worker.shared_status import SharedStatus
+from trellis.worker.guardian.settle_dead import (
+    DeadProcess,
+    crash_commands,
+    release_command,
+    timeout_commands,
+)
+from trellis.worker.shared_status import Running, SharedStatus
 
 SLOTS = 4
+_JOB = JobId("A" * 26)
 CRASHED = crash_commands("The process exited with code 1.")
 
 
@@ -35,7 +42,7 @@ class Settled(NamedTuple):
 
 SUSPECT = Settled("retry", 0, 0, suspect=True)
 CRASH = Settled("retry", 1, 1, suspect=False)
-LOST = Settled("retry", 1, 0, suspect=False)
+FAILED = Settled("retry", 1, 0, suspect=False)
 HANDED_BACK = Settled("retry", 0, 0, suspect=False)
 
 
@@ -60,9 +67,11 @@ class Scene:
         self.status = SharedStatus(SLOTS)
         self._records: tuple[JobRecord, ...] = ()
 
-    async def begin(self, jobs: int, *, isolated: int | None = None) -> None:
+    async def begin(
+        self, jobs: int, *, isolated: int | None = None, policy: Policy = DEFAULT_POLICY
+    ) -> None:
         """Claim jobs and begin each in the slot of its number."""
-        await self.engine.create([a_job() for _ in range(jobs)])
+        await self.engine.create([a_job(policy=policy) for _ in range(jobs)])
         session = await self.engine.open_session(a_worker(), 60 * SECOND)
         claimed = await self.engine.claim(session.id, [a_demand(limit=jobs)], jobs)
         self._records = claimed.jobs
@@ -74,6 +83,10 @@ class Scene:
             )  # fmt: skip
         if isolated is not None:
             self.status.isolate(isolated)
+
+    def fence(self, slot: int) -> Fence:
+        """Return the fence of the job in this slot."""
+        return fence_of(self._records[slot])
 
     async def settled(self) -> list[Settled]:
         """Return the states of the jobs, in the order of their slots."""
@@ -113,11 +126,53 @@ async def test_an_attempt_in_another_process_cannot_have_ended_the_loop(scene: S
     assert await scene.settled() == [CRASH, SUSPECT]
 
 
-async def test_an_attempt_that_had_ended_before_a_kill_has_lost_its_lease(scene: Scene) -> None:
+async def test_an_attempt_that_had_ended_before_a_crash_is_not_charged(scene: Scene) -> None:
     await scene.begin(2)
     scene.status.end(0)
     await DeadProcess(scene.status, CRASHED).settle(scene.engine)
-    assert await scene.settled() == [LOST, CRASH]
+    assert await scene.settled() == [SUSPECT, CRASH]
+
+
+async def test_an_ended_attempt_that_may_not_run_twice_has_lost_its_lease(scene: Scene) -> None:
+    await scene.begin(2, policy=Policy(on_lost="fail", dead_letters=False))
+    scene.status.end(0)
+    await DeadProcess(scene.status, CRASHED).settle(scene.engine)
+    assert [each.state for each in await scene.settled()] == ["failed", "failed"]
+
+
+async def test_the_neighbours_of_a_known_culprit_are_handed_back(scene: Scene) -> None:
+    await scene.begin(3, policy=Policy(on_shutdown="fail"))
+    crashed = crash_commands("It was blocked.", scene.fence(1))
+    await DeadProcess(scene.status, crashed).settle(scene.engine)
+    assert await scene.settled() == [HANDED_BACK, CRASH, HANDED_BACK]
+
+
+async def test_only_the_one_that_blocked_another_past_its_timeout_is_a_suspect(
+    scene: Scene,
+) -> None:
+    await scene.begin(3)
+    timed_out = timeout_commands(frozenset({scene.fence(0)}), scene.fence(1))
+    await DeadProcess(scene.status, timed_out).settle(scene.engine)
+    assert await scene.settled() == [FAILED, SUSPECT, HANDED_BACK]
+
+
+def test_the_attempt_that_blocks_the_loop_is_known_until_the_loop_moves() -> None:
+    status = SharedStatus(SLOTS)
+    fences = [Fence(SessionId(7), token) for token in (11, 12, 13)]
+    status.set_loop_moved(5.0)
+    for slot, fence in enumerate(fences):
+        status.begin(slot, fence, _JOB, began=0.0, timeout_at=inf, started_at=0)
+    assert status.blocking() is None
+    status.set_blocking(12, 5.0)
+    assert status.blocking() == Running(fences[1], 0.0, inf, 0, _JOB)
+    status.set_loop_moved(6.0)
+    assert status.blocking() is None
+    status.isolate(0)
+    status.lose(2)
+    assert [(each.isolated, each.lost) for each in status.running()] == [
+        (True, False), (False, False), (False, True),
+    ]  # fmt: skip
+    assert status.blocking() == Running(fences[1], 0.0, inf, 0, _JOB)
 
 
 async def test_a_process_that_was_stopped_hands_everything_back(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.harness.signals import ignored_by_children
-from tests.worker.guardian.conftest import GRACE, Shop, children, is_alive, wait_until
+from tests.worker.guardian.conftest import GRACE, Shop, children, descendants, is_alive, wait_until
 from trellis import PerKey, Retry
 
 #: How many seconds the guardian may take in addition to the grace.
@@ -128,12 +128,14 @@ def test_one_request_sent_twice_is_one_request(shop: Shop) -> None:
     assert shop.kinds(job_id) == ["created", "started", "completed"]
 
 
-def test_a_worker_whose_guardian_was_killed_hands_back_and_ends(shop: Shop) -> None:
-    job_id = shop.create("wait_for", "never")
-    worker = shop.working()
-    begun = shop.begun(job_id)
+@pytest.mark.parametrize("job_type", ["wait_for", "wait_in_thread", "wait_apart"])
+def test_a_worker_whose_guardian_was_killed_hands_back_and_ends(shop: Shop, job_type: str) -> None:
+    job_id = shop.create(job_type, "never")
+    worker = shop.working("--lease=600s")
+    shop.begun(job_id)
+    processes = descendants(worker.process.pid)
     worker.signal(signal.SIGKILL)
-    wait_until(lambda: not is_alive(begun.pid))
+    wait_until(lambda: not any(map(is_alive, processes)))
     assert shop.kinds(job_id) == ["created", "started", "retry"]
 
 

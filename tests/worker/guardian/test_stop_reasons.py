@@ -26,9 +26,9 @@ def hold_lock(shop: Shop) -> None:
     asyncio.run(hold())
 
 
-def begin_all(shop: Shop, **options: str) -> dict[str, str]:
+def begin_all(shop: Shop) -> dict[str, str]:
     """Create one job of each type and wait until all their handlers have begun."""
-    jobs = {name: shop.create(name, str(shop.folder / name), **options) for name in TYPES}
+    jobs = {name: shop.create(name, str(shop.folder / name)) for name in TYPES}
     for name in TYPES:
         wait_until((shop.folder / f"{name}.begun").exists)
     return jobs
@@ -52,9 +52,10 @@ def test_a_worker_that_shuts_down_hands_back_what_notices_the_stop(shop: Shop) -
 
 
 def test_a_worker_that_shuts_down_fails_them_where_the_type_says_so(shop: Shop) -> None:
+    (shop.folder / stopped.FAIL_AT_SHUTDOWN).touch()
     worker = work(shop)
     names = [name for name in TYPES if not name.endswith("lock")]
-    jobs = begin_all(shop, on_shutdown="fail")
+    jobs = begin_all(shop)
     worker.signal()
     assert worker.wait_for_exit() == 0
     assert {shop.record(jobs[name]).head.state for name in names} == {"failed"}

@@ -33,7 +33,12 @@ shop = Service("shop", "sqlite:///somewhere-else.db")
 attic = Service("attic", "memory://")
 ruin = Service("ruin", "memory://")
 ONCE = Retry.never()
-LATER = Retry.fixed("2h", attempts=3)
+LATER = Retry.fixed(
+    "2h",
+    attempts=3,
+    never_on=(LookupError,),
+    backoff=lambda attempt, error: f"{attempt + 2}h" if isinstance(error, OSError) else None,
+)
 
 
 @shop.lifespan
@@ -105,6 +110,24 @@ async def where_async(job: ActiveJob[str]) -> dict[str, Any]:
 @shop.job
 def where_here() -> int:
     return os.getpid()
+
+
+def region(vine: str) -> dict[str, str]:
+    return {"region": os.environ.get("SHOP_REGION", "eu"), "vine": vine}
+
+
+@shop.job(isolation="process", config=region)
+def deploy(vine: str) -> str:
+    return f"deployed {vine}"
+
+
+@shop.job(isolation="process")
+def piecemeal(job: ActiveJob[None]) -> list[str]:
+    left = job.items.pending(["a", "b"])
+    job.items.complete(left[0])
+    for name in left[1:]:
+        job.items.fail(name)
+    return left
 
 
 @shop.job(isolation="process")
@@ -181,8 +204,16 @@ def other_type() -> int:
     return "three"  # type: ignore[return-value]
 
 
+@shop.job(isolation="process")
+def complain() -> None:
+    try:
+        raise ValueError("no such order")  # noqa: TRY301 - the handler logs it
+    except ValueError:
+        logging.getLogger("user").exception("the order failed")
+
+
 def fail() -> None:
-    raise Fail("no such order", code="no_order")
+    raise Fail("no such order", code="no_order", data={"order": 7})
 
 
 def retry_in() -> None:
@@ -199,6 +230,10 @@ def give_up() -> None:
 
 def break_down() -> None:
     raise ConnectionError("no answer")
+
+
+def not_found() -> None:
+    raise KeyError("order 7")
 
 
 def leave() -> None:
@@ -240,7 +275,7 @@ async def cancel_itself() -> None:
 
 ENDINGS: list[Callable[[], Any]] = [
     too_much, no_json, other_type, fail, retry_in, snooze, give_up, break_down, leave, interrupt,
-    close, exhaust, break_down_async, leave_async, cancel_itself,
+    not_found, close, exhaust, break_down_async, leave_async, cancel_itself,
 ]  # fmt: skip
 
 
@@ -345,3 +380,24 @@ def look(job: ActiveJob[str]) -> str:
         job.raise_if_cancelled()
         time.sleep(0.002)
     return "finished"
+
+
+@shop.job(isolation="process", schema_version=2)
+def upgraded(words: list[str]) -> list[str]:
+    return words
+
+
+@upgraded.upgrade(from_version=1)
+def split(old: str) -> list[str]:
+    return old.split()
+
+
+@shop.job(isolation="process")
+async def part(job: ActiveJob[int]) -> int:
+    return job.payload
+
+
+@shop.job(isolation="process", retry=ONCE)
+async def gather(job: ActiveJob[None]) -> list[int]:
+    assert job.batch is not None
+    return [member.result async for member in job.batch.members()]

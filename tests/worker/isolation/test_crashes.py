@@ -18,7 +18,7 @@ from trellis import Job, JobDead, JobRef, Service, State, control
 from trellis.core.commands import Crash
 from trellis.core.durations import SECOND
 from trellis.core.job import Head, JobId
-from trellis.engines.values import Demand
+from trellis.engines.demand import Demand
 from trellis.testing import a_worker
 
 
@@ -41,7 +41,7 @@ async def suspects(
     engine = await service.connection.engine()
     refs = await job.create_many(payloads)
     session = await engine.open_session(a_worker(), 30 * SECOND)
-    demand = Demand(service.name, job.job_type.queue, (job.name,), len(refs))
+    demand = Demand(service.name, (job.name,), len(refs))
     claimed = await engine.claim(session.id, [demand], len(refs))
     crashes = [
         (record, Crash(record.head.fence, "died", alone=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,7 +16,15 @@ import pytest
 from tests.worker.faulty import eventually
 from tests.worker.isolation import isolated
 from tests.worker.isolation.isolated import attic, lives, ruin, shop
-from trellis import ConfigurationError, JobDead, JobRef, Service, State
+from trellis import (
+    ConfigurationError,
+    JobDead,
+    JobRef,
+    PreconditionFailed,
+    Service,
+    State,
+    fingerprint,
+)
 from trellis.core.job import JobId
 from trellis.engines.values import LogEntry
 from trellis.worker.isolation.pool import HandlerPool
@@ -91,6 +100,69 @@ async def test_notes_of_a_handler_arrive_in_their_order_and_before_its_end() -> 
     }
 
 
+async def test_a_handler_is_called_only_with_the_configuration_that_its_job_expects() -> None:
+    async with shop, shop.worker():
+        expected = fingerprint({"vine": "blue", "region": "eu"})
+        ref = await isolated.deploy.create("blue", expect=expected)
+        assert await ref.wait("30s") == "deployed blue"
+        ref = await isolated.deploy.create("red", expect=expected)
+        with pytest.raises(PreconditionFailed, match="The handler was not called"):
+            await ref.wait("30s")
+        undeclared = shop.find("piecemeal").job_type
+        handler, undeclared.handler = undeclared.handler, None
+        try:
+            unchecked = await isolated.piecemeal.create(expect=expected)
+        finally:
+            undeclared.handler = handler
+        with pytest.raises(PreconditionFailed, match="has no function"):
+            await unchecked.wait("30s")
+
+
+async def test_a_fan_in_job_in_another_process_reads_the_members_of_its_batch() -> None:
+    async with shop, shop.worker():
+        async with shop.batch(then=isolated.gather) as batch:
+            await batch.create_many(isolated.part, [1, 2])
+        fan_in = (await batch.ref.wait("60s")).fan_in
+        assert fan_in is not None
+        assert await isolated.gather.ref(fan_in).wait("60s") == [1, 2]
+
+
+async def test_a_handler_process_upgrades_old_payloads(url: str) -> None:
+    old = Service("shop", url).declare("upgraded", payload=str, result=list[str])
+    newer = Service("shop", url).declare(
+        "upgraded", payload=str, result=list[str], schema_version=3
+    )
+    async with shop, shop.worker(concurrency=1):
+        assert await (await old.create("a b")).wait("30s") == ["a", "b"]
+        ref = await newer.create("a b")
+
+        async def is_handed_back() -> bool:
+            status = await ref.status()
+            return (status.state, status.attempt) == (State.RETRY, 0)
+
+        await eventually(is_handed_back)
+
+
+async def test_a_logged_exception_keeps_its_traceback() -> None:
+    async with shop, shop.worker():
+        ref = await isolated.complain.create()
+        await ref.wait("30s")
+        (line,) = await logs(ref)
+    fields = json.loads(line.fields or "{}")
+    assert (line.message, fields["logger"]) == ("the order failed", "user")
+    assert fields["exception"].startswith("Traceback (most recent call last):")
+    assert fields["exception"].endswith("ValueError: no such order")
+
+
+async def test_a_handler_is_told_which_items_are_left_to_do() -> None:
+    async with shop, shop.worker():
+        ref = await isolated.piecemeal.create()
+        assert await ref.wait("30s") == ["a", "b"]
+        await ref.retry(failed_items=True)
+        assert await ref.wait("30s") == ["b"]
+        assert [item.status for item in await ref.items()] == ["completed", "completed"]
+
+
 async def test_every_ending_is_the_same_as_in_the_worker() -> None:
     names = [function.__name__ for function in isolated.ENDINGS]
     async with shop, shop.worker(concurrency=2) as worker:
@@ -127,7 +199,8 @@ async def ending(ref: JobRef[Any]) -> tuple[str, dict[str, Any]]:
     *_, last = await engine.journal(JobId(ref.id))
     data: dict[str, Any] = dict(last.data or {})
     if "error" in data:
-        data["error"] = data["error"][:2]
+        code, message, _, given = data["error"]
+        data["error"] = code, message, given
     if "run_at" in data:
         data["run_at"] -= last.at
     return last.kind, data

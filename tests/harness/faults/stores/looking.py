@@ -12,7 +12,26 @@ from typing import Any, Final, TypeAlias
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
-TABLES: Final = ("event", "job", "key_slot", "outcome", "queue", "record", "removal", "session")
+TABLES: Final = (
+    "batch", "batch_member", "event", "job", "key_slot", "lingering", "outcome", "queue", "record",
+    "removal", "schedule_slot", "session",
+)  # fmt: skip
+
+
+#: What the flow campaign reads of each table.
+FLOW: Final = {
+    "record": (
+        "select r.seq, r.id, r.type, r.state, r.created_at, r.relations, o.result from {record} r "
+        "left join {outcome} o on o.job = r.seq and o.generation = r.generation"
+    ),
+    "batch": "select seq, id, sealed_at, cancelled_at, finished_at, fan_in from {batch}",
+    "batch_member": "select batch, job, finished_at from {batch_member}",
+    "schedule_slot": "select slot, through, outcome, job from {schedule_slot}",
+    "event": "select job, kind, at from {event}",
+    "queue": "select job from {queue}",
+    "key_slot": "select job from {key_slot}",
+    "lingering": "select job from {lingering}",
+}
 
 
 def named(query: str, prefix: str, *numbers: int) -> str:
@@ -67,6 +86,18 @@ class Looking(ABC):
         rows = self._ask("select count(*) from {queue} where availability = 'ready'")
         self._ready = rows[0][0] if rows else self._ready
         return self._ready
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Return all rows that the flow campaign judges, by table."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for table, query in FLOW.items():
+            columns, *_ = query.removeprefix("select ").partition(" from ")
+            names = [column.rpartition(".")[2].strip() for column in columns.split(",")]
+            rows = self._ask(query)
+            if rows is None:
+                raise RuntimeError("The server does not answer.")
+            found[table] = [dict(zip(names, row, strict=True)) for row in rows]
+        return found
 
     def unfinished(self) -> int:
         """Count the jobs that wait or run, and the slots that are taken."""

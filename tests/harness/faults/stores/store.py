@@ -7,7 +7,7 @@ the harness is synchronised, so that nothing rests on a sleep being long enough.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.harness.servers.postgres import Server
 from tests.harness.servers.proxy import Proxy
@@ -41,6 +41,9 @@ class Store(Protocol):
 
     def unfinished(self) -> int:
         """Count the jobs that wait or run, and the slots that are taken."""
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Return all rows that the flow campaign judges, by table."""
 
     def writer(self) -> int | None:
         """Return the process that keeps all others from writing, if one does."""

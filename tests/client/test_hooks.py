@@ -1,0 +1,101 @@
+"""Hooks: jobs of their own that run when another job has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trellis import ActiveJob, ConfigurationError, Fail, Outcome, PerKey, Retry, Service, State
+
+
+class Shop:
+    """A job with three hooks that record what they are told."""
+
+    def __init__(self, service: Service) -> None:
+        self.seen: list[tuple[str, Outcome]] = []
+        self.told = asyncio.Event()
+
+        @service.job(retry=Retry(attempts=1))
+        async def sell(order: int) -> dict[str, int]:
+            if order < 0:
+                raise Fail("no such order", data={"order": order})
+            return {"order": order}
+
+        @sell.on_success
+        async def thank(ended: Outcome) -> None:
+            self.tell("success", ended)
+
+        @sell.on_failure(name="apologize", queue="mails", retry=Retry(attempts=1))
+        async def apologize(job: ActiveJob[Outcome]) -> None:
+            self.tell("failure", job.payload)
+            raise ValueError("a hook that fails changes nothing")
+
+        @sell.on_finished
+        async def count(ended: Outcome) -> None:
+            self.tell("finished", ended)
+
+        self.sell, self.thank, self.apologize = sell, thank, apologize
+
+    def tell(self, kind: str, ended: Outcome) -> None:
+        """Record what a hook was told."""
+        self.seen.append((kind, ended))
+        self.told.set()
+
+
+async def _until_told(shop: Shop, number: int) -> None:
+    async with asyncio.timeout(20):
+        while len(shop.seen) < number:
+            shop.told.clear()
+            await shop.told.wait()
+
+
+async def test_hooks_are_told_how_the_job_ended(service: Service) -> None:
+    shop = Shop(service)
+    good = await shop.sell.create(7, tags={"customer": "ada"})
+    bad = await shop.sell.create(-1)
+    async with service.worker():
+        await _until_told(shop, 4)
+    by_kind = {(kind, ended.job_id): ended for kind, ended in shop.seen}
+    assert set(by_kind) == {
+        ("success", good.id), ("finished", good.id), ("failure", bad.id), ("finished", bad.id),
+    }  # fmt: skip
+    told = by_kind["success", good.id]
+    assert (told.state, told.result, told.payload) == (State.COMPLETED, {"order": 7}, 7)
+    assert (told.tags, told.type, told.attempt) == ({"customer": "ada"}, "sell", 1)
+    failed = by_kind["failure", bad.id]
+    assert failed.state is State.FAILED
+    assert failed.error is not None
+    assert (failed.error.message, failed.error.data) == ("no such order", {"order": -1})
+    assert (await bad.status()).state is State.FAILED
+
+
+def test_hooks_are_job_types_of_their_service() -> None:
+    service = Service("shop", "memory://")
+    shop = Shop(service)
+    names = [job_type.name for job_type in service.job_types]
+    assert names == ["sell", "sell-on_success", "apologize", "sell-on_finished"]
+    hooks = shop.sell.job_type.policy.hooks
+    assert [(hook.on, hook.type, hook.queue) for hook in hooks] == [
+        ("success", "sell-on_success", "sell-on_success"),
+        ("failure", "apologize", "mails"),
+        ("finished", "sell-on_finished", "sell-on_finished"),
+    ]
+
+
+def test_wrong_hooks_are_refused_when_they_are_declared() -> None:
+    shop = Shop(Service("shop", "memory://"))
+    with pytest.raises(ConfigurationError, match="hook has no hooks"):
+        shop.thank.on_failure(lambda: None)
+
+    def takes_a_number(order: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="Outcome"):
+        shop.sell.on_failure(name="other")(takes_a_number)
+
+    def fine(ended: Outcome) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="per_key"):
+        shop.sell.on_failure(per_key=PerKey("x"))(fine)
+    with pytest.raises(ConfigurationError, match="already has"):
+        shop.sell.on_success(fine)

@@ -1,0 +1,113 @@
+"""Limits: rates as token buckets, what operators set, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trellis.core.durations import SECOND
+from trellis.core.limits import (
+    Limit,
+    LimitSetting,
+    Override,
+    Rate,
+    Reset,
+    Scope,
+    Use,
+    allowance,
+    decode_setting,
+    encode_setting,
+    parse_rate,
+)
+from trellis.errors import ConfigurationError
+
+SCOPE = Scope("queue", "shop", "mails")
+RATES = st.builds(Rate, st.integers(1, 50), st.integers(100 * 50, 60 * SECOND), st.integers(1, 100))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Limit(active=0), "A limit of 0 jobs would never start one.*trellis queues pause"),
+        (lambda: Limit(active=-1), "A limit of -1 jobs would never start one"),
+        (lambda: Limit(active=True), "must be a whole number"),
+        (lambda: Limit(rate="0/1m"), "would never start a job.*trellis queues pause"),
+        (lambda: Limit(rate="5/0s"), "would never start a job"),
+        (lambda: Limit(rate="fast"), "is no rate"),
+        (lambda: Limit(rate="5"), "is no rate"),
+        (lambda: Limit(rate="5/soon"), "is not a duration"),
+        (lambda: Limit(rate="1000000/1s"), "more than 10,000 per second"),
+        (lambda: Limit(rate="5/1s", burst=0), "burst=0 must be a whole number of at least 1"),
+        (lambda: Limit(burst=5), "burst=5 needs a rate"),
+    ],
+)
+def test_a_limit_that_limits_nothing_or_everything_is_refused(make: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()  # type: ignore[operator] # a lambda
+
+
+def test_a_limit_is_written_in_words() -> None:
+    assert str(Limit(active=5, rate="100/1m", burst=10)) == "5 at a time, 100 per 1m (burst 10)"
+    assert str(Limit(rate="1/90s")) == "1 per 1m30s"
+    assert str(Limit()) == "no limit"
+
+
+@given(RATES, st.lists(st.tuples(st.integers(0, 10 * SECOND), st.integers(0, 200)), max_size=60))
+def test_no_window_has_more_starts_than_its_share_and_one_burst(
+    rate: Rate, steps: list[tuple[int, int]]
+) -> None:
+    now, full_at = 1_000_000_000, 0
+    starts: list[tuple[int, int]] = []
+    for pause, wanted in steps:
+        now += pause
+        taken = min(wanted, rate.tokens(full_at, now))
+        assert taken >= 0
+        if taken:
+            full_at = rate.take(full_at, now, taken)
+            starts.append((now, taken))
+    for index, (begin, _) in enumerate(starts):
+        total = 0
+        for end, taken in starts[index:]:
+            total += taken
+            # A take is rounded by less than a microsecond, which a start in the window may use.
+            share = -(-(end - begin + len(starts)) * rate.starts // rate.period)
+            assert total <= rate.burst + share
+
+
+@given(RATES)
+def test_the_next_token_is_there_when_it_is_said_to_come(rate: Rate) -> None:
+    now = 1_000_000_000
+    full_at = rate.take(0, now, rate.burst)
+    assert rate.tokens(full_at, now) == 0
+    moment = rate.next_at(full_at, now)
+    assert rate.tokens(full_at, moment) >= 1
+    assert rate.tokens(full_at, full_at) == rate.burst
+
+
+def test_a_slow_rate_is_awaited_to_the_microsecond_and_a_fast_one_a_little_longer() -> None:
+    slow, fast = parse_rate("1/10s"), parse_rate("1000/1s")
+    assert slow.next_at(slow.take(0, 0, 1), 0) == 10 * SECOND
+    assert fast.next_at(fast.take(0, 0, 1000), 0) == SECOND // 20
+    assert parse_rate("1000/1s", 1).next_at(1000, 0) == 1000
+
+
+def test_the_strictest_part_decides() -> None:
+    limit = Limit(active=5, rate="3/1s")
+    assert allowance(limit, Use(running=1), 0) == 3
+    assert allowance(limit, Use(running=4), 0) == 1
+    assert allowance(limit, Use(running=9), 0) == 0
+    assert allowance(Limit(), Use(running=9), 0) is None
+
+
+def test_a_setting_is_stored_and_read_unchanged() -> None:
+    setting = LimitSetting(SCOPE, Limit(active=3, rate="1/1s"))
+    for change in (
+        Override(Limit(active=9), frozenset({"active"})),
+        Override(Limit(), frozenset({"rate"})),
+        Override(Limit(rate="7/1h", burst=2), frozenset({"rate"})),
+        Reset(),
+    ):
+        setting = setting.changed(change)
+        assert decode_setting(SCOPE, *encode_setting(setting)) == setting
+    assert setting.in_force == Limit(active=3, rate="1/1s")
