@@ -19,7 +19,7 @@ help: ## List the targets
 demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep keeps the files)
 	@$(BIN)/trellis demo $(ARGS)
 
-test: $(DEV) ## Run the tests, PostgreSQL 18 only, about 3 minutes (ARGS="-k word" for some)
+test: $(DEV) ## Run the tests, PostgreSQL 18 only, about 4 minutes (ARGS="-k word" for some)
 	@$(BIN)/python -m pytest -n 2 -q --durations=15 -m "not long" tests $(ARGS)
 
 test-long: $(DEV) ## Run all other tests: random lives, crashes, campaigns, PostgreSQL 16

@@ -14,8 +14,9 @@ from trellis.core.job import Fence, JobRecord, NewJob, SessionId, define, fresh_
 from trellis.core.lifecycle import Transition, creation, decide
 from trellis.core.policy import DEFAULT_POLICY
 from trellis.declaration.ids import new_job_id
+from trellis.engines.demand import Demand
 from trellis.engines.sqlite import SqliteEngine
-from trellis.engines.values import Committed, Demand, WorkerInfo
+from trellis.engines.values import Committed, WorkerInfo
 
 
 def new_jobs(count: int) -> list[NewJob]:
@@ -71,7 +72,7 @@ async def drain(engine: SqliteEngine, jobs: int, batch: int) -> float:
 
 
 async def _drain(engine: SqliteEngine, session: SessionId, batch: int) -> int:
-    demands = [Demand("bench", "noop", ("noop",), batch)]
+    demands = [Demand("bench", ("noop",), batch)]
     done = 0
     held = await engine.claim(session, demands, batch)
     while held.jobs:

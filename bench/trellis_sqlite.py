@@ -134,7 +134,7 @@ def _worker(path: Path, service: str, processes: int) -> Iterator[Program]:
     """Run `trellis worker` on this file; in the block, all its processes are up."""
     arguments = [
         "-m",
-        "trellis.cli",
+        "trellis",
         "worker",
         f"bench.app:{service}",
         "--url",

@@ -19,6 +19,11 @@ condition fit decides what happens. A command that no row allows is refused. Com
 given by the running attempt and need its fence; with an old fence they change nothing and leave a
 `staleCompletionIgnored` note in the journal.
 
+`on_lost` is an option of the job type and says what happens to a job whose worker was lost: `retry`
+(the default, with a key and without) runs it again, `fail` and `stale` end it, `block` keeps it
+active, and its key taken, until an operator decides. `stale` is final: for work that a newer job
+does anyway.
+
 """
 
 

@@ -148,7 +148,7 @@ def workers(system: System, url: str, processes: int) -> list[Command]:
         return [command(system, "worker", "--url", url)] * processes
     many = ["--processes", str(processes)] if processes > 1 else []
     service = "bench.peers.trellis.app:service"
-    return [[sys.executable, "-m", "trellis.cli", "worker", service, "--url", url, *many]]
+    return [[sys.executable, "-m", "trellis", "worker", service, "--url", url, *many]]
 
 
 def variables(system: System, marks: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -47,9 +48,10 @@ class Sizes:
     processes: Sequence[int] = (1, 2, 4)
     idle: int = 20
     idle_seconds: float = 20.0
+    tenants: Sequence[int] = (0, 1, 10_000)
 
 
-QUICK: Final = Sizes(1, 2000, 0.3, (1000, 5000), (0, 5000), (1, 2), 2, 1.0)
+QUICK: Final = Sizes(1, 2000, 0.3, (1000, 5000), (0, 5000), (1, 2), 2, 1.0, (0, 500))
 
 
 @dataclass
@@ -156,6 +158,36 @@ async def _time_with(url: str, backlog: int, jobs: int) -> tuple[float, float]:
     return statistics.median(drained.claims), statistics.median(drained.completions)
 
 
+def measure_tenants(server: Server, sizes: Sizes, report: Report) -> None:
+    """Create and drain jobs of more and more tenants that share a queue fairly."""
+    print("Tenants that share a queue:")
+    for _ in range(sizes.rounds):
+        for tenants in sizes.tenants:
+            with _fresh(server) as url:
+                created, claims = asyncio.run(_time_tenants(url, tenants, sizes.jobs))
+            report.add(f"{tenants:,} tenants, create", created)
+            half = max(1, len(claims) // 2)
+            report.add(f"{tenants:,} tenants, claim", statistics.median(claims))
+            report.add(f"{tenants:,} tenants, first claims", statistics.median(claims[:half]))
+            report.add(f"{tenants:,} tenants, last claims", statistics.median(claims[-half:]))
+    for tenants in sizes.tenants:
+        report.show(f"{tenants:,} tenants, create", "jobs/s", "0 tenants, create")
+        for what in ("claim", "first claims", "last claims"):
+            report.show(f"{tenants:,} tenants, {what}", "ms", "0 tenants, claim")
+    most = f"{max(sizes.tenants):,} tenants"
+    growth = report.median(f"{most}, last claims") / report.median(f"{most}, first claims")
+    report.judge(f"claims of {most} stay flat: last to first < 1.5", growth, holds=growth < 1.5)
+
+
+async def _time_tenants(url: str, tenants: int, jobs: int) -> tuple[float, list[float]]:
+    async with engine.opened(url) as opened:
+        began = time.perf_counter()
+        await engine.fill(opened, url, app.of_one, jobs, tenants)
+        created = jobs / (time.perf_counter() - began)
+        drained = await engine.drain(opened, app.of_one, jobs)
+    return created, drained.claims
+
+
 def measure_workers(server: Server, sizes: Sizes, report: Report) -> None:
     """Drain by real workers: more processes, more types."""
     print("Drains by `trellis worker`:")
@@ -202,7 +234,8 @@ def main() -> None:
         neighbours = Neighbours(server.pid)
         asyncio.run(migrate(store.make_database(server, _TEMPLATE)))
         for measure in (
-            measure_guarantees, measure_waking, measure_growth, measure_workers, measure_idling,
+            measure_guarantees, measure_waking, measure_growth, measure_tenants, measure_workers,
+            measure_idling,
         ):  # fmt: skip
             measure(server, sizes, report)
         others = neighbours.cores()

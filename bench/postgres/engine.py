@@ -18,9 +18,9 @@ from trellis import Job, control
 from trellis.client.requests import new_jobs
 from trellis.core.commands import Complete
 from trellis.core.durations import SECOND
-from trellis.core.job import Fence, JobRecord, SessionId
+from trellis.core.job import Fence, JobRecord, Relations, SessionId
+from trellis.engines.demand import Demand
 from trellis.engines.postgres import PostgresEngine
-from trellis.engines.values import Demand
 from trellis.testing.builders import a_worker
 
 BATCH: Final = 500
@@ -54,8 +54,8 @@ async def opened(url: str, change: Change | None = None) -> AsyncIterator[Postgr
         await engine.close()
 
 
-async def fill(engine: PostgresEngine, url: str, types: Jobs, jobs: int) -> None:
-    """Make jobs, spread over the types in turn, and let the server tidy up."""
+async def fill(engine: PostgresEngine, url: str, types: Jobs, jobs: int, tenants: int = 0) -> None:
+    """Make jobs, spread over the types and tenants in turn, and let the server tidy up."""
     orders = [Purchase(**order) for order in make_orders(jobs)]
     share = _PAGE // len(types)
     for start in range(0, jobs, _PAGE):
@@ -64,7 +64,15 @@ async def fill(engine: PostgresEngine, url: str, types: Jobs, jobs: int) -> None
             new_jobs(each._job_type, page[place * share : (place + 1) * share])
             for place, each in enumerate(types)
         ]
-        await engine.create([new for mixed in zip(*parts, strict=True) for new in mixed])
+        page_of_all = [new for mixed in zip(*parts, strict=True) for new in mixed]
+        await engine.create(
+            [
+                new._replace(relations=Relations(tenant=f"tenant-{(start + place) % tenants}"))
+                for place, new in enumerate(page_of_all)
+            ]
+            if tenants
+            else page_of_all
+        )
     await asyncio.to_thread(store.settle, url)
 
 
@@ -72,7 +80,7 @@ async def drain(engine: PostgresEngine, types: Jobs, jobs: int) -> Drained:
     """Claim and complete this many jobs."""
     session = (await engine.open_session(a_worker(), _LEASE)).id
     kinds = [each._job_type for each in types]
-    demands = [Demand(each.service, each.queue, (each.name,), BATCH) for each in kinds]
+    demands = [Demand(each.service, (each.name,), BATCH) for each in kinds]
     claimed: asyncio.Queue[Sequence[JobRecord]] = asyncio.Queue(1)
     began = time.perf_counter()
     claims, completions = await asyncio.gather(

@@ -37,7 +37,7 @@ class _Silence(Notifications):
 
 def _command(service: str, url: str, count: int = 1) -> list[str]:
     many = ["--processes", str(count)] if count > 1 else []
-    return [sys.executable, "-m", "trellis.cli", "worker", service, "--url", url, *many]
+    return [sys.executable, "-m", "trellis", "worker", service, "--url", url, *many]
 
 
 def drain(url: str, service: str, jobs: int, count: int = 1) -> float:

@@ -64,7 +64,7 @@ def payload(order: Order) -> Purchase:
 
 
 async def migrate(url: str) -> None:
-    command = [sys.executable, "-m", "trellis.cli", "migrate", "--url", url]
+    command = [sys.executable, "-m", "trellis", "migrate", "--url", url]
     await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
 
 
