@@ -17,6 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
@@ -57,10 +58,10 @@ class EngineAccess:
     def _own_url(self) -> str:
         return self._url or environment().get("TRELLIS_URL") or DEFAULT_URL
 
-    def _make_own(self) -> Engine:
+    def _make_own(self, create: bool) -> Engine:  # noqa: FBT001 - called by position
         url = self._own_url
         try:
-            return make_engine(check_reachable(url))
+            return make_engine(check_reachable(url), create=create)
         except ConfigurationError as error:
             setting = None if self._url else sources().get("TRELLIS_URL")
             if setting is None:
@@ -146,7 +147,10 @@ class _LoopState:
 
 
 class BorrowedEngine(NamedTuple):
-    """What a worker gets: this loop's engine, and a function that makes one for another thread."""
+    """What a worker gets: this loop's engine, and a function that makes one for another thread.
+
+    Engines of that function do not create a missing store.
+    """
 
     engine: Engine
     make: Callable[[], Engine]
@@ -155,7 +159,8 @@ class BorrowedEngine(NamedTuple):
 class LoopEngines:
     """Opens one engine per event loop at its first use, and closes it after its last."""
 
-    def __init__(self, make: Callable[[], Engine]) -> None:
+    def __init__(self, make: Callable[[bool], Engine]) -> None:
+        #: Makes an engine object; the argument says whether it may create a missing store.
         self._make = make
         self._reset()
 
@@ -166,13 +171,13 @@ class LoopEngines:
         #: The engine that all loops share, if it exists only in this process.
         self._shared_engine: Engine | None = None
 
-    def make(self) -> Engine:
+    def make(self, *, create: bool = True) -> Engine:
         """Return a further engine object for the same jobs, for another thread's loop."""
         self._reset_after_fork()
         with self._guard:
             if self._shared_engine is not None:
                 return self._shared_engine
-            engine = self._make()
+            engine = self._make(create)
             if not engine.capabilities.processes:
                 self._shared_engine = engine
             return engine
@@ -216,7 +221,8 @@ class LoopEngines:
         state = self._state()
         state.borrowers += 1
         try:
-            yield BorrowedEngine(opened.engine, self.make)
+            # A file that is moved away now must not be replaced by an empty one.
+            yield BorrowedEngine(opened.engine, partial(self.make, create=False))
         finally:
             state.borrowers -= 1
             async with state.lock:

@@ -45,6 +45,11 @@ def move_back(path: Path) -> None:
     path.with_name("away.db").rename(path)
 
 
+async def has_renewed(service: Service) -> bool:
+    engine = await service.connection.engine()
+    return all(each.renewed_at > each.opened_at for each in await engine.sessions())
+
+
 def fork() -> None:
     child = os.fork()
     if child == 0:
@@ -117,6 +122,17 @@ async def test_a_fork_does_not_lead_to_another_file(engine: SqliteEngine, path: 
         await engine.create([a_job()])
 
 
+async def test_a_worker_creates_no_empty_file_in_place_of_one_that_is_gone(path: Path) -> None:
+    service = Service("shop", f"sqlite:///{path}")
+    async with service.connection.borrowed() as borrowed:
+        for_its_lease = borrowed.make()
+        move_away(path)
+        with pytest.raises(DatabaseMissing):
+            await for_its_lease.open()
+        assert not path.exists()
+        move_back(path)
+
+
 async def test_a_worker_says_so_once_and_goes_on_when_the_file_is_back(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +149,7 @@ async def test_a_worker_says_so_once_and_goes_on_when_the_file_is_back(
     async with service, service.worker(poll="10ms"):
         ref = await work.create()
         await asyncio.wait_for(begun.wait(), 10)
+        await eventually(lambda: has_renewed(service))  # its lease has its own connection
         move_away(path)
         await eventually(lambda: "was deleted or moved" in caplog.text)
         move_back(path)

@@ -157,6 +157,7 @@ class FlowCampaign:
         for group in (*self._workers.values(), self._producer):
             if group is not None:
                 group.end()
+        self._store.close()
         if left := left_behind(self._folder):
             raise RuntimeError(f"Processes were left behind: {left}")
 

@@ -63,7 +63,7 @@ class Sandbox:
             concurrency=concurrency, grace="0s", poll="20ms"
         )
         self._engine = SandboxEngine(self.clock)
-        self._engines = LoopEngines(lambda: self._engine)
+        self._engines = LoopEngines(lambda _: self._engine)
         self._services = Services()
         self._handlers = Handlers()
         self._scheduled = tuple(schedules)
