@@ -7,6 +7,6 @@ from pathlib import Path
 from bench.batches import measure
 
 
-async def test_a_batch_fires_once_and_in_time(tmp_path: Path) -> None:
-    figures = await measure(f"sqlite:///{tmp_path / 'jobs.db'}", 300)
+def test_a_batch_fires_once_and_in_time(tmp_path: Path) -> None:
+    figures = measure(f"sqlite:///{tmp_path / 'jobs.db'}", 300)
     assert figures.is_good, figures
