@@ -304,17 +304,15 @@ class Executor:
         attempt.begin(task, began, started_at)
         self._attempts.running[fence] = attempt
         job_id = attempt.record.definition.id
-        self._status.begin(
-            number, fence, job_id,
-            began=began, timeout_at=attempt.timeout_at, started_at=started_at,
-        )  # fmt: skip
+        self._status.begin(number, fence, job_id, began, attempt.timeout_at, started_at)
         self.begun += 1
         command: FencedCommand | None = None
         is_cut_off = False
         try:
-            if attempt.record.head.claims > 1 and attempt.type.takes == "job":
+            local_type, head = attempt.type, attempt.record.head
+            if head.claims > 1 and local_type.takes == "job":
                 await self._load_items(attempt, number)
-            if attempt.type.in_process or attempt.is_suspect:
+            if local_type.in_process or head.suspect or head.crashes:
                 command = await self._call_isolated(attempt, number)
             else:
                 called = self._call(attempt, number)
@@ -371,7 +369,10 @@ class Executor:
         local_type = attempt.type
         definition = attempt.record.definition
         try:
-            payload = local_type.read(definition.payload, definition.schema_version)
+            if definition.schema_version == local_type.schema_version:  # as nearly always
+                payload = local_type.decode(definition.payload)
+            else:
+                payload = local_type.read(definition.payload, definition.schema_version)
         except PayloadInvalid as error:
             return outcomes.unreadable(attempt, error)
         context = self._context.copy()
@@ -380,12 +381,14 @@ class Executor:
             context.run(enter, log)
             call = bind(attempt, payload, self._environment, log)
             return _returned(attempt, self._in_thread(attempt, number, call, context))
-        if definition.expect is None:  # as nearly always
+        if definition.expect is not None:
+            work = bind(attempt, payload, self._environment, log)()
+        elif local_type.takes == "payload":
+            work = local_type.function(payload)
+        else:
             work = local_type.function(
                 *arguments(local_type.takes, attempt, payload, self._environment, log)
             )
-        else:
-            work = bind(attempt, payload, self._environment, log)()
         try:
             waits_for = context.run(first_step, work, log)
         except StopIteration as end:

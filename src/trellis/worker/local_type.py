@@ -33,9 +33,9 @@ _handler_contexts: Final[list[HandlerContext]] = []
 class LocalType:
     """One job type that this process can run."""
 
-    __slots__ = ("_samples", "busy", "config", "encode", "extensions", "function", "handler_name",
-                 "in_process", "is_async", "job_type", "limit", "may_go_ahead",
-                 "may_return_nothing", "mean", "read",
+    __slots__ = ("_samples", "busy", "config", "decode", "encode", "extensions", "function",
+                 "handler_name", "in_process", "is_async", "job_type", "limit", "may_go_ahead",
+                 "may_return_nothing", "mean", "read", "schema_version",
                  "takes")  # fmt: skip
 
     def __init__(self, job_type: JobType, *, in_thread: bool = True) -> None:
@@ -59,8 +59,10 @@ class LocalType:
             self.config = _config(job_type)
         self.is_async = handler.is_async
         job_type.upgrades.versions  # noqa: B018 - refuses steps with a gap
-        #: Returns the validated payload of a text and its schema version.
+        #: Returns the validated payload of a text and its schema version, upgraded if need be.
         self.read = job_type.read
+        #: The same for payloads of the present version.
+        self.decode, self.schema_version = job_type.payload.decode, job_type.schema_version
         self.encode = job_type.result.encode
         #: Whether None is a valid result of the type. Most handlers return None, so this is
         #: determined once.

@@ -103,10 +103,15 @@ class SharedStatus:
         """Write that the loop ends although the worker was not stopped."""
         _TOKEN.pack_into(self._memory, _UNWINDING_AT, 1)
 
-    def begin(
-        self, slot: int, fence: Fence, job_id: JobId, *,
-        began: float, timeout_at: float, started_at: Instant,
-    ) -> None:  # fmt: skip
+    def begin(  # noqa: PLR0917 - positional, because it is on the hot path
+        self,
+        slot: int,
+        fence: Fence,
+        job_id: JobId,
+        began: float,
+        timeout_at: float,
+        started_at: Instant,
+    ) -> None:
         """Write that the handler of an attempt is about to be called in this slot."""
         memory, (session, token) = self._memory, fence
         _write_record(

@@ -16,7 +16,14 @@ from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant, Micros
 from trellis.core.fairness import claim_order
-from trellis.core.job import JobRecord, SessionId, build_context, build_definition, claimed_record
+from trellis.core.job import (
+    Definition,
+    JobRecord,
+    SessionId,
+    build_context,
+    build_definition,
+    claimed_record,
+)
 from trellis.core.policy import DEFAULT_POLICY, Policy, in_force
 from trellis.core.timers import look_at
 from trellis.engines.demand import Demand, demanded
@@ -36,10 +43,11 @@ from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.transaction import Transaction
 from trellis.engines.values import Claimed
 
-#: Where the extras of a job have its deadline, the hash of its key and the timeout it asks for.
-_DEADLINE, _KEY_HASH, _TIMEOUT = 2, 4, 10
+#: Where the extras of a job have its deadline, the hash of its key, the attempts and the timeout it
+#: asks for, and its latest error.
+_DEADLINE, _KEY_HASH, _ATTEMPTS, _TIMEOUT, _ERROR = 2, 4, 9, 10, 11
 _NO_JOBS: Final = "[]"
-_NO_EXTRAS: Final = (None,) * 16
+_NO_LANE: Final = Lane("", "", "", 0)
 
 
 class RawClaim(NamedTuple):
@@ -255,32 +263,33 @@ def build(raw: RawClaim) -> Claimed:
     """Make the values of a claim."""
     now, session, first_token, facts, payloads, extras, lanes, policies, declared, next_at = raw
     records: list[JobRecord] = []
-    source: tuple[int, int | None, int | None, Micros | None] | None = None
-    holds = DEFAULT_POLICY
+    # Most jobs of a claim are of one lane and under one policy, and use none of the extras.
+    source: tuple[int, int, int | None] | None = None
+    lane, usual, in_use = _NO_LANE, DEFAULT_POLICY, None
+    service, queue, job_type, priority = lane
     end = 0
     for (
         row, job_id, lane_number, policy, length, created_at, traceparent, schema_version,
         version, generation, attempt, claims, crashes, run_at, suspect, latest,
     ) in json.loads(facts):  # fmt: skip
-        (
-            request_id, tracestate, deadline_at, key, key_hash, tags, config, expect, clone_of,
-            attempts, timeout, error, dedupe, dedupe_while, dedupe_until, relations,
-        ) = extras.get(str(row), _NO_EXTRAS) if extras else _NO_EXTRAS  # fmt: skip
         start, end = end, end + length
-        lane = lanes[lane_number]
-        if source != (found := (policy, declared.get(lane_number, latest), attempts, timeout)):
-            source, holds = found, _in_force(policies, *found)
-        definition = build_definition(
-            row, job_id, lane.service, lane.type, lane.queue, payloads[start:end],
-            holds,
-            build_context(job_id if request_id is None else request_id, traceparent, tracestate),
-            lane.priority, created_at, deadline_at, key, key_hash,
-            () if tags is None else decode_tags(tags), config, expect, schema_version, clone_of,
-            None if dedupe is None else
-            dedupe_from(dedupe, dedupe_while, dedupe_until, created_at),
-            attempts, timeout,
-            None if relations is None else decode_relations(relations),
-        )  # fmt: skip
+        if source != (found := (lane_number, policy, latest)):
+            source, in_use = found, declared.get(lane_number, latest)
+            service, queue, job_type, priority = lane = lanes[lane_number]
+            usual = _in_force(policies, policy, in_use)
+        extra = extras.get(str(row)) if extras else None
+        error = None
+        if extra is None:
+            definition = build_definition(
+                row, job_id, service, job_type, queue, payloads[start:end], usual,
+                build_context(job_id, traceparent, None), priority, created_at,
+                None, None, None, (), None, None, schema_version,
+            )  # fmt: skip
+        else:
+            error = extra[_ERROR]
+            in_force = _in_force(policies, policy, in_use, extra[_ATTEMPTS], extra[_TIMEOUT])
+            same = row, job_id, payloads[start:end], created_at, traceparent, schema_version
+            definition = _unusual(lane, in_force, same, extra)
         record = claimed_record(
             definition, session, first_token + row, now, version + 1, generation, attempt + 1,
             claims + 1, crashes, run_at, suspect == 1,
@@ -290,12 +299,29 @@ def build(raw: RawClaim) -> Claimed:
     return Claimed(now, tuple(records), next_at)
 
 
+def _unusual(lane: Lane, policy: Policy, same: Row, extra: Row) -> Definition:
+    """Return the definition of a job that uses optional columns."""
+    row, job_id, payload, created_at, traceparent, schema_version = same
+    (
+        request_id, tracestate, deadline_at, key, key_hash, tags, config, expect, clone_of,
+        attempts, timeout, _, dedupe, dedupe_while, dedupe_until, relations,
+    ) = extra  # fmt: skip
+    return build_definition(
+        row, job_id, lane.service, lane.type, lane.queue, payload, policy,
+        build_context(job_id if request_id is None else request_id, traceparent, tracestate),
+        lane.priority, created_at, deadline_at, key, key_hash,
+        () if tags is None else decode_tags(tags), config, expect, schema_version, clone_of,
+        None if dedupe is None else dedupe_from(dedupe, dedupe_while, dedupe_until, created_at),
+        attempts, timeout, None if relations is None else decode_relations(relations),
+    )  # fmt: skip
+
+
 def _in_force(
     policies: Mapping[int, Policy],
     created: int,
     declared: int | None,
-    attempts: int | None,
-    timeout: Micros | None,
+    attempts: int | None = None,
+    timeout: Micros | None = None,
 ) -> Policy:
     latest = None if declared is None else policies[declared]
     return in_force(policies[created], latest, attempts, timeout)

@@ -175,7 +175,7 @@ def _gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequen
             or event.data is not None
             or definition.key_hash is not None
             or definition.policy.hooks
-            or is_member(definition)
+            or (definition.relations is not None and is_member(definition))
             or (definition.dedupe is not None and definition.dedupe.period is not None)
             or head.version != before.version + 1
             or kept_by_completing(head) != kept_by_completing(before)
