@@ -53,6 +53,7 @@ derived. Each message says what happened and what to do.
     │   ├── KeyNotFound
     │   ├── BatchNotFound
     │   ├── ScheduleNotFound
+    │   ├── TokenNotFound
     │   └── WorkerNotFound
     ├── CursorInvalid             a text is no cursor of this engine's feed
     ├── CursorExpired             events after the cursor were removed, or are not there yet
@@ -440,6 +441,12 @@ class ScheduleNotFound(NotFound):
     """No schedule has this name; see `trellis schedules`."""
 
     code = "schedule_not_found"
+
+
+class TokenNotFound(NotFound):
+    """No token has this id; see `trellis tokens`."""
+
+    code = "token_not_found"
 
 
 class CursorInvalid(TrellisError):

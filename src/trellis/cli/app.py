@@ -90,6 +90,7 @@ _COMMANDS: Final = {
     "schedules": "List schedules, see what their slots led to, change and run them.",
     "drain": "Stop accepting new jobs everywhere, or accept them again.",
     "contract": "List and show the contracts of services; write and read them as files.",
+    "tokens": "Create tokens for the HTTP API, list and revoke them.",
     "audit": "List what operators changed: who, when, what, and why.",
     "archive": "List the archives of services, and switch them on or off.",
     "locks": "List the locks that are held, with the worker and job that hold them.",

@@ -2,8 +2,8 @@
 
 `Engine` is `Jobs` (write jobs), `Batches`, `Ordering` (the order of claims), `Sessions` (leases of
 worker processes), `Locks`, `Limits`, `Schedules`, `Dependencies` (jobs that wait for others),
-`Contracts`, `Maintenance`, `Reads` and `Feed`, and can be opened and closed. Verbs take and return
-plain values, most of them many at once.
+`Contracts`, `Tokens`, `Maintenance`, `Reads` and `Feed`, and can be opened and closed. Verbs take
+and return plain values, most of them many at once.
 
 No verb is a word of the lifecycle: the state of a job changes only through `commit`, which stores
 what `core.lifecycle.decide` decided, guarded by version and fence. There are two exceptions:
@@ -57,6 +57,7 @@ from trellis.engines.operating import (
     WorkerName,
 )
 from trellis.engines.schedules import DueSchedules, SchedulePut, SlotRecord
+from trellis.engines.tokens import NewToken, TokenRecord
 from trellis.engines.values import (
     Activity,
     Capabilities,
@@ -326,6 +327,22 @@ class Contracts(Protocol):
         """Return stored contracts, of one service or of all, by service, the latest first."""
 
 
+class Tokens(Protocol):
+    """Verbs about the tokens of the HTTP API; see `trellis.core.access`."""
+
+    async def put_token(self, new: NewToken, by: By = OPERATOR) -> TokenRecord:
+        """Store a token; a repeated call returns what the first has stored."""
+
+    async def token(self, token_id: str) -> TokenRecord | None:
+        """Return a token by its id, also an expired or revoked one."""
+
+    async def tokens(self) -> list[TokenRecord]:
+        """Return all tokens, the newest first."""
+
+    async def revoke_token(self, token_id: str, by: By = OPERATOR) -> TokenRecord | None:
+        """End a token at once; a revoked one does not change. None: there is no such token."""
+
+
 class Maintenance(Protocol):
     """Verbs for the upkeep of a store; workers call most of them."""
 
@@ -481,6 +498,7 @@ class Engine(
     Schedules,
     Dependencies,
     Contracts,
+    Tokens,
     Maintenance,
     Archive,
     Reads,

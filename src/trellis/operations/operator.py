@@ -58,6 +58,7 @@ from trellis.operations.lookup import ID_LENGTH, resolve_job, resolve_worker
 from trellis.operations.queues import change_drain, change_queue, drain_history, list_queues
 from trellis.operations.schedules import Schedules
 from trellis.operations.selection import Found, ListedJobs, MatchingJobs, Selection
+from trellis.operations.tokens import Tokens
 from trellis.portal import call, iterated, synced
 
 
@@ -143,6 +144,11 @@ class Operator(LimitOperations, OperatorContracts, ArchiveOperations):
     def schedules(self) -> Schedules:
         """The schedules: read them, change them, run them."""
         return Schedules(lambda: self.engine, self._actor)
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of the HTTP API: create them, list them, revoke them."""
+        return Tokens(lambda: self.engine, self._actor)
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from trellis.engines.memory.schedules import ScheduleVerbs
 from trellis.engines.memory.sessions import SessionState
 from trellis.engines.memory.slots import Slot, Slots
 from trellis.engines.memory.store import Entry, Store
+from trellis.engines.memory.tokens import TokenVerbs
 from trellis.engines.values import (
     KEEP_SESSIONS,
     Capabilities,
@@ -83,6 +84,7 @@ class MemoryEngine(
     ReadVerbs,
     ScheduleVerbs,
     ContractVerbs,
+    TokenVerbs,
     FeedVerbs,
     Followups,
     DependencyVerbs,

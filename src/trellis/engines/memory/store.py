@@ -34,6 +34,7 @@ from trellis.engines.memory.feed import Feed
 from trellis.engines.memory.sessions import SessionState
 from trellis.engines.operating import DrainChange, JobFacts, WorkerName
 from trellis.engines.schedules import SlotRecord
+from trellis.engines.tokens import TokenRecord
 from trellis.engines.values import (
     Activity,
     Begun,
@@ -252,6 +253,7 @@ class Store:
         self.removed: dict[JobId, Instant] = {}
         self.audit: list[AuditEntry] = []
         self.contracts: dict[str, list[ContractRecord]] = {}
+        self.tokens: dict[str, TokenRecord] = {}
         self._last_entry = 0
         self.feed = Feed()
         self.archives = Archives()

@@ -80,6 +80,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
     "limits": ("common", "limits", "audit"),
     "schedules": (*_CREATE, "dependencies", "maintenance", "schedules"),
     "contracts": ("common", "contracts", "audit"),
+    "tokens": ("common", "tokens", "audit"),
 }
 
 

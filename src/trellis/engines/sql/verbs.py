@@ -47,7 +47,9 @@ from trellis.engines.sql import (
     schedules,
     sessions,
 )
+from trellis.engines.sql import tokens as token_rows
 from trellis.engines.sql.transaction import Storage, Transaction
+from trellis.engines.tokens import NewToken, TokenRecord
 from trellis.engines.values import (
     Activity,
     Counts,
@@ -163,6 +165,14 @@ class SharedVerbs(Protocol):
         """Store a contract as the next of its service; None if there is another next one."""
         return await self.run_write(lambda tx: contracts.put(tx, new, by), "contracts")
 
+    async def put_token(self, new: NewToken, by: By = OPERATOR) -> TokenRecord:
+        """Store a token."""
+        return await self.run_write(lambda tx: token_rows.put(tx, new, by), "tokens")
+
+    async def revoke_token(self, token_id: str, by: By = OPERATOR) -> TokenRecord | None:
+        """End a token at once."""
+        return await self.run_write(lambda tx: token_rows.revoke(tx, token_id, by), "tokens")
+
     async def prune_audit(self, keep: Micros, limit: int) -> int:
         """Remove the oldest entries of the audit; take no lock if there are none."""
         if not await self.run_work(lambda tx: audit.has_older(tx, keep)):
@@ -261,7 +271,15 @@ class SharedVerbs(Protocol):
         """Return stored contracts, by service, the latest first."""
         return await self.run_work(lambda tx: contracts.contracts(tx, service, limit))
 
+    async def token(self, token_id: str) -> TokenRecord | None:
+        """Return a token by its id."""
+        return await self.run_work(lambda tx: token_rows.find(tx, token_id))
+
     # -- reads of people -----------------------------------------------------------------------
+
+    async def tokens(self) -> list[TokenRecord]:
+        """Return all tokens, the newest first."""
+        return await self.run_read(token_rows.tokens)
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return a page of matching jobs, newest first."""

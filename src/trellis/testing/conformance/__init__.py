@@ -106,6 +106,7 @@ from trellis.testing.conformance.slot_lingering import TestSlotLingering
 from trellis.testing.conformance.slots import TestSlots, TestSlotsHeldByJobs, TestTurns
 from trellis.testing.conformance.suite import EngineSuite, capability_of
 from trellis.testing.conformance.timers import TestTimers
+from trellis.testing.conformance.tokens import TestTokens
 from trellis.testing.conformance.worker_drain import TestDrain
 
 #: The parts of the suite.
@@ -187,6 +188,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestFiring,
     TestScheduleChanges,
     TestContracts,
+    TestTokens,
     TestHints,
     TestOpen,
     TestDurability,

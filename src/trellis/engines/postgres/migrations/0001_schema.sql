@@ -527,6 +527,19 @@ create table trellis.contract (
   primary key (service, number)
 );
 
+-- Tokens of the HTTP API; of the secret only its SHA-256.
+create table trellis.token (
+  id         text primary key,
+  hash       text not null,
+  name       text not null,
+  scopes     text not null,
+  created_at bigint not null,
+  expires_at bigint not null,
+  revoked_at bigint,
+  actor      text not null,
+  reason     text not null
+);
+
 -- A job with its head in one row, as programs read it.
 create view trellis.record as
 select

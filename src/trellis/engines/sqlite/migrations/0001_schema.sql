@@ -472,6 +472,19 @@ create table trellis_contract (
   primary key (service, number)
 ) without rowid;
 
+-- Tokens of the HTTP API; of the secret only its SHA-256.
+create table trellis_token (
+  id         text primary key,
+  hash       text not null,
+  name       text not null,
+  scopes     text not null,
+  created_at integer not null,
+  expires_at integer not null,
+  revoked_at integer,
+  actor      text not null,
+  reason     text not null
+) without rowid;
+
 -- A job with its head in one row, as programs read it.
 create view trellis_record as
 select
