@@ -1,0 +1,73 @@
+"""The application: one engine, the routes, and what surrounds every request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from trellis import __version__
+from trellis.engines.port import Engine
+from trellis.errors import EngineError
+from trellis.operations.operator import Operator, connect
+from trellis.server import access, jobs, problems, store
+
+
+def create_app(
+    url: str | None = None,
+    *,
+    engine: Engine | None = None,
+    hosts: Iterable[str] = (),
+    no_auth: bool = False,
+) -> FastAPI:
+    """Return the HTTP API of the jobs at a URL, else at `TRELLIS_URL`; mount it, or serve it.
+
+    An engine that is given must be open and stays open. `hosts` are the names by which the server
+    is called, beside those of the machine itself. With `no_auth` every caller may do everything.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if engine is not None:
+            app.state.operator = Operator(engine)
+            yield
+            return
+        async with connect(url) as operator:
+            app.state.operator = operator
+            yield
+
+    app = FastAPI(
+        title="Trellis",
+        version=__version__,
+        description="Durable jobs: create them, look at them, change them.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+    )
+    app.state.is_open = no_auth
+    problems.install(app)
+    access.guard(app, hosts)
+    app.include_router(jobs.router)
+    app.include_router(store.router)
+    app.add_api_route("/healthz", _healthz, tags=["health"])
+    app.add_api_route("/readyz", _readyz, tags=["health"])
+    return app
+
+
+async def _healthz() -> dict[str, str]:
+    """Answer as long as the process works."""
+    return {"status": "ok"}
+
+
+async def _readyz(request: Request) -> JSONResponse:
+    """Answer 200 while the engine answers, else 503."""
+    try:
+        await request.app.state.operator.engine.now()
+    except EngineError as error:
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        return problems.problem(status, error.code, "The engine does not answer.")
+    return JSONResponse({"status": "ready"})

@@ -1,0 +1,117 @@
+"""Errors as RFC 9457 problems: one table from the stable codes of `trellis.errors` to statuses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from trellis.errors import AdmissionError, TrellisError
+
+#: The media type of a problem.
+MEDIA_TYPE: Final = "application/problem+json"
+#: Seconds after which a caller may try again what could not be done now.
+_RETRY_AFTER: Final = "5"
+_logger = logging.getLogger(__name__)
+
+#: The status of every error, by its code or by the code of its nearest base class.
+STATUSES: Final = {
+    "trellis": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "configuration": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "unknown_service": HTTPStatus.NOT_FOUND,
+    "unknown_job_type": HTTPStatus.NOT_FOUND,
+    "not_admitted": HTTPStatus.CONFLICT,
+    "payload_invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "payload_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "key_unresolved": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "unknown_prerequisite": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "draining": HTTPStatus.SERVICE_UNAVAILABLE,
+    "job": HTTPStatus.CONFLICT,
+    "job_not_found": HTTPStatus.NOT_FOUND,
+    "wait_timeout": HTTPStatus.GATEWAY_TIMEOUT,
+    "lock_busy": HTTPStatus.CONFLICT,
+    "lock_lost": HTTPStatus.CONFLICT,
+    "not_found": HTTPStatus.NOT_FOUND,
+    "cursor_invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "cursor_expired": HTTPStatus.GONE,
+    "contract_not_accepted": HTTPStatus.CONFLICT,
+    "move_refused": HTTPStatus.CONFLICT,
+    "unstorable": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "engine": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "engine_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "capability_missing": HTTPStatus.NOT_IMPLEMENTED,
+}
+
+
+def status_of(error: TrellisError) -> HTTPStatus:
+    """Return the status of an error."""
+    for kind in type(error).__mro__:
+        code = vars(kind).get("code")
+        if code in STATUSES:
+            return STATUSES[code]
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    **more: object,
+) -> JSONResponse:
+    """Return an RFC 9457 answer; `code` is stable, `detail` is for people."""
+    phrase = HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": phrase, "status": status, "detail": detail}
+    return JSONResponse(
+        {**body, "code": code, **more}, status, headers=headers, media_type=MEDIA_TYPE
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application with a problem."""
+    app.add_exception_handler(TrellisError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_defect)
+
+
+async def _on_error(_: Request, error: Exception) -> JSONResponse:
+    error = cast("TrellisError", error)
+    status = status_of(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.SERVICE_UNAVAILABLE:
+        _logger.error("A request failed: %s", error)
+    headers = {"Retry-After": _RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    existing = error.existing if isinstance(error, AdmissionError) else None
+    more = {} if existing is None else {"existing": existing}
+    return problem(status, error.code, str(error), headers=headers, **more)
+
+
+async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
+    fields = [_field(each) for each in cast("RequestValidationError", error).errors()]
+    detail = "; ".join(f"{each['path']}: {each['message']}" for each in fields)
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    return problem(status, "request_invalid", f"{detail}. Nothing was changed.", errors=fields)
+
+
+def _field(error: Mapping[str, Any]) -> dict[str, str]:
+    location: Sequence[object] = error["loc"]
+    return {"path": ".".join(map(str, location)), "message": str(error["msg"])}
+
+
+async def _on_http(_: Request, error: Exception) -> JSONResponse:
+    error = cast("HTTPException", error)
+    code = HTTPStatus(error.status_code).name.lower()
+    return problem(error.status_code, code, str(error.detail), headers=error.headers)
+
+
+async def _on_defect(request: Request, error: Exception) -> JSONResponse:
+    _logger.error("A defect in %s %s", request.method, request.url.path, exc_info=error)
+    detail = "The server failed. Its log has the reason; the request may have been carried out."
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "defect", detail)
