@@ -80,6 +80,7 @@ CODES: Final = {
 _COMMANDS: Final = {
     "demo": "Watch jobs run, fail, retry and survive failures, in about half a minute.",
     "worker": "Run the jobs of one or more services.",
+    "serve": "Answer HTTP requests about the jobs.",
     "enqueue": "Create a job of TYPE and write its id.",
     "jobs": "Look at jobs and change them.",
     "dlq": "List dead letters, replay them or dismiss them.",

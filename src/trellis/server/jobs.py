@@ -15,7 +15,6 @@ from trellis.core.access import MUTATE
 from trellis.insight.attempts import AttemptView
 from trellis.insight.filters import Filters, add_word
 from trellis.insight.views import ItemView, JobEvent, JobLogLine, JobView
-from trellis.insight.why import Why
 from trellis.operations.creation import create, stored_type
 from trellis.server.access import Changer, Known, Reader, check_scope
 
@@ -87,6 +86,16 @@ class Adjustment(Change):
     priority: int | None = Field(None, ge=-4, le=4)
     run_at: datetime | None = None
     attempts: int | None = Field(None, ge=1)
+
+
+class Reason(BaseModel):
+    """One reason why a job is in its present state."""
+
+    #: A stable word.
+    code: str
+    text: str
+    #: The command that helps, if one does.
+    command: str | None
 
 
 class JobPage(BaseModel):
@@ -171,9 +180,9 @@ async def logs(job_id: str, jobs: Reader) -> list[JobLogLine]:
 
 
 @router.get("/{job_id}/why")
-async def why(job_id: str, jobs: Reader) -> Why:
-    """Explain why a job does not run."""
-    return await jobs.why(job_id)
+async def why(job_id: str, jobs: Reader) -> list[Reason]:
+    """Explain why a job does not run, the most important cause first."""
+    return [Reason(**each._asdict()) for each in (await jobs.why(job_id)).causes]
 
 
 @router.post("/{job_id}/cancel")

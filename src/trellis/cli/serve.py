@@ -1,0 +1,118 @@
+"""`trellis serve`: the HTTP API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from trellis.cli.app import operate
+from trellis.cli.options import debug_option, url_option
+from trellis.cli.output import complain
+from trellis.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from trellis.operations.operator import Operator
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@click.command("serve")
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True,
+    help="The address to listen on.",
+)  # fmt: skip
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=8321, show_default=True,
+    help="The port; 0 takes a free one.",
+)  # fmt: skip
+@click.option(
+    "--host-name", "names", metavar="NAME", multiple=True,
+    help="A name by which callers know this server; may be given several times.",
+)  # fmt: skip
+@click.option("--tls-cert", metavar="FILE", help="The certificate; needs --tls-key.")
+@click.option("--tls-key", metavar="FILE", help="The key of the certificate.")
+@click.option("--behind-proxy", is_flag=True, help="A proxy in front of it does TLS.")
+@click.option("--no-auth", is_flag=True, help="Let every caller do everything; loopback only.")
+@url_option
+@debug_option
+def serve(
+    *,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+    behind_proxy: bool,
+    no_auth: bool,
+    url: str | None,
+) -> None:
+    """Answer HTTP requests about the jobs, for operators and for programs in any language.
+
+    Callers send a token that `trellis tokens create` has made. The description of all routes is at
+    /api/v1/openapi.json.
+    """
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigurationError("--tls-cert and --tls-key belong together. Give both, or none.")
+    _check_exposure(host, is_encrypted=bool(tls_cert) or behind_proxy, no_auth=no_auth)
+    has_token = operate(url, _has_token)
+    if not has_token and not no_auth:
+        if host not in _LOOPBACK:
+            raise ConfigurationError(
+                f"There is no valid token, so no caller could use {host}:{port}. Create one first: "
+                "trellis tokens create admin.read"
+            )
+        complain("There is no valid token yet. Create one with: trellis tokens create admin.read")
+    _run(url, host, port, names=(*names, host), no_auth=no_auth, tls=(tls_cert, tls_key))
+
+
+def _check_exposure(host: str, *, is_encrypted: bool, no_auth: bool) -> None:
+    if host in _LOOPBACK:
+        return
+    if no_auth:
+        raise ConfigurationError(
+            "--no-auth would let everyone who reaches it change jobs. It is for 127.0.0.1 only; "
+            "create a token instead: trellis tokens create admin.read"
+        )
+    if not is_encrypted:
+        raise ConfigurationError(
+            f"Tokens would pass through the network unencrypted at {host}. Give --tls-cert and "
+            "--tls-key, or --behind-proxy if a proxy does TLS."
+        )
+
+
+async def _has_token(jobs: Operator) -> bool:
+    return any(each.state == "valid" for each in await jobs.tokens.find())
+
+
+def _run(
+    url: str | None,
+    host: str,
+    port: int,
+    *,
+    names: tuple[str, ...],
+    no_auth: bool,
+    tls: tuple[str | None, str | None],
+) -> None:
+    from trellis.server import create_app
+
+    try:
+        import uvicorn
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "The HTTP API needs uvicorn. Install it with: pip install 'trellis-jobs[server]'"
+        ) from None
+    app = create_app(url, hosts=names, no_auth=no_auth)
+    certificate, key = tls
+    config = uvicorn.Config(
+        app, host=host, port=port, log_level="warning", access_log=False, server_header=False,
+        ssl_certfile=certificate, ssl_keyfile=key, timeout_graceful_shutdown=10,
+        limit_concurrency=1000, h11_max_incomplete_event_size=64 * 1024,
+    )  # fmt: skip
+    with config.bind_socket() as listening:
+        listening.listen(config.backlog)  # from here on callers wait until the server has started
+        address, actual = listening.getsockname()[:2]
+        name = f"[{address}]" if ":" in address else address
+        scheme = "https" if certificate else "http"
+        complain(f"Listening on {scheme}://{name}:{actual}/api/v1. Ctrl-C ends it.")
+        uvicorn.Server(config).run(sockets=[listening])
