@@ -61,6 +61,7 @@ def every_error() -> list[type[errors.TrellisError]]:
         (errors.JobNotFound, 3),
         (errors.WorkerNotFound, 3),
         (errors.ScheduleNotFound, 3),
+        (errors.TokenNotFound, 3),
         (errors.KeyNotFound, 3),
         (errors.KeyBusy, 4),
         (errors.Draining, 4),

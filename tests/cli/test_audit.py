@@ -44,6 +44,7 @@ ELSEWHERE: Final = {
     "migrate": "test_a_migration_leaves_one_entry",
     "move": "tests/engines/postgres/test_moving.py",
     "queues accept": "tests/operations/test_contracts.py",
+    **dict.fromkeys(("tokens create", "tokens revoke"), "conformance/tokens.py"),
     **dict.fromkeys(("archive on", "archive off"), "conformance/archive.py"),
     **dict.fromkeys(
         ("batches seal", "batches cancel", "batches retry-failed"), "conformance/batches.py"
@@ -59,7 +60,7 @@ ELSEWHERE: Final = {
 #: Commands that change nothing that is stored, or create jobs as programs do.
 WITHOUT_ENTRY: Final = frozenset(
     {
-        "demo", "worker", "enqueue", "jobs list", "jobs show", "jobs why", "jobs logs",
+        "demo", "worker", "serve", "tokens list", "enqueue", "jobs list", "jobs show", "jobs why", "jobs logs",
         "jobs graph", "jobs items", "jobs wait", "jobs top", "jobs count", "jobs follow",
         "dlq list", "keys list", "keys show", "workers list", "queues list", "queues limits",
         "drain status", "audit list", "audit show", "locks",

@@ -88,6 +88,7 @@ def test_every_command_says_what_it_does_and_takes_a_url(
         "keys",
         "archive",
         "audit",
+        "tokens",
         "workers",
         "queues",
         "drain",

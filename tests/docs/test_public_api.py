@@ -47,8 +47,8 @@ ERRORS = """
     JobDead JobError JobExpired JobFailed JobIdTaken JobNotCompleted JobNotFound JobReplaced
     KeyBusy KeyNotFound KeyUnresolved LockBusy LockLost MoveRefused NotATrellisDatabase NotFound
     OutcomeUnknown PayloadInvalid PayloadTooLarge PayloadTooNew PlanUnusable PreconditionFailed
-    QueueFull ReadOnlyDatabase ScheduleNotFound SchemaTooNew SchemaTooOld TransactionOpen
-    TransactionRefused TrellisError UnknownJobType UnknownPrerequisite UnknownScheme
+    QueueFull ReadOnlyDatabase ScheduleNotFound SchemaTooNew SchemaTooOld TokenNotFound
+    TransactionOpen TransactionRefused TrellisError UnknownJobType UnknownPrerequisite UnknownScheme
     UnknownService Unstorable UnsupportedDatabase UpgradeFailed UpgradeMissing WaitTimeout
     WorkerNotFound WorkflowCycle
 """

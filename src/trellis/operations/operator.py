@@ -58,7 +58,7 @@ from trellis.operations.lookup import ID_LENGTH, resolve_job, resolve_worker
 from trellis.operations.queues import change_drain, change_queue, drain_history, list_queues
 from trellis.operations.schedules import Schedules
 from trellis.operations.selection import Found, ListedJobs, MatchingJobs, Selection
-from trellis.operations.tokens import Tokens
+from trellis.operations.tokens import TokenOperations
 from trellis.portal import call, iterated, synced
 
 
@@ -85,7 +85,7 @@ def connect(url: str | None = None, *, actor: str | None = None) -> Operator:
     return Operator(engine, actor=actor, opens=True)
 
 
-class Operator(LimitOperations, OperatorContracts, ArchiveOperations):
+class Operator(LimitOperations, OperatorContracts, ArchiveOperations, TokenOperations):
     """Reads jobs and changes them.
 
     Every method takes a short id: the beginning or end of an id, while it is unique. A given engine
@@ -144,11 +144,6 @@ class Operator(LimitOperations, OperatorContracts, ArchiveOperations):
     def schedules(self) -> Schedules:
         """The schedules: read them, change them, run them."""
         return Schedules(lambda: self.engine, self._actor)
-
-    @property
-    def tokens(self) -> Tokens:
-        """The tokens of the HTTP API: create them, list them, revoke them."""
-        return Tokens(lambda: self.engine, self._actor)
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -100,6 +101,22 @@ class Tokens:
     create_sync = synced(create)
     find_sync = synced(find)
     revoke_sync = synced(revoke)
+
+
+class TokenOperations:
+    """The part of the operator's API that leads to tokens."""
+
+    _actor: str
+
+    @property
+    @abstractmethod
+    def engine(self) -> Engine:
+        """The engine that has the jobs."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of the HTTP API: create them, list them, revoke them."""
+        return Tokens(lambda: self.engine, self._actor)
 
 
 async def find_token(engine: Engine, text: str) -> TokenRecord | None:
