@@ -60,7 +60,8 @@ ELSEWHERE: Final = {
 #: Commands that change nothing that is stored, or create jobs as programs do.
 WITHOUT_ENTRY: Final = frozenset(
     {
-        "demo", "worker", "serve", "tokens list", "enqueue", "jobs list", "jobs show", "jobs why", "jobs logs",
+        "demo", "worker", "serve", "tokens list",
+        "enqueue", "jobs list", "jobs show", "jobs why", "jobs logs",
         "jobs graph", "jobs items", "jobs wait", "jobs top", "jobs count", "jobs follow",
         "dlq list", "keys list", "keys show", "workers list", "queues list", "queues limits",
         "drain status", "audit list", "audit show", "locks",

@@ -47,7 +47,7 @@ def serve(
     no_auth: bool,
     url: str | None,
 ) -> None:
-    """Answer HTTP requests about the jobs, for operators and for programs in any language.
+    """Answer HTTP requests about the jobs.
 
     Callers send a token that `trellis tokens create` has made. The description of all routes is at
     /api/v1/openapi.json.
