@@ -86,6 +86,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "batches": ((BatchFilter(),), 0),
     "members": (("none",), 0),
     "put_contract": ((NewContract("shop", 0, "{}", "f", "deployed"),), 1),
+    "declare_archive": (("shop", By()), 1),
     "set_archive": (("shop",), 1),
     "archivable": (("shop", 5), 0),
     "remove_archived": (([],), 0),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,12 +61,15 @@ async def engine(clock: ManualClock) -> AsyncIterator[MemoryEngine]:
     await engine.close()
 
 
-async def an_archiving(engine: Engine, bank: Bank) -> Archiving:
-    """Return the loop of one worker process with this archiver."""
+async def an_archiving(
+    engine: Engine, bank: Callable[[list[ArchivedJob]], object], *, overdue: float = 600.0
+) -> Archiving:
+    """Return the loop of one worker process with this archiver, which it has declared."""
     session = SessionHolder(engine, a_worker(), micros("30d"), SharedStatus(1))
     await session.open()
-    loop = Archiving(engine, session, {"shop": Archiver(bank, secrets=False)}, OutageLog())
-    await engine.set_archive("shop", on=True)
+    archivers = {"shop": Archiver(bank, secrets=False)}
+    loop = Archiving(engine, session, archivers, OutageLog(), overdue=overdue)
+    await loop.declare()
     return loop
 
 
@@ -112,6 +116,76 @@ async def test_an_archiver_that_fails_for_a_day_loses_nothing(
     assert loop._pause("shop") == 60
 
 
+async def test_a_new_process_with_a_repaired_archiver_ends_the_report_of_failures(
+    engine: MemoryEngine, clock: ManualClock
+) -> None:
+    bank = Bank()
+    bank.fails = True
+    broken = await an_archiving(engine, bank)
+    jobs = ids(await ended(engine, 3))
+    clock.advance("10s")
+    await engine.prune(100)
+    await broken.archive("shop")
+    await broken._session.close()
+    bank.fails = False
+    repaired = await an_archiving(engine, bank)
+    assert len((await diagnose(engine, WorkerSettings())).warnings) == 1
+    await repaired.archive("shop")
+    assert all(await were_removed(engine, *jobs))
+    assert (await diagnose(engine, WorkerSettings())).warnings == []
+
+
+async def test_an_archiver_may_fail_thousands_of_times(engine: MemoryEngine) -> None:
+    loop = await an_archiving(engine, Bank())
+    loop._failures["shop"] = 5000
+    assert loop._pause("shop") == 3600
+
+
+async def test_an_archiver_that_does_not_return_is_reported(
+    engine: MemoryEngine, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_return = asyncio.Event()
+    noted = asyncio.Event()
+
+    async def keep(_: list[ArchivedJob]) -> None:
+        await may_return.wait()
+
+    class Noting(MemoryEngine):
+        async def note_archive(self, service: str, error: str | None) -> None:
+            await super().note_archive(service, error)
+            noted.set()
+
+    engine = Noting(clock)
+    await engine.open()
+    loop = await an_archiving(engine, keep, overdue=0.0)
+    jobs = ids(await ended(engine, 1))
+    clock.advance("10s")
+    await engine.prune(100)
+    called = asyncio.create_task(loop.archive("shop"))
+    await noted.wait()
+    (warning,) = (await diagnose(engine, WorkerSettings())).warnings
+    assert "has failed for 0s (once): it was called at" in warning
+    assert "and has not returned" in warning
+    assert "Give the calls in it a time limit" in caplog.text
+    may_return.set()
+    await called
+    assert all(await were_removed(engine, *jobs))
+    assert (await diagnose(engine, WorkerSettings())).warnings == []
+
+
+async def test_an_archive_that_an_operator_switched_off_stays_off(
+    engine: MemoryEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await an_archiving(engine, Bank())
+    await engine.set_archive("shop", on=False)
+    await an_archiving(engine, Bank())
+    assert [each.is_on for each in await engine.archives()] == [False]
+    assert "trellis archive on shop" in caplog.text
+    await engine.set_archive("shop", on=True)
+    await an_archiving(engine, Bank())
+    assert [each.is_on for each in await engine.archives()] == [True]
+
+
 async def test_one_worker_archives_for_all(engine: MemoryEngine, clock: ManualClock) -> None:
     first, second = Bank(), Bank()
     holder, other = await an_archiving(engine, first), await an_archiving(engine, second)
@@ -136,7 +210,13 @@ async def test_the_doctor_reports_that_no_worker_has_the_archiver(
     clock.advance("2h")
     (warning,) = (await diagnose(engine, WorkerSettings())).warnings
     assert "waited for their archiver for 3h" in warning
+    assert "no worker has it" in warning
     assert "trellis archive off shop" in warning
+    session = SessionHolder(engine, a_worker(), micros("30d"), SharedStatus(1))
+    await session.open()
+    await engine.take_lock("trellis/archive/shop", session.id)
+    (warning,) = (await diagnose(engine, WorkerSettings())).warnings
+    assert f"worker {a_worker().name} has it and is behind" in warning
 
 
 async def test_a_worker_declares_its_archive_before_it_removes_anything(

@@ -14,6 +14,8 @@ from trellis.core.job import JobId
 
 #: Characters of an archiver's error that are kept.
 ERROR_LENGTH: Final = 500
+#: The beginning of the name of the lock of the worker that archives for a service.
+ARCHIVE_LOCK: Final = "trellis/archive/"
 #: How long it is known of a removed job that it existed.
 KEEP_REMOVALS: Final[Micros] = micros("30d")
 

@@ -457,11 +457,11 @@ class Reads(Protocol):
 class Archive(Protocol):
     """Verbs about jobs that are archived before retention removes them."""
 
-    async def set_archive(self, service: str, *, on: bool, by: By = OPERATOR) -> bool:
-        """Archive the expired jobs of a service before they are removed, or no more.
+    async def declare_archive(self, service: str, by: By) -> bool:
+        """Switch the archive of a service on if it was never switched; return whether it was not."""
 
-        While it is on, `prune` puts them into a queue. Returns whether this changed anything.
-        """
+    async def set_archive(self, service: str, *, on: bool, by: By = OPERATOR) -> bool:
+        """Let `prune` queue the expired jobs of a service, or remove them; False: it does so."""
 
     async def archivable(self, service: str, limit: int) -> list[JobRecord]:
         """Return the first expired jobs in the queue, by creation; forget those that ran again."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from trellis.config import WorkerSettings
 from trellis.core.durations import SECOND, Instant, in_words
 from trellis.core.fold import fold
 from trellis.core.job import JobId, JobRecord
-from trellis.engines.archive import ArchiveState
+from trellis.engines.archive import ARCHIVE_LOCK, ArchiveState
 from trellis.engines.audit import AuditFilter
 from trellis.engines.port import Engine
 from trellis.engines.values import Health, JobFilter
@@ -59,6 +60,8 @@ class Diagnosis(NamedTuple):
     has_large_audit: bool = False
     #: The archives of services, and the engine's time.
     archives: tuple[ArchiveState, ...] = ()
+    #: The workers that archive, by service.
+    archiving: Mapping[str, str] = MappingProxyType({})
     now: Instant = 0
     #: Batches that have been open for so long that their creators are probably gone.
     forgotten: tuple[BatchView, ...] = ()
@@ -72,7 +75,7 @@ class Diagnosis(NamedTuple):
             *_schedule_warnings(self.schedules, self.workers),
             *_contract_warnings(self.workers),
             *self._audit_warnings(),
-            *chain.from_iterable(_archive_warnings(each, self.now) for each in self.archives),
+            *chain.from_iterable(map(self._archive_warnings, self.archives)),
             *map(_forgotten, self.forgotten),
         ]
 
@@ -82,6 +85,30 @@ class Diagnosis(NamedTuple):
                 f"The audit has more than {LARGE_AUDIT:,} entries. Workers with these settings "
                 f"keep them for {in_words(self.settings.keep_audit)}; keep them for less time with "
                 "keep_audit or TRELLIS_KEEP_AUDIT. See who changes so much: trellis audit list"
+            )
+
+    def _archive_warnings(self, archive: ArchiveState) -> Iterator[str]:
+        if not archive.is_on:
+            return
+        service, waits, fails = archive.service, archive.waiting_since, archive.failing_since
+        if fails is not None:
+            times = "once" if archive.failures == 1 else f"{archive.failures} times"
+            yield (
+                f"The archiver of {service} has failed for {in_words(self.now - fails)} ({times}): "
+                f"{archive.error}. None of its expired jobs is removed until it works. See: "
+                "trellis archive"
+            )
+        elif waits is not None and self.now - waits > _ARCHIVE_PATIENCE:
+            worker = self.archiving.get(service)
+            what = (
+                "no worker has it. Start one with the code that declares it"
+                if worker is None
+                else f"worker {worker} has it and is behind. Wait until it has caught up"
+            )
+            yield (
+                f"Expired jobs of {service} have waited for their archiver for "
+                f"{in_words(self.now - waits)}: {what}, or remove them unarchived: trellis archive "
+                f"off {service}"
             )
 
     @property
@@ -108,7 +135,12 @@ async def diagnose(
     is_large = await _has_large_audit(engine)
     found = Diagnosis(health, states, 0, (), settings, workers, schedules, is_large)
     archives = tuple(await engine.archives())
-    found = found._replace(archives=archives, now=now, forgotten=forgotten)
+    archiving = {
+        each.name.removeprefix(ARCHIVE_LOCK): each.worker
+        for each in await engine.locks()
+        if each.name.startswith(ARCHIVE_LOCK)
+    }
+    found = found._replace(archives=archives, archiving=archiving, now=now, forgotten=forgotten)
     if not journals:
         return found
     total = sum(states.values())
@@ -209,24 +241,6 @@ def _contract_warnings(workers: Sequence[WorkerView]) -> Iterator[str]:
                 "release that is so for a while; afterwards replace the workers with the old code. "
                 "See: trellis contract list"
             )
-
-
-def _archive_warnings(archive: ArchiveState, now: Instant) -> Iterator[str]:
-    if not archive.is_on:
-        return
-    if archive.failing_since is not None:
-        for_long = in_words(now - archive.failing_since)
-        yield (
-            f"The archiver of {archive.service} has failed for {for_long} ({archive.failures} "
-            f"times): {archive.error}. None of its expired jobs is removed until it works. See: "
-            "trellis archive"
-        )
-    elif archive.waiting_since is not None and now - archive.waiting_since > _ARCHIVE_PATIENCE:
-        yield (
-            f"Expired jobs of {archive.service} have waited for their archiver for "
-            f"{in_words(now - archive.waiting_since)}: no worker has it. Start one with the code "
-            f"that declares it, or remove them unarchived: trellis archive off {archive.service}"
-        )
 
 
 async def _examine(engine: Engine, record: JobRecord) -> str | None:

@@ -267,6 +267,7 @@ async def _copy_settings(source: Engine, target: Engine, by: By) -> None:
     moved = [SchedulePut(each._replace(version=0)) for each in await source.schedules()]
     await target.put_schedules(moved)
     for archive in await source.archives():
+        await target.declare_archive(archive.service, by)  # one that is off needs a row to be so
         await target.set_archive(archive.service, on=archive.is_on, by=by)
 
 

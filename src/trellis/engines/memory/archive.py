@@ -44,6 +44,12 @@ class ArchiveVerbs:
     def _is_in_unfinished_batch(self, row: int) -> bool:
         raise NotImplementedError
 
+    async def declare_archive(self, service: str, by: By) -> bool:
+        """Switch the archive of a service on if it was never switched."""
+        with self._lock:
+            is_new = service not in self._store.archives.states
+            return is_new and await self.set_archive(service, on=True, by=by)
+
     async def set_archive(self, service: str, *, on: bool, by: By = OPERATOR) -> bool:
         """Switch the archive of a service."""
         with self._lock:

@@ -12,6 +12,15 @@ from trellis.engines.sql.rows import Row
 from trellis.engines.sql.transaction import Transaction
 
 
+async def declare_archive(tx: Transaction, service: str, by: By) -> bool:
+    """Switch the archive of a service on, unless it was switched on or off before."""
+    await tx.read_clock()
+    is_new = bool(await tx.changed("archive_declare", service, tx.now))
+    if is_new:
+        await audit.record(tx, switch_of(service, None, True), by)  # noqa: FBT003 - one switch
+    return is_new
+
+
 async def set_archive(tx: Transaction, service: str, on: bool, by: By) -> bool:  # noqa: FBT001 - the value of a switch
     """Switch the archive of a service; return whether that changed anything."""
     await tx.read_clock()

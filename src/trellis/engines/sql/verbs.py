@@ -179,6 +179,12 @@ class SharedVerbs(Protocol):
             return 0
         return await self.run_write(lambda tx: audit.prune(tx, keep, limit), "maintenance")
 
+    async def declare_archive(self, service: str, by: By) -> bool:
+        """Switch the archive of a service on if it was never switched."""
+        return await self.run_write(
+            lambda tx: archive.declare_archive(tx, service, by), "maintenance"
+        )
+
     async def set_archive(self, service: str, *, on: bool, by: By = OPERATOR) -> bool:
         """Switch the archive of a service."""
         return await self.run_write(

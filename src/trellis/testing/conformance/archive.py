@@ -184,6 +184,21 @@ class TestArchive(EngineSuite):
             "worker",
         )
 
+    async def test_a_declaration_does_not_undo_what_an_operator_switched(
+        self, engine: Engine
+    ) -> None:
+        by = By("worker", "declared")
+        assert await engine.declare_archive("shop", by)
+        assert not await engine.declare_archive("shop", by)
+        assert await engine.set_archive("shop", on=False)
+        assert not await engine.declare_archive("shop", by)
+        assert [(each.service, each.is_on) for each in await engine.archives()] == [("shop", False)]
+        entries = await engine.audit(AuditFilter())
+        assert [(each.change.action, each.by.actor) for each in entries] == [
+            ("archive.off", "operator"),
+            ("archive.on", "worker"),
+        ]
+
     async def test_removals_are_forgotten_after_a_while(
         self, engine: Engine, clock: ManualClock
     ) -> None:

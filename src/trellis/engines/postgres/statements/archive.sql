@@ -11,6 +11,10 @@ select service from trellis.archive where is_on
 select a.service from trellis.archive a
 where not a.is_on and exists (select 1 from trellis.archive_queue q where q.service = a.service)
 
+-- name: archive_declare
+insert into trellis.archive (service, is_on, since, failures) values ($1, true, $2, 0)
+on conflict do nothing returning 1
+
 -- name: archive_set
 insert into trellis.archive (service, is_on, since, failures) values ($1, $2, $3, 0)
 on conflict (service) do update set

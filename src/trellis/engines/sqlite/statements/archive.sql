@@ -11,6 +11,10 @@ select service from trellis_archive where is_on
 select a.service from trellis_archive a
 where not a.is_on and exists (select 1 from trellis_archive_queue q where q.service = a.service)
 
+-- name: archive_declare
+insert into trellis_archive (service, is_on, since, failures) values (?, 1, ?, 0)
+on conflict do nothing
+
 -- name: archive_set
 insert into trellis_archive (service, is_on, since, failures) values (?, ?, ?, 0)
 on conflict (service) do update set
