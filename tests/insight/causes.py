@@ -352,7 +352,13 @@ class CausesSuite:
         high = await accept_one(engine, a_job(priority=4))
         (cause,) = await causes(engine, low.definition.id)
         assert cause.code == "others_first"
-        assert cause.text.startswith("1 job comes before it")
+        assert cause.text == "1 job comes before it, by priority, then due time, then creation."
+        await engine.set_aging(3600 * SECOND, By())
+        (cause,) = await causes(engine, low.definition.id)
+        assert cause.text == (
+            "1 job comes before it, by due time, then creation, where a step of priority counts as "
+            "1h of waiting."
+        )
         assert await codes(engine, high.definition.id) == ["due"]
         assert await worker.claim() == [high.definition.id]
         taken = worker.held.pop()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from trellis.core.durations import SECOND, Instant, to_instant
+from trellis.core.durations import SECOND, Instant, Micros, in_words, to_instant
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import SUCCEEDED, WAITING, State
 from trellis.engines.limits import LimitStatus
@@ -21,7 +21,7 @@ from trellis.engines.transfer import CanExport, Seal
 from trellis.engines.values import Activity, KeyStatus, LockHolder, QueueSettings
 from trellis.insight.attempts import view_of
 from trellis.insight.graph import open_prerequisites, waiting_text
-from trellis.insight.limits import limit_causes
+from trellis.insight.limits import jobs_text, limit_causes
 from trellis.insight.time_expressions import roughly
 from trellis.insight.views import BlockedLoopView, JobView, LockWaitView, WorkerView, worker_view
 
@@ -101,6 +101,7 @@ class _Facts(NamedTuple):
     #: The jobs it waits for, with their states as far as they were read.
     waits: Sequence[tuple[JobId, State | None]]
     limits: Sequence[LimitStatus]
+    aging: Micros | None
 
 
 async def explain(engine: Engine, record: JobRecord, start_worker: str = START_WORKER) -> Why:
@@ -140,6 +141,7 @@ async def _gather(engine: Engine, record: JobRecord) -> _Facts:
         await engine.exporter().seal_of() if isinstance(engine, CanExport) else None,
         await open_prerequisites(engine, record),
         await engine.limits() if record.head.state in WAITING else (),
+        await engine.aging(),
     )
 
 
@@ -253,7 +255,8 @@ def _key_held(facts: _Facts) -> Iterator[Cause]:
     policy = facts.record.definition.policy.key
     if policy is None or len(facts.key.holders) < policy.active:
         return
-    line = _wait(facts.key.waiting)
+    waiting = facts.key.waiting
+    line = f"{jobs_text(waiting)} {'waits' if waiting == 1 else 'wait'}"
     text = f"Key {facts.key.key!r} is held by job {_holder(facts)}; {line} for it."
     yield Cause("key_held", text, f"trellis jobs why {facts.key.holders[0]}")
 
@@ -369,12 +372,16 @@ def _busy(facts: _Facts, name: str, busy: Sequence[WorkerView]) -> str:
 
 
 def _others_first(facts: _Facts) -> Cause:
-    count = f"{_COUNTED:,} or more jobs" if facts.ahead >= _COUNTED else _jobs(facts.ahead)
+    count = f"{_COUNTED:,} or more jobs" if facts.ahead >= _COUNTED else jobs_text(facts.ahead)
     verb = "comes" if facts.ahead == 1 else "come"
     job = facts.record.definition
     is_fair = job.relations is not None and job.relations.tenant is not None
     order = "the turn of its tenant" if is_fair else "due time, then creation"
-    text = f"{count} {verb} before it, by priority, then {order}."
+    if facts.aging is None:
+        order = f"priority, then {order}"
+    else:
+        order += f", where a step of priority counts as {in_words(facts.aging)} of waiting"
+    text = f"{count} {verb} before it, by {order}."
     return Cause("others_first", text, f"trellis jobs set {job.id} --priority 4")
 
 
@@ -382,14 +389,6 @@ def _age(facts: _Facts, workers: Sequence[WorkerView]) -> str:
     """Return how old the reports of these workers are, if that is worth knowing."""
     oldest = facts.now - min(to_instant(each.renewed_at) for each in workers)
     return f" (reported {roughly(oldest)} ago)" if oldest >= SECOND else ""
-
-
-def _wait(count: int) -> str:
-    return "1 job waits" if count == 1 else f"{count:,} jobs wait"
-
-
-def _jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{count:,} jobs"
 
 
 # -- a job that runs ---------------------------------------------------------------------------
