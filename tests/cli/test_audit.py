@@ -45,16 +45,13 @@ ELSEWHERE: Final = {
     "move": "tests/engines/postgres/test_moving.py",
     "queues accept": "tests/operations/test_contracts.py",
     **dict.fromkeys(("tokens create", "tokens revoke"), "conformance/tokens.py"),
-    **dict.fromkeys(("archive on", "archive off"), "conformance/archive.py"),
-    **dict.fromkeys(
-        ("batches seal", "batches cancel", "batches retry-failed"), "conformance/batches.py"
-    ),
     **dict.fromkeys(
         (
+            "archive on", "archive off", "batches seal", "batches cancel", "batches retry-failed",
             "schedules pause", "schedules resume", "schedules set", "schedules reset",
             "schedules run", "schedules window add", "schedules window remove",
         ),
-        "tests/operations/test_schedules.py",
+        "tests/operations/test_audit.py",
     ),
 }  # fmt: skip
 #: Commands that change nothing that is stored, or create jobs as programs do.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,7 +62,10 @@ async def engine(clock: ManualClock) -> AsyncIterator[MemoryEngine]:
 
 
 async def an_archiving(
-    engine: Engine, bank: Callable[[list[ArchivedJob]], object], *, overdue: float = 600.0
+    engine: Engine,
+    bank: Callable[[list[ArchivedJob]], Awaitable[None] | None],
+    *,
+    overdue: float = 600.0,
 ) -> Archiving:
     """Return the loop of one worker process with this archiver, which it has declared."""
     session = SessionHolder(engine, a_worker(), micros("30d"), SharedStatus(1))

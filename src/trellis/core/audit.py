@@ -7,7 +7,7 @@ are only in the journals of the jobs.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from trellis.core.commands import (
     Adjust,
@@ -23,6 +23,16 @@ from trellis.core.events import JsonValue
 from trellis.core.job import Head
 from trellis.core.lifecycle import Transition
 
+#: What operators do: a noun and a verb. Entries that another version wrote may have others.
+Action: TypeAlias = Literal[
+    "job.create", "job.cancel", "job.set", "job.retry", "job.retry_items", "job.replay",
+    "job.dismiss", "job.clone", "job.delete", "key.release",
+    "queue.pause", "queue.drain", "queue.resume", "queue.aging", "queue.limit", "type.limit",
+    "schedule.pause", "schedule.resume", "schedule.set", "schedule.reset", "schedule.window",
+    "schedule.run", "batch.seal", "batch.cancel", "contract.accept", "archive.on", "archive.off",
+    "drain.on", "drain.off", "worker.drain", "schema.migrate", "store.move",
+]  # fmt: skip
+
 
 class By(NamedTuple):
     """Who asks for a change, and why."""
@@ -34,7 +44,7 @@ class By(NamedTuple):
 class Change(NamedTuple):
     """What changes: an action, such as `queue.pause`, on a target, such as `shop/mails`."""
 
-    action: str
+    action: Action
     target: str
     before: JsonValue = None
     after: JsonValue = None
@@ -43,7 +53,7 @@ class Change(NamedTuple):
 #: Actors of commands that components of Trellis give; no operator may have one of these names.
 SYSTEM_ACTORS: Final = frozenset({"maintenance", "workflow", "batch", "schedule", "guardian"})
 #: The commands of operators, and what the audit calls them.
-ACTIONS: Final[dict[type, str]] = {
+ACTIONS: Final[dict[type, Action]] = {
     Cancel: "job.cancel",
     Adjust: "job.set",
     Retry: "job.retry",

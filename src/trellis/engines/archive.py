@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from trellis.core.audit import Change
+from trellis.core.audit import Action, Change
 from trellis.core.durations import Instant, Micros, micros
 from trellis.core.job import JobId
 
@@ -45,5 +45,5 @@ class Archived(NamedTuple):
 
 def switch_of(service: str, before: bool | None, after: bool) -> Change:  # noqa: FBT001 - one switch
     """Return the entry about an archive that is switched on or off."""
-    old = None if before is None else {"on": before}
-    return Change(f"archive.{'on' if after else 'off'}", service, old, {"on": after})
+    action: Action = "archive.on" if after else "archive.off"
+    return Change(action, service, None if before is None else {"on": before}, {"on": after})

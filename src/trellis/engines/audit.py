@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from trellis.core.audit import SYSTEM_ACTORS, By, Change
+from trellis.core.audit import SYSTEM_ACTORS, Action, By, Change
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import NewJob, SessionId
 from trellis.engines.values import QueueSettings
 from trellis.errors import ConfigurationError
 
-__all__ = ["AuditEntry", "AuditFilter", "By", "Change"]
+__all__ = ["Action", "AuditEntry", "AuditFilter", "By", "Change"]
 
 #: An operator of whom nothing else is known.
 OPERATOR: Final = By()
@@ -92,7 +92,8 @@ def drain_of(session: SessionId, name: str) -> Change:
 
 def drain_of_all(before: bool, after: bool) -> Change:  # noqa: FBT001 - the values of one switch
     """Return the entry about the drain of all queues."""
-    return Change(f"drain.{'on' if after else 'off'}", "*", {"on": before}, {"on": after})
+    action: Action = "drain.on" if after else "drain.off"
+    return Change(action, "*", {"on": before}, {"on": after})
 
 
 def settings_of(before: QueueSettings, after: QueueSettings) -> Change | None:
@@ -101,9 +102,9 @@ def settings_of(before: QueueSettings, after: QueueSettings) -> Change | None:
     names = [name for name in new if old[name] != new[name]]
     if not names:
         return None
-    words = [word for name, word in _CLOSED.items() if name in names and new[name]]
+    closings = [action for name, action in _CLOSED.items() if name in names and new[name]]
     return Change(
-        f"queue.{words[0] if words else 'resume'}",
+        closings[0] if closings else "queue.resume",
         f"{after.service}/{after.queue}",
         {name: old[name] for name in names},
         {name: new[name] for name in names},
@@ -116,4 +117,4 @@ def aging_change(before: Micros | None, after: Micros | None) -> Change:
 
 
 #: What it is called when a setting closes a queue.
-_CLOSED: Final = {"paused": "pause", "draining": "drain"}
+_CLOSED: Final[dict[str, Action]] = {"paused": "queue.pause", "draining": "queue.drain"}

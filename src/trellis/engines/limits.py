@@ -7,13 +7,14 @@ decides how many jobs each limit lets start; a `Budget` counts down while the cl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from trellis.core.audit import Change
+from trellis.core.audit import Action, Change
 from trellis.core.durations import Instant
-from trellis.core.limits import LimitSetting, Scope, Use, allowance, limit_to_json
+from trellis.core.limits import LimitSetting, Scope, ScopeKind, Use, allowance, limit_to_json
 from trellis.engines.demand import Demand
 
+_ACTIONS: Final[dict[ScopeKind, Action]] = {"queue": "queue.limit", "type": "type.limit"}
 #: Service, queue and type.
 Names = tuple[str, str, str]
 
@@ -42,7 +43,7 @@ def change_of(before: LimitSetting, after: LimitSetting) -> Change:
     """Return the audit entry of a change: the limits in force before and after it."""
     scope = after.scope
     return Change(
-        f"{scope.kind}.limit",
+        _ACTIONS[scope.kind],
         str(scope),
         limit_to_json(before.in_force),
         limit_to_json(after.in_force),

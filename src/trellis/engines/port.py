@@ -458,7 +458,7 @@ class Archive(Protocol):
     """Verbs about jobs that are archived before retention removes them."""
 
     async def declare_archive(self, service: str, by: By) -> bool:
-        """Switch the archive of a service on if it was never switched; return whether it was not."""
+        """Switch the archive of a service on if it was never switched; False: it was."""
 
     async def set_archive(self, service: str, *, on: bool, by: By = OPERATOR) -> bool:
         """Let `prune` queue the expired jobs of a service, or remove them; False: it does so."""

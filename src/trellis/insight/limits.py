@@ -76,7 +76,7 @@ def limit_causes(
         command = f"trellis queues set {'--type ' if scope.kind == 'type' else ''}{scope}"
         if limit.active is not None and running >= limit.active:
             text = (
-                f"{what} {scope} may run {jobs_text(limit.active)} at a time over all workers, and "
+                f"{what} {scope} may run {in_jobs(limit.active)} at a time over all workers, and "
                 f"{running} {'runs' if running == 1 else 'run'}."
             )
             yield "limit_reached", text, f"{command} --concurrency {running + 1}"
@@ -84,7 +84,7 @@ def limit_causes(
         if bucket is not None and tokens == 0:
             wait = roughly((next_at or now) - now)
             text = (
-                f"{what} {scope} may start {jobs_text(bucket.starts)} per {in_words(bucket.period)} "
+                f"{what} {scope} may start {in_jobs(bucket.starts)} per {in_words(bucket.period)} "
                 f"over all workers; the next may start in {wait}."
             )
             faster = f"{2 * bucket.starts}/{in_words(bucket.period)}"
@@ -101,12 +101,12 @@ def _key_rate(record: JobRecord, key: KeyStatus | None) -> Iterator[tuple[LimitC
     if definition.id in key.holders or len(key.holders) >= policy.active:
         return
     text = (
-        f"Key {key.key!r} may start {jobs_text(bucket.starts)} per {in_words(bucket.period)}, and its "
-        "next start has not come yet."
+        f"Key {key.key!r} may start {in_jobs(bucket.starts)} per {in_words(bucket.period)}, and "
+        "its next start has not come yet."
     )
     yield "key_rate_limited", text, f"trellis keys show {key.key}"
 
 
-def jobs_text(count: int) -> str:
+def in_jobs(count: int) -> str:
     """Return a number of jobs in words."""
     return "1 job" if count == 1 else f"{count:,} jobs"

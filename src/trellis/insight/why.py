@@ -21,7 +21,7 @@ from trellis.engines.transfer import CanExport, Seal
 from trellis.engines.values import Activity, KeyStatus, LockHolder, QueueSettings
 from trellis.insight.attempts import view_of
 from trellis.insight.graph import open_prerequisites, waiting_text
-from trellis.insight.limits import jobs_text, limit_causes
+from trellis.insight.limits import in_jobs, limit_causes
 from trellis.insight.time_expressions import roughly
 from trellis.insight.views import BlockedLoopView, JobView, LockWaitView, WorkerView, worker_view
 
@@ -256,7 +256,7 @@ def _key_held(facts: _Facts) -> Iterator[Cause]:
     if policy is None or len(facts.key.holders) < policy.active:
         return
     waiting = facts.key.waiting
-    line = f"{jobs_text(waiting)} {'waits' if waiting == 1 else 'wait'}"
+    line = f"{in_jobs(waiting)} {'waits' if waiting == 1 else 'wait'}"
     text = f"Key {facts.key.key!r} is held by job {_holder(facts)}; {line} for it."
     yield Cause("key_held", text, f"trellis jobs why {facts.key.holders[0]}")
 
@@ -372,7 +372,7 @@ def _busy(facts: _Facts, name: str, busy: Sequence[WorkerView]) -> str:
 
 
 def _others_first(facts: _Facts) -> Cause:
-    count = f"{_COUNTED:,} or more jobs" if facts.ahead >= _COUNTED else jobs_text(facts.ahead)
+    count = f"{_COUNTED:,} or more jobs" if facts.ahead >= _COUNTED else in_jobs(facts.ahead)
     verb = "comes" if facts.ahead == 1 else "come"
     job = facts.record.definition
     is_fair = job.relations is not None and job.relations.tenant is not None

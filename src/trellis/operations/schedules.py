@@ -20,7 +20,7 @@ from trellis.core.timing import write_interval
 from trellis.declaration import checks
 from trellis.declaration.job_type import JobType
 from trellis.declaration.options import check_options
-from trellis.engines.audit import By, Change
+from trellis.engines.audit import Action, By, Change
 from trellis.engines.port import Engine
 from trellis.engines.values import Accepted, Coalesced, Rejected, Replaced
 from trellis.errors import AmbiguousId, ConfigurationError, PayloadInvalid, ScheduleNotFound
@@ -182,7 +182,11 @@ class Schedules:
                 raise rejection(new, reason_word, existing_id)
 
     async def _change(
-        self, name: str, action: str, decide: Callable[[Schedule, Instant], Schedule], reason: str
+        self,
+        name: str,
+        action: Action,
+        decide: Callable[[Schedule, Instant], Schedule],
+        reason: str,
     ) -> ScheduleView:
         found = await self._resolve(name)
 

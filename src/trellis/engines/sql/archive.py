@@ -17,7 +17,7 @@ async def declare_archive(tx: Transaction, service: str, by: By) -> bool:
     await tx.read_clock()
     is_new = bool(await tx.changed("archive_declare", service, tx.now))
     if is_new:
-        await audit.record(tx, switch_of(service, None, True), by)  # noqa: FBT003 - one switch
+        await audit.record(tx, switch_of(service, None, True), by)
     return is_new
 
 

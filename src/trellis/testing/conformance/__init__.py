@@ -39,6 +39,7 @@ from trellis.testing.conformance.adjustments import TestAdjust
 from trellis.testing.conformance.archive import TestArchive
 from trellis.testing.conformance.audit import (
     TestAuditList,
+    TestAuditOfBatches,
     TestAuditOfJobs,
     TestAuditOfQueuesAndWorkers,
 )
@@ -182,6 +183,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestAuditOfJobs,
     TestAuditOfQueuesAndWorkers,
     TestAuditList,
+    TestAuditOfBatches,
     TestFeed,
     TestFeedLosses,
     TestSchedules,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from trellis.control import apply, apply_all, clone
+from trellis.control import apply, apply_all, clone, retry_failed_members
 from trellis.core.commands import (
     Adjust,
     Cancel,
@@ -23,6 +23,7 @@ from trellis.core.events import JsonValue
 from trellis.core.job import Failure, JobRecord, SessionId
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry
+from trellis.core.states import State
 from trellis.engines.audit import AuditFilter, By, Change
 from trellis.engines.operating import Drain
 from trellis.engines.port import Engine
@@ -30,11 +31,13 @@ from trellis.engines.values import Conflict, QueueSettings
 from trellis.errors import AdmissionError, CommandRejected
 from trellis.testing.builders import QUEUE, SERVICE, a_job, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
+from trellis.testing.conformance.batches import end, opened, status
 from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
     accept,
     accept_one,
+    claim,
     decided,
     give_up_lost,
     ids,
@@ -329,6 +332,35 @@ class TestAuditOfQueuesAndWorkers(EngineSuite):
         assert [by for _, by in await entries(engine)] == [
             By("an\ufffdn", "a\ufffdb \N{GRINNING FACE}"),
             By("ann", "a\ufffdb\ufffdc"),
+        ]
+
+
+class TestAuditOfBatches(EngineSuite):
+    """What operators do to a batch leaves entries for the batch or for its members."""
+
+    async def test_a_seal_by_an_operator_leaves_one_entry_and_by_the_creator_none(
+        self, engine: Engine
+    ) -> None:
+        forgotten, _ = await opened(engine, 1)
+        await engine.seal_batch(forgotten.id, ANN)
+        await engine.seal_batch(forgotten.id, ANN)
+        sealed, _ = await opened(engine, 1)
+        await engine.seal_batch(sealed.id)
+        change = Change("batch.seal", forgotten.id, "open", "sealed")
+        assert await entries(engine) == [(change, ANN)]
+
+    async def test_a_retry_of_failed_members_leaves_one_entry_per_member(
+        self, engine: Engine
+    ) -> None:
+        new, (failed, dead, *_) = await opened(engine, 4)
+        taken = await claim(engine, await a_session(engine))
+        for member, state in zip(taken, (State.FAILED, State.DEAD, State.COMPLETED), strict=False):
+            await end(engine, member, state)
+        assert (await status(engine, new)).counts[State.COMPLETED] == 1
+        assert await retry_failed_members(engine, new.id, ANN) == len([failed, dead])
+        assert [(change[:2], by) for change, by in await entries(engine)] == [
+            (("job.retry", failed.definition.id), ANN),
+            (("job.replay", dead.definition.id), ANN),
         ]
 
 
