@@ -29,7 +29,7 @@ CHANGES: Final = {
     "workers drain": ("workers drain berlin", "worker.drain"),
     "queues pause": ("queues pause shop/mails", "queue.pause"),
     "queues drain": ("queues drain shop/mails", "queue.drain"),
-    "queues set": ("queues set shop/mails --concurrency 3", "queue.limit"),
+    "queues set": ("queues set shop/bill --concurrency 3", "queue.limit"),
     "queues aging": ("queues aging 10m", "queue.aging"),
     "drain on": ("drain on", "drain.on"),
 }

@@ -110,8 +110,9 @@ async def _accept_all(steps: Steps) -> None:
 
 
 async def _reset_limit(steps: Steps) -> None:
-    await steps.jobs.set_limit("shop/mails", active=3)
-    await steps.jobs.reset_limit("shop/mails", reason=WHY)
+    await steps.waiting()
+    await steps.jobs.set_limit("shop/invoices", active=3)
+    await steps.jobs.reset_limit("shop/invoices", reason=WHY)
 
 
 async def _drain(steps: Steps) -> None:
@@ -139,7 +140,9 @@ CHANGES: Final[dict[str, Change]] = {
     "drain_all": lambda at: at.jobs.drain_all(WHY),
     "accept_all": _accept_all,
     "drain": _drain,
-    "set_limit": lambda at: at.jobs.set_limit("shop/mails", active=3, reason=WHY),
+    "set_limit": lambda at: _then(
+        at.waiting(), lambda _: at.jobs.set_limit("shop/invoices", active=3, reason=WHY)
+    ),
     "reset_limit": _reset_limit,
     "archive_off": lambda at: _then(
         at.archive(on=True), lambda each: at.jobs.archive_off(each, WHY)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
+from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
-from trellis.core.limits import Limit, LimitChange, Override, Part, Reset, Scope
+from trellis.core.contracts import parse_contract
+from trellis.core.limits import Limit, LimitChange, Override, Part, Reset, Scope, ScopeKind
 from trellis.core.names import check_queue, check_service, check_type
 from trellis.engines.audit import By
 from trellis.engines.port import Engine
-from trellis.errors import ConfigurationError
+from trellis.engines.values import JobFilter
+from trellis.errors import ConfigurationError, ContractTooNew, NotFound
 from trellis.insight.limits import LimitView, limit_view
+from trellis.insight.views import worker_view
 from trellis.operations.queues import whole_name
 from trellis.portal import synced
 
 #: A part of a limit that stays as it is.
 Keep: TypeAlias = Literal["keep"]
 KEEP: Final = "keep"
+#: How alike a name must be to be suggested.
+_ALIKE: Final = 0.8
 
 
 class LimitOperations:
@@ -50,7 +57,8 @@ class LimitOperations:
         """Limit a queue, or a type, over all workers: `set_limit("shop/mails", active=5)`.
 
         None lifts a part of the limit, a part that is not given stays as it is. What is set here
-        counts instead of what the code declares, until `reset_limit`.
+        counts instead of what the code declares, until `reset_limit`. Raises `NotFound` for a name
+        that no job, contract, worker, schedule or setting has.
         """
         change = _override(active, rate, burst)
         return await self._change(queue, type, change, reason)
@@ -69,6 +77,7 @@ class LimitOperations:
         self, queue: str | None, job_type: str | None, change: LimitChange, reason: str
     ) -> LimitView:
         scope = await self._scope(queue, job_type)
+        await _check_known(self.engine, scope)
         await self.engine.change_limit(scope, change, By(self._actor, reason))
         found = {each.setting.scope: each for each in await self.engine.limits()}
         return limit_view(found[scope])
@@ -89,6 +98,41 @@ class LimitOperations:
     limits_sync = synced(limits)
     set_limit_sync = synced(set_limit)
     reset_limit_sync = synced(reset_limit)
+
+
+async def _check_known(engine: Engine, scope: Scope) -> None:
+    """Raise `NotFound` for a name that nothing here has: its limit would limit nothing."""
+    known = await _known_names(engine, scope.kind, scope.service)
+    if str(scope) in known:
+        return
+    close = get_close_matches(str(scope), known, 3, _ALIKE)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    raise NotFound(
+        f"There is no {scope.kind} {scope} here: no job, contract, worker, schedule or setting "
+        f"names it. Nothing was changed.{hint} See them with: trellis "
+        + ("queues" if scope.kind == "queue" else "contract list")
+    )
+
+
+async def _known_names(engine: Engine, kind: ScopeKind, service: str) -> set[str]:
+    """Return the names of queues, or of types, as service/name: all that this service has."""
+    limited = [each.setting.scope for each in await engine.limits()]
+    found = {str(scope) for scope in limited if scope.kind == kind}
+    is_queue = kind == "queue"
+    if is_queue:
+        found |= {f"{each.service}/{each.queue}" for each in await engine.queue_settings()}
+    for each in await engine.contracts(service):
+        with suppress(ContractTooNew):
+            for name, entry in parse_contract(each.body).jobs.items():
+                found.add(f"{service}/{(entry['queueName'] or name) if is_queue else name}")
+    for worker in map(worker_view, await engine.sessions()):
+        if worker.state != "ended":  # a type has a queue of its own, unless it names another
+            found.update(worker.types)
+    for schedule in await engine.schedules():
+        template = schedule.template
+        found.add(f"{schedule.service}/{template.queue if is_queue else template.type}")
+    jobs = await engine.count(JobFilter(), "service", kind)
+    return found | {f"{owner}/{name}" for owner, name in jobs.combinations}
 
 
 def _override(active: int | Keep | None, rate: str | Keep | None, burst: int | None) -> Override:
