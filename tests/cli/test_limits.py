@@ -28,6 +28,22 @@ def test_a_type_is_limited_by_its_name(steer: Run) -> None:
     assert done.err == "Type shop/bill: 1 per 1s (burst 3).\n"
 
 
+def test_the_rate_of_each_key_of_a_type_is_set_shown_and_reset(steer: Run) -> None:
+    done = steer("queues", "set", "--per-key", "shop/bill", "--rate", "1/1s", "--burst", "3")
+    assert (done.code, done.err) == (0, "Each key of shop/bill: 1 per 1s (burst 3) per key.\n")
+    (limit,) = json.loads(steer("queues", "limits", "--json").out)
+    assert (limit["kind"], limit["rate"], limit["tokens"]) == ("key", "1/1s", None)
+    assert "1 per 1s (burst 3) per key" in steer("queues", "limits").out
+    done = steer("queues", "set", "--per-key", "shop/bill", "--reset")
+    assert done.err == "Each key of shop/bill: no limit.\n"
+    refused = steer("queues", "set", "--per-key", "shop/bill", "--concurrency", "3")
+    assert (refused.code, "is part of the code (PerKey)" in refused.err) == (2, True)
+    refused = steer("queues", "set", "--per-key", "--type", "shop/bill", "--rate", "1/1s")
+    assert (refused.code, "--per-key those of each key" in refused.err) == (2, True)
+    refused = steer("queues", "set", "--per-key", "shop/bil", "--rate", "1/1s")
+    assert (refused.code, "There is no type shop/bil here" in refused.err) == (3, True)
+
+
 def test_what_cannot_be_a_limit_is_refused(steer: Run) -> None:
     for words, message in (
         (("--concurrency", "0"), "A limit of 0 jobs would never start one"),

@@ -8,17 +8,20 @@ from hypothesis import strategies as st
 
 from trellis.core.durations import SECOND
 from trellis.core.limits import (
+    UNSPENT,
     Limit,
     LimitSetting,
     Override,
     Rate,
     Reset,
     Scope,
+    Spent,
     Use,
     allowance,
     decode_setting,
     encode_setting,
     parse_rate,
+    slot_at,
 )
 from trellis.errors import ConfigurationError
 
@@ -53,43 +56,100 @@ def test_a_limit_is_written_in_words() -> None:
     assert str(Limit()) == "no limit"
 
 
-@given(RATES, st.lists(st.tuples(st.integers(0, 10 * SECOND), st.integers(0, 200)), max_size=60))
-def test_no_window_has_more_starts_than_its_share_and_one_burst(
-    rate: Rate, steps: list[tuple[int, int]]
-) -> None:
-    now, full_at = 1_000_000_000, 0
-    starts: list[tuple[int, int]] = []
-    for pause, wanted in steps:
-        now += pause
-        taken = min(wanted, rate.tokens(full_at, now))
-        assert taken >= 0
-        if taken:
-            full_at = rate.take(full_at, now, taken)
-            starts.append((now, taken))
+STEPS = st.lists(st.tuples(st.integers(0, 10 * SECOND), st.integers(0, 200)), max_size=60)
+
+
+def exceeds(starts: list[tuple[int, int]], rate: Rate) -> bool:
+    """Return whether a window has more starts than its share of a rate and one burst."""
     for index, (begin, _) in enumerate(starts):
         total = 0
         for end, taken in starts[index:]:
             total += taken
             # A take is rounded by less than a microsecond, which a start in the window may use.
             share = -(-(end - begin + len(starts)) * rate.starts // rate.period)
-            assert total <= rate.burst + share
+            if total > rate.burst + share:
+                return True
+    return False
+
+
+@given(RATES, STEPS)
+def test_no_window_has_more_starts_than_its_share_and_one_burst(
+    rate: Rate, steps: list[tuple[int, int]]
+) -> None:
+    now, spent = 1_000_000_000, UNSPENT
+    starts: list[tuple[int, int]] = []
+    for pause, wanted in steps:
+        now += pause
+        taken = min(wanted, rate.tokens(spent, now))
+        assert taken >= 0
+        if taken:
+            spent = rate.take(spent, now, taken)
+            starts.append((now, taken))
+    assert not exceeds(starts, rate)
+
+
+@given(st.lists(RATES, min_size=2, max_size=2), STEPS, st.integers(0, 60))
+def test_a_change_of_the_rate_gives_no_window_more_than_the_larger_rate_and_one_burst(
+    rates: list[Rate], steps: list[tuple[int, int]], changed: int
+) -> None:
+    now, spent = 1_000_000_000, UNSPENT
+    starts: list[tuple[int, int]] = []
+    for number, (pause, wanted) in enumerate(steps):
+        now += pause
+        rate = rates[number >= changed]
+        taken = min(wanted, rate.tokens(spent, now))
+        assert taken >= 0
+        if taken or rate.is_outdated(spent, now):
+            spent = rate.take(spent, now, taken)
+        if taken:
+            starts.append((now, taken))
+    fastest = max(rates, key=lambda each: each.starts / each.period)
+    assert not exceeds(starts, fastest._replace(burst=max(rate.burst for rate in rates)))
+
+
+def test_a_lowered_rate_does_not_start_the_jobs_of_a_second_burst() -> None:
+    fast, slow = parse_rate("100/1s"), parse_rate("10/10s")
+    empty = fast.take(UNSPENT, 0, 100)
+    assert slow.tokens(empty, 0) == 0
+    assert slow.is_outdated(empty, 0)
+    assert not slow.is_outdated(slow.take(empty, 0, 0), 0)
+    assert slow.tokens(empty, SECOND // 2) == 5, "it filled by the old rate"
+    assert fast.tokens(slow.take(UNSPENT, 0, 10), 0) == 0, "and a raised one is as empty as it was"
+    assert fast.tokens(slow.take(UNSPENT, 0, 1), 0) == 90
 
 
 @given(RATES)
 def test_the_next_token_is_there_when_it_is_said_to_come(rate: Rate) -> None:
     now = 1_000_000_000
-    full_at = rate.take(0, now, rate.burst)
-    assert rate.tokens(full_at, now) == 0
-    moment = rate.next_at(full_at, now)
-    assert rate.tokens(full_at, moment) >= 1
-    assert rate.tokens(full_at, full_at) == rate.burst
+    spent = rate.take(UNSPENT, now, rate.burst)
+    assert rate.tokens(spent, now) == 0
+    assert rate.tokens(spent, rate.next_at(spent, now)) >= 1
+    for number in (1, rate.burst // 2 or 1, rate.burst):
+        moment = rate.token_at(spent, now, number)
+        assert rate.tokens(spent, moment) >= number
+        assert rate.tokens(spent, moment - rate.period // rate.starts - 1) < number
+    assert rate.tokens(spent, spent.full_at) == rate.burst
 
 
 def test_a_slow_rate_is_awaited_to_the_microsecond_and_a_fast_one_a_little_longer() -> None:
     slow, fast = parse_rate("1/10s"), parse_rate("1000/1s")
-    assert slow.next_at(slow.take(0, 0, 1), 0) == 10 * SECOND
-    assert fast.next_at(fast.take(0, 0, 1000), 0) == SECOND // 20
-    assert parse_rate("1000/1s", 1).next_at(1000, 0) == 1000
+    assert slow.next_at(slow.take(UNSPENT, 0, 1), 0) == 10 * SECOND
+    assert fast.next_at(fast.take(UNSPENT, 0, 1000), 0) == SECOND // 20
+    assert parse_rate("1000/1s", 1).next_at(Spent(1000, 1000), 0) == 1000
+
+
+@given(RATES, st.integers(0, 100), st.integers(0, 120))
+def test_a_key_never_has_more_unclaimed_slots_than_tokens(
+    rate: Rate, taken: int, unclaimed: int
+) -> None:
+    now = 1_000_000_000
+    spent = rate.take(UNSPENT, now, min(taken, rate.burst))
+    moment = slot_at(rate, spent, unclaimed, now)
+    if moment is None:
+        assert unclaimed >= rate.burst
+    else:
+        assert (moment <= now) == (rate.tokens(spent, now) > unclaimed)
+        assert rate.tokens(spent, moment) > unclaimed
 
 
 def test_the_strictest_part_decides() -> None:

@@ -173,8 +173,12 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         ["schema_record", "schema_tables"],
         ["migrate_holders", "migrate_try", "schema_others", "schema_table"],
     ),
-    "slots": (
+    "key_rates": (
         ["key_bucket_is_full"],
+        [],
+    ),
+    "slots": (
+        [],
         ["caller_admit", "caller_waiting", "key_hand_over", "key_lock", "slot_free_jobs"],
     ),
 }  # fmt: skip

@@ -168,14 +168,35 @@ class CausesSuite:
     async def test_a_key_whose_rate_has_no_token(self, engine: Engine, clock: ManualClock) -> None:
         worker = await Worker(engine).start()
         rule = KeyPolicy("k", 2, None, "wait", rate="1/10s")
+        command = "trellis queues set --per-key shop/invoice --rate 2/10s"
         first, record = await accept(engine, a_keyed_job("k", rule), a_keyed_job("k", rule))
+        (cause,) = await causes(engine, record.definition.id)
+        assert (cause.code, cause.command) == ("key_rate_limited", command)
+        assert cause.text == "Key 'k' may start 1 job per 10s, and other jobs of it start first."
+        assert await worker.claim() == [first.definition.id]
+        clock.advance("3s")
+        (cause,) = await causes(engine, record.definition.id)
+        assert (cause.code, cause.command) == ("key_rate_limited", command)
+        assert cause.text == "Key 'k' may start 1 job per 10s; the next may start in 7 s."
+        assert await worker.claim() == []
+        clock.advance("7s")
+        await engine.promote(10)
+        await runs(worker, record.definition.id)
+
+    async def test_a_rate_of_keys_that_an_operator_set(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        worker = await Worker(engine).start()
+        rule = KeyPolicy("k", 2, None, "wait")
+        first, record = await accept(engine, a_keyed_job("k", rule), a_keyed_job("k", rule))
+        await engine.change_limit(Scope("key", "shop", "invoice"), _only(Limit(rate="1/1h")), By())
         assert await worker.claim() == [first.definition.id]
         (cause,) = await causes(engine, record.definition.id)
-        assert (cause.code, cause.command) == ("key_rate_limited", "trellis keys show k")
-        assert cause.text.startswith("Key 'k' may start 1 job per 10s")
-        assert await worker.claim() == []
-        clock.advance("10s")
+        assert cause.code == "key_rate_limited"
+        assert cause.text == "Key 'k' may start 1 job per 1h; the next may start in 1 h."
+        clock.advance("1h")
         await engine.promote(10)
+        await worker.renew()
         await runs(worker, record.definition.id)
 
     async def test_a_rate_without_a_token(self, engine: Engine, clock: ManualClock) -> None:

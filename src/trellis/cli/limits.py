@@ -27,6 +27,7 @@ def limit_in_words(limit: LimitView) -> str:
 @click.command("set")
 @click.argument("name", metavar="SERVICE/QUEUE")
 @click.option("--type", "is_type", is_flag=True, help="Limit a type: the name is SERVICE/TYPE.")
+@click.option("--per-key", is_flag=True, help="Set the rate of each key of a type: SERVICE/TYPE.")
 @click.option("--concurrency", metavar="N|none", help="How many may run at a time.")
 @click.option("--rate", metavar="N/TIME|none", help="How many may start per time: 100/1m.")
 @click.option("--burst", metavar="N", type=int, help="How many of a rate may start at once.")
@@ -36,14 +37,17 @@ def limit_in_words(limit: LimitView) -> str:
 @url_option
 @debug_option
 def set_command(**given: Any) -> None:  # noqa: ANN401 - click's shape
-    """Limit a queue, or a type, over all workers.
+    """Limit a queue, a type, or each key of a type, over all workers.
 
     What is set here counts at once, instead of the limit that the code declares, until --reset.
     Jobs that run are not stopped: below a lowered limit nothing starts until enough have ended.
     """
     from trellis.insight.views import as_json as document
 
-    names = {"type" if given["is_type"] else "queue": given["name"]}
+    if given["is_type"] and given["per_key"]:
+        raise click.UsageError("--type limits all jobs of a type, --per-key those of each key.")
+    kind = "per_key" if given["per_key"] else "type" if given["is_type"] else "queue"
+    names = {kind: given["name"]}
     reason = given["reason"]
     parts = _parts(given)
     if given["reset"] and parts:
@@ -57,7 +61,8 @@ def set_command(**given: Any) -> None:  # noqa: ANN401 - click's shape
     limit = operate(given["url"], work)
     if given["as_json"]:
         write_json(document(limit))
-    complain(f"{limit.kind.capitalize()} {limit.service}/{limit.name}: {limit_in_words(limit)}.")
+    what = "Each key of" if limit.kind == "key" else limit.kind.capitalize()
+    complain(f"{what} {limit.service}/{limit.name}: {limit_in_words(limit)}.")
 
 
 def _parts(given: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +91,7 @@ def _number_or_none(text: str) -> int | None:
 @url_option
 @debug_option
 def limits_command(*, form: Form, url: str | None) -> None:
-    """List the limits of queues and types, and how far they are used."""
+    """List the limits of queues, types and keys, and how far they are used."""
     from trellis.core.durations import to_datetime
     from trellis.insight.views import as_json
 
@@ -122,7 +127,7 @@ def _table(found: list[LimitView], now: datetime) -> None:
                 limit.kind,
                 f"{limit.service}/{limit.name}",
                 limit.text,
-                f"{limit.running:,}",
+                "" if limit.kind == "key" else f"{limit.running:,}",
                 "" if limit.tokens is None else f"{limit.tokens:,}",
                 "" if limit.next_at is None else f"{(limit.next_at - now).total_seconds():.1f}s",
                 "operator" if limit.set_by_operator else "code",

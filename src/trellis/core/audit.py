@@ -26,7 +26,7 @@ from trellis.core.lifecycle import Transition
 #: What operators do: a noun and a verb. Entries that another version wrote may have others.
 Action: TypeAlias = Literal[
     "job.create", "job.cancel", "job.set", "job.retry", "job.retry_items", "job.replay",
-    "job.dismiss", "job.clone", "job.delete", "key.release",
+    "job.dismiss", "job.clone", "job.delete", "key.release", "key.limit",
     "queue.pause", "queue.drain", "queue.resume", "queue.aging", "queue.limit", "type.limit",
     "schedule.pause", "schedule.resume", "schedule.set", "schedule.reset", "schedule.window",
     "schedule.run", "batch.seal", "batch.cancel", "contract.accept", "archive.on", "archive.off",

@@ -2,8 +2,13 @@
 
 An engine gathers how many run and how far the bucket of a rate is used up; `allowance` decides how
 many more may start. A bucket is one moment, `full_at`: when it is full again if nothing starts
-until then. So it needs no counter that must be refilled, and a clock that is set back or a rate
-that is changed costs at most one full bucket.
+until then. So it needs no counter that must be refilled, and a clock that is set back costs at most
+one full bucket. With the moment it is stored how long an empty bucket takes to fill: under another
+rate the bucket is as full as it was, in proportion, so that a change gives no starts away.
+
+Each key of a type has a bucket of its own, by one rate: the scope `key` of the type. `slot_at`
+decides when a waiting job of a key gets a slot: there are never more slots that no job has started
+with than tokens. The claim takes the tokens, so that the rate is one of starts.
 
 The code declares a limit, an operator may set another one: each part (`active`, `rate`) that an
 operator has set wins until it is reset.
@@ -23,7 +28,7 @@ from trellis.errors import ConfigurationError
 if TYPE_CHECKING:
     from trellis.core.events import JsonValue
 
-ScopeKind = Literal["queue", "type"]
+ScopeKind = Literal["queue", "type", "key"]
 Part = Literal["active", "rate"]
 
 _RATE: Final = re.compile(r"(\d+)\s*/\s*(\S.*)")
@@ -35,7 +40,7 @@ _EXAMPLE: Final = 'Write rate="100/1m": a count and a duration.'
 
 
 class Scope(NamedTuple):
-    """What a limit is set for: a queue or a type of a service."""
+    """What a limit is set for: a queue, a type, or each key of a type, of a service."""
 
     kind: ScopeKind
     service: str
@@ -52,51 +57,80 @@ class Rate(NamedTuple):
     period: Micros
     burst: int
 
-    def tokens(self, full_at: Instant, now: Instant) -> int:
+    @property
+    def span(self) -> Micros:
+        """How long an empty bucket takes to fill."""
+        return self.burst * self.period // self.starts
+
+    def tokens(self, spent: Spent, now: Instant) -> int:
         """Return how many jobs may start now.
 
-        >>> Rate(2, 1000, 2).tokens(0, 5000)
+        >>> Rate(2, 1000, 2).tokens(UNSPENT, 5000)
         2
         """
-        return self.burst - -(-self._missing(full_at, now) * self.starts // self.period)
+        return self.burst - -(-self._missing(spent, now) * self.starts // self.period)
 
-    def take(self, full_at: Instant, now: Instant, taken: int) -> Instant:
-        """Return when the bucket is full again after this many tokens were taken."""
+    def take(self, spent: Spent, now: Instant, taken: int) -> Spent:
+        """Return the bucket after this many tokens were taken."""
         # Rounded down: rounded up, the last microsecond would cost a whole token.
-        return now + self._missing(full_at, now) + taken * self.period // self.starts
+        missing = self._missing(spent, now) + taken * self.period // self.starts
+        return Spent(now + missing, self.span)
 
-    def take_one(self, full_at: Instant, now: Instant) -> tuple[Instant, Instant | None]:
-        """Take a token if there is one.
-
-        Return when the bucket is full again, and when to look again if there was none.
-        """
-        if self.tokens(full_at, now):
-            return self.take(full_at, now, 1), None
-        return self.take(full_at, now, 0), self._next_token(full_at, now)
-
-    def next_at(self, full_at: Instant, now: Instant) -> Instant:
+    def next_at(self, spent: Spent, now: Instant) -> Instant:
         """Return when a worker that found no token should look again.
 
         That is when the next token comes, or a little later, so that a fast rate is not taken in
         single tokens; never later than when the bucket is full.
         """
-        first = self._next_token(full_at, now)
-        return min(now + self._missing(full_at, now), max(first, now + _GATHER))
+        first = self.token_at(spent, now)
+        return min(now + self._missing(spent, now), max(first, now + _GATHER))
 
-    def _next_token(self, full_at: Instant, now: Instant) -> Instant:
-        of_others = (self.burst - 1) * self.period // self.starts
-        return now + max(0, self._missing(full_at, now) - of_others)
+    def token_at(self, spent: Spent, now: Instant, number: int = 1) -> Instant:
+        """Return when this many tokens are there; at most a burst."""
+        of_others = (self.burst - number) * self.period // self.starts
+        return now + max(0, self._missing(spent, now) - of_others)
 
-    def is_beyond(self, full_at: Instant, now: Instant) -> bool:
-        """Return whether a stored moment is later than an empty bucket needs.
+    def is_outdated(self, spent: Spent, now: Instant) -> bool:
+        """Return whether a bucket must be stored anew to fill by this rate.
 
-        So it is when the clock was set back or the rate was raised; it must be stored anew then.
+        So it is when the rate was changed, or when the clock was set back and the moment is later
+        than an empty bucket needs.
         """
-        return full_at > now + self._missing(full_at, now)
+        is_full = spent.full_at <= now
+        return not is_full and (
+            spent.span != self.span or spent.full_at > now + self._missing(spent, now)
+        )
 
-    def _missing(self, full_at: Instant, now: Instant) -> Micros:
+    def _missing(self, spent: Spent, now: Instant) -> Micros:
         """Return how long the bucket needs to be full, at most the time of a whole one."""
-        return min(max(full_at - now, 0), self.burst * self.period // self.starts)
+        missing, span = max(spent.full_at - now, 0), self.span
+        if spent.span and spent.span != span:  # stored by another rate: as full as it was
+            missing = min(missing, spent.span) * span // spent.span
+        return min(missing, span)
+
+
+class Spent(NamedTuple):
+    """How far a token bucket is used up."""
+
+    #: When it is full again, if nothing starts until then.
+    full_at: Instant = 0
+    #: How long an empty bucket takes by the rate it was stored with; 0: it is full.
+    span: Micros = 0
+
+
+UNSPENT: Final = Spent()
+
+
+def slot_at(rate: Rate, spent: Spent, unclaimed: int, now: Instant) -> Instant | None:
+    """Return when the next job of a key may get a slot, by the rate of the key.
+
+    `unclaimed` jobs have a slot and have not started: each of them will take a token. None: no time
+    helps until one of them has started.
+
+    >>> slot_at(Rate(1, 10, 2), Spent(), 1, 50), slot_at(Rate(1, 10, 2), Spent(), 2, 50)
+    (50, None)
+    """
+    return None if unclaimed >= rate.burst else rate.token_at(spent, now, unclaimed + 1)
 
 
 def parse_rate(text: str, burst: int | None = None) -> Rate:
@@ -224,8 +258,8 @@ class Use(NamedTuple):
 
     #: Claimed jobs, and ended attempts whose handlers may still run.
     running: int = 0
-    #: When the bucket of the rate is full again.
-    full_at: Instant = 0
+    #: How far the bucket of the rate is used up.
+    spent: Spent = UNSPENT
 
 
 def allowance(limit: Limit, use: Use, now: Instant) -> int | None:
@@ -237,7 +271,7 @@ def allowance(limit: Limit, use: Use, now: Instant) -> int | None:
     bucket = limit.bucket
     allowed = [] if limit.active is None else [max(0, limit.active - use.running)]
     if bucket is not None:
-        allowed.append(bucket.tokens(use.full_at, now))
+        allowed.append(bucket.tokens(use.spent, now))
     return min(allowed, default=None)
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from trellis.core.durations import Micros, micros
-from trellis.core.limits import Limit, Rate, parse_rate
+from trellis.core.limits import Limit
 from trellis.core.retry import Retry, RetryRules
 from trellis.core.states import State
 from trellis.errors import ConfigurationError
@@ -50,7 +50,7 @@ class KeyPolicy:
     when_full: WhenFull = "reject"
     #: `attempt` frees the slot between attempts; `job` keeps it until the job has ended.
     hold: Hold = "attempt"
-    #: How many jobs of a key get a slot per time, such as `1/1s`, and how many at once.
+    #: How many jobs of a key start per time, such as `1/1s`, and how many at once; see `limit`.
     rate: str | None = None
     burst: int | None = None
 
@@ -64,9 +64,9 @@ class KeyPolicy:
             raise ConfigurationError("`queued` cannot be negative; use None for no limit.")
 
     @property
-    def bucket(self) -> Rate | None:
-        """The rate of a key as a token bucket."""
-        return None if self.rate is None else parse_rate(self.rate, self.burst)
+    def limit(self) -> Limit:
+        """The rate of a key, which the scope `key` of the type is declared with."""
+        return Limit(None, self.rate, self.burst)
 
 
 @dataclass(frozen=True, slots=True)

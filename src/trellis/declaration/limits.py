@@ -11,7 +11,7 @@ from trellis.declaration.job_type import JobType
 def declared_limits(
     job_types: Iterable[JobType], queues: Mapping[tuple[str, str], Limit]
 ) -> list[tuple[Scope, Limit]]:
-    """Return what a worker declares: every type it runs, their queues, and the given queues.
+    """Return what a worker declares: every type it runs, its keys, their queues, the given queues.
 
     Types and queues without a limit are named too, so that a limit that was removed from the code
     ends.
@@ -19,7 +19,9 @@ def declared_limits(
     found: dict[Scope, Limit] = {}
     for job_type in job_types:
         service, queue = job_type.service, job_type.queue
+        key = job_type.policy.key
         found[Scope("type", service, job_type.name)] = job_type.limit or NO_LIMIT
+        found[Scope("key", service, job_type.name)] = NO_LIMIT if key is None else key.limit
         found[Scope("queue", service, queue)] = queues.get((service, queue), NO_LIMIT)
     for (service, queue), limit in queues.items():
         found[Scope("queue", service, queue)] = limit

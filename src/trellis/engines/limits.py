@@ -11,10 +11,14 @@ from typing import Final, NamedTuple
 
 from trellis.core.audit import Action, Change
 from trellis.core.durations import Instant
-from trellis.core.limits import LimitSetting, Scope, ScopeKind, Use, allowance, limit_to_json
+from trellis.core.limits import LimitSetting, Scope, ScopeKind, Spent, Use, allowance, limit_to_json
 from trellis.engines.demand import Demand
 
-_ACTIONS: Final[dict[ScopeKind, Action]] = {"queue": "queue.limit", "type": "type.limit"}
+_ACTIONS: Final[dict[ScopeKind, Action]] = {
+    "queue": "queue.limit",
+    "type": "type.limit",
+    "key": "key.limit",
+}
 #: Service, queue and type.
 Names = tuple[str, str, str]
 
@@ -25,7 +29,7 @@ class LimitStatus(NamedTuple):
     setting: LimitSetting
     #: Jobs of it that run, and ended attempts whose handlers may still run.
     running: int
-    #: How many jobs may start now by its rate; None: it has no rate.
+    #: How many jobs may start now by its rate; None: it has no rate, or each key has a bucket.
     tokens: int | None
     #: When the next job may start by its rate; None: at once.
     next_at: Instant | None
@@ -33,9 +37,9 @@ class LimitStatus(NamedTuple):
 
 def status_of(setting: LimitSetting, use: Use, now: Instant) -> LimitStatus:
     """Return a limit as operators see it."""
-    bucket = setting.in_force.bucket
-    tokens = None if bucket is None else bucket.tokens(use.full_at, now)
-    next_at = None if bucket is None or tokens else bucket.next_at(use.full_at, now)
+    bucket = None if setting.scope.kind == "key" else setting.in_force.bucket
+    tokens = None if bucket is None else bucket.tokens(use.spent, now)
+    next_at = None if bucket is None or tokens else bucket.next_at(use.spent, now)
     return LimitStatus(setting, use.running, tokens, next_at)
 
 
@@ -54,6 +58,11 @@ def scopes_of(lane: Sequence[object]) -> tuple[Scope, Scope]:
     """Return the scopes of a lane, which begins with service, queue and type."""
     service, queue, job_type = map(str, lane[:3])
     return Scope("queue", service, queue), Scope("type", service, job_type)
+
+
+def key_scope(lane: Sequence[object]) -> Scope:
+    """Return the scope of the keys of a lane, which begins with service, queue and type."""
+    return Scope("key", str(lane[0]), str(lane[2]))
 
 
 def limited(settings: Iterable[LimitSetting]) -> dict[Scope, LimitSetting]:
@@ -103,14 +112,14 @@ class Budget:
         if scopes and self.free is not None:
             self.free -= count
 
-    def spent(self) -> dict[Scope, Instant]:
-        """Return when the buckets that must be stored anew are full again."""
-        spent: dict[Scope, Instant] = {}
+    def spent(self) -> dict[Scope, Spent]:
+        """Return the buckets that must be stored anew."""
+        spent: dict[Scope, Spent] = {}
         for scope, taken in self._taken.items():
             bucket = self._settings[scope].in_force.bucket
-            full_at = self._uses.get(scope, Use()).full_at
-            if bucket is not None and (taken or bucket.is_beyond(full_at, self._now)):
-                spent[scope] = bucket.take(full_at, self._now, taken)
+            before = self._uses.get(scope, Use()).spent
+            if bucket is not None and (taken or bucket.is_outdated(before, self._now)):
+                spent[scope] = bucket.take(before, self._now, taken)
         return spent
 
     def next_at(self) -> Instant | None:
@@ -120,7 +129,7 @@ class Budget:
         for scope, left in self.left.items():
             bucket = self._settings[scope].in_force.bucket
             if left <= 0 and bucket is not None:
-                full_at = spent.get(scope, self._uses.get(scope, Use()).full_at)
-                if not bucket.tokens(full_at, self._now):
-                    moments.append(bucket.next_at(full_at, self._now))
+                of = spent.get(scope, self._uses.get(scope, Use()).spent)
+                if not bucket.tokens(of, self._now):
+                    moments.append(bucket.next_at(of, self._now))
         return min(moments, default=None)

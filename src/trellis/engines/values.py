@@ -15,6 +15,7 @@ from trellis.core.admission import Admit, Coalesce, Decision, Reason, Reject, Re
 from trellis.core.durations import Instant, Micros, micros
 from trellis.core.items import ItemStatus
 from trellis.core.job import Failure, Fence, JobId, JobRecord, NewJob, SessionId
+from trellis.core.limits import UNSPENT, Spent
 from trellis.core.states import State
 from trellis.engines.worker_report import NO_REPORT, WorkerReport
 
@@ -425,6 +426,8 @@ class KeyStatus(NamedTuple):
     holders: tuple[JobId, ...]
     waiting: int
     blocked: bool
+    #: How far the bucket of its rate is used up.
+    spent: Spent = UNSPENT
 
 
 class QueueSettings(NamedTuple):

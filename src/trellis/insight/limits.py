@@ -9,7 +9,7 @@ from typing import Literal
 
 from trellis.core.durations import Instant, in_words, to_datetime
 from trellis.core.job import JobRecord
-from trellis.core.limits import ScopeKind
+from trellis.core.limits import Scope, ScopeKind
 from trellis.engines.limits import LimitStatus, scopes_of
 from trellis.engines.values import KeyStatus
 from trellis.insight.time_expressions import roughly
@@ -19,7 +19,10 @@ LimitCode = Literal["limit_reached", "rate_limited", "key_rate_limited"]
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """The limit of a queue or a type over all workers, and how far it is used."""
+    """The limit of a queue or a type over all workers, and how far it is used.
+
+    The kind `key` is the rate of each key of a type: every key has tokens of its own.
+    """
 
     kind: ScopeKind
     service: str
@@ -55,7 +58,7 @@ def limit_view(status: LimitStatus) -> LimitView:
         tokens,
         None if next_at is None else to_datetime(next_at),
         tuple(sorted(setting.override.parts)),
-        str(limit),
+        f"{limit} per key" if setting.scope.kind == "key" and limit else str(limit),
     )
 
 
@@ -66,7 +69,7 @@ def limit_causes(
     definition = record.definition
     if record.head.run_at > now:
         return
-    yield from _key_rate(record, key)
+    yield from _key_rate(record, key, limits, now)
     scopes = scopes_of((definition.service, definition.queue, definition.type))
     for setting, running, tokens, next_at in limits:
         scope, limit = setting.scope, setting.in_force
@@ -91,20 +94,29 @@ def limit_causes(
             yield "rate_limited", text, f"{command} --rate {faster}"
 
 
-def _key_rate(record: JobRecord, key: KeyStatus | None) -> Iterator[tuple[LimitCode, str, str]]:
+def _key_rate(
+    record: JobRecord, key: KeyStatus | None, limits: Sequence[LimitStatus], now: Instant
+) -> Iterator[tuple[LimitCode, str, str]]:
     """Yield that a job waits for a token of its key, if it does."""
     definition = record.definition
     policy = definition.policy.key
-    bucket = None if policy is None else policy.bucket
-    if key is None or policy is None or bucket is None:
+    if key is None or policy is None:
         return
-    if definition.id in key.holders or len(key.holders) >= policy.active:
+    scope = Scope("key", definition.service, definition.type)
+    stored = {status.setting.scope: status.setting.in_force for status in limits}
+    rate = stored.get(scope, policy.limit).bucket
+    has_slot = definition.id in key.holders
+    if rate is None or (not has_slot and len(key.holders) >= policy.active):
         return
-    text = (
-        f"Key {key.key!r} may start {in_jobs(bucket.starts)} per {in_words(bucket.period)}, and "
-        "its next start has not come yet."
-    )
-    yield "key_rate_limited", text, f"trellis keys show {key.key}"
+    text = f"Key {key.key!r} may start {in_jobs(rate.starts)} per {in_words(rate.period)}"
+    if not rate.tokens(key.spent, now):
+        text += f"; the next may start in {roughly(rate.token_at(key.spent, now) - now)}."
+    elif not has_slot:
+        text += ", and other jobs of it start first."
+    else:
+        return
+    faster = f"{2 * rate.starts}/{in_words(rate.period)}"
+    yield "key_rate_limited", text, f"trellis queues set --per-key {scope} --rate {faster}"
 
 
 def in_jobs(count: int) -> str:

@@ -49,6 +49,7 @@ class LimitOperations:
         queue: str | None = None,
         *,
         type: str | None = None,  # noqa: A002 - the word used everywhere
+        per_key: str | None = None,
         active: int | Keep | None = KEEP,
         rate: str | Keep | None = KEEP,
         burst: int | None = None,
@@ -56,69 +57,85 @@ class LimitOperations:
     ) -> LimitView:
         """Limit a queue, or a type, over all workers: `set_limit("shop/mails", active=5)`.
 
-        None lifts a part of the limit, a part that is not given stays as it is. What is set here
-        counts instead of what the code declares, until `reset_limit`. Raises `NotFound` for a name
-        that no job, contract, worker, schedule or setting has.
+        `per_key="shop/send"` names a type and sets the rate of each of its keys. None lifts a part
+        of the limit, a part that is not given stays as it is. What is set here counts instead of
+        what the code declares, until `reset_limit`. Raises `NotFound` for a name that no job,
+        contract, worker, schedule or setting has.
         """
         change = _override(active, rate, burst)
-        return await self._change(queue, type, change, reason)
+        if per_key is not None and "active" in change.parts:
+            raise ConfigurationError(
+                "How many jobs of a key run at a time is part of the code (PerKey), because jobs "
+                "hold slots of it. Nothing was changed. For keys, give a rate (100/1m)."
+            )
+        return await self._change(_scope(queue, type, per_key), change, reason)
 
     async def reset_limit(
         self,
         queue: str | None = None,
         *,
         type: str | None = None,  # noqa: A002 - the word used everywhere
+        per_key: str | None = None,
         reason: str = "",
     ) -> LimitView:
         """Let the limit that the code declares count again."""
-        return await self._change(queue, type, Reset(), reason)
+        return await self._change(_scope(queue, type, per_key), Reset(), reason)
 
     async def _change(
-        self, queue: str | None, job_type: str | None, change: LimitChange, reason: str
+        self, named: tuple[ScopeKind, str], change: LimitChange, reason: str
     ) -> LimitView:
-        scope = await self._scope(queue, job_type)
+        kind, written = named
+        if kind == "queue":
+            written = await whole_name(self.engine, written)
+        service, _, name = written.partition("/")
+        if not name:
+            raise ConfigurationError(
+                f"{written!r} names no type, so nothing was changed. Write service/type."
+            )
+        check = check_queue if kind == "queue" else check_type
+        scope = Scope(kind, check_service(service), check(name))
         await _check_known(self.engine, scope)
         await self.engine.change_limit(scope, change, By(self._actor, reason))
         found = {each.setting.scope: each for each in await self.engine.limits()}
         return limit_view(found[scope])
-
-    async def _scope(self, queue: str | None, job_type: str | None) -> Scope:
-        if queue is not None and job_type is None:
-            service, _, name = (await whole_name(self.engine, queue)).partition("/")
-            return Scope("queue", check_service(service), check_queue(name))
-        if job_type is not None and queue is None:
-            service, _, name = job_type.partition("/")
-            if not name:
-                raise ConfigurationError(
-                    f"{job_type!r} names no type, so nothing was changed. Write service/type."
-                )
-            return Scope("type", check_service(service), check_type(name))
-        raise ConfigurationError("Name a queue or a type to limit; nothing was changed.")
 
     limits_sync = synced(limits)
     set_limit_sync = synced(set_limit)
     reset_limit_sync = synced(reset_limit)
 
 
+def _scope(queue: str | None, job_type: str | None, per_key: str | None) -> tuple[ScopeKind, str]:
+    """Return what was named: its kind, and the name as written."""
+    kinds: tuple[ScopeKind, ...] = ("queue", "type", "key")
+    written = (queue, job_type, per_key)
+    named = [(kind, name) for kind, name in zip(kinds, written, strict=True) if name is not None]
+    if len(named) != 1:
+        raise ConfigurationError(
+            "Name a queue, a type, or a type per key to limit; nothing was changed."
+        )
+    return named[0]
+
+
 async def _check_known(engine: Engine, scope: Scope) -> None:
     """Raise `NotFound` for a name that nothing here has: its limit would limit nothing."""
-    known = await _known_names(engine, scope.kind, scope.service)
+    kind: Literal["queue", "type"] = "queue" if scope.kind == "queue" else "type"
+    known = await _known_names(engine, kind, scope.service)
     if str(scope) in known:
         return
     close = get_close_matches(str(scope), known, 3, _ALIKE)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     raise NotFound(
-        f"There is no {scope.kind} {scope} here: no job, contract, worker, schedule or setting "
+        f"There is no {kind} {scope} here: no job, contract, worker, schedule or setting "
         f"names it. Nothing was changed.{hint} See them with: trellis "
-        + ("queues" if scope.kind == "queue" else "contract list")
+        + ("queues" if kind == "queue" else "contract list")
     )
 
 
-async def _known_names(engine: Engine, kind: ScopeKind, service: str) -> set[str]:
+async def _known_names(engine: Engine, kind: Literal["queue", "type"], service: str) -> set[str]:
     """Return the names of queues, or of types, as service/name: all that this service has."""
-    limited = [each.setting.scope for each in await engine.limits()]
-    found = {str(scope) for scope in limited if scope.kind == kind}
     is_queue = kind == "queue"
+    limited = [each.setting.scope for each in await engine.limits()]
+    found = {str(scope) for scope in limited if (scope.kind == "queue") == is_queue}
     if is_queue:
         found |= {f"{each.service}/{each.queue}" for each in await engine.queue_settings()}
     for each in await engine.contracts(service):

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from trellis.core.durations import Instant
 from trellis.core.job import JobRecord, SessionId
 from trellis.core.lifecycle import Transition
+from trellis.core.limits import Rate
 from trellis.engines.clock import Clock
 from trellis.engines.demand import Demand
 from trellis.engines.limits import Budget
 from trellis.engines.memory.limits import LimitTable
+from trellis.engines.memory.slots import Slots
 from trellis.engines.memory.store import Entry, Lane, Store
 from trellis.engines.values import Claimed
 
@@ -24,6 +26,7 @@ class ClaimVerb:
     _lock: threading.RLock
     _store: Store
     _limits: LimitTable
+    _slots: Slots
 
     @abstractmethod
     def _start(self, entries: Sequence[Entry], now: Instant) -> int:
@@ -47,7 +50,7 @@ class ClaimVerb:
             taken = self._take(session, demands, wanted, limit, budget)
             if budget is None:
                 return Claimed(now, tuple(taken))
-            self._limits.full_at.update(budget.spent())
+            self._limits.spent.update(budget.spent())
             return Claimed(now, tuple(taken), budget.next_at())
 
     def _take(
@@ -63,6 +66,8 @@ class ClaimVerb:
         lanes = list(wanted)
         passed_over: list[Entry] = []
         taken: list[JobRecord] = []
+        started: dict[str, tuple[Rate, int]] = {}
+        overdrawn: set[str] = set()
         for place in self._store.ready.in_order(lanes):
             lane = place.lane
             entry = self._store.entries.get(place.row)
@@ -73,10 +78,19 @@ class ClaimVerb:
                 passed_over.append(entry)
                 lanes.remove(lane)
                 continue
+            key_hash = entry.definition.key_hash or ""
+            of_key = started[key_hash][1] if key_hash in started else 0
+            if not self._slots.rates.has_tokens(entry, of_key):
+                overdrawn.add(key_hash)
+                passed_over.append(entry)
+                continue
             decision = None if entry.is_held else entry.decide_claim(session, now)
             if decision is None:
                 passed_over.append(entry)
                 continue
+            rate = self._slots.rates.rate_of(entry) if key_hash else None
+            if rate is not None:
+                started[key_hash] = (rate, of_key + 1)
             left[wanted[lane]] -= 1
             if budget is not None:
                 budget.take(lane)
@@ -85,4 +99,7 @@ class ClaimVerb:
             taken.append(entry.record)
         for entry in passed_over:
             self._store.ready.add(entry)
+        self._slots.rates.charge(started)
+        for key_hash in overdrawn:
+            self._slots.withdraw(key_hash)
         return taken

@@ -42,6 +42,7 @@ from trellis.engines.memory.contracts import ContractVerbs
 from trellis.engines.memory.dependencies import DependencyVerbs
 from trellis.engines.memory.feed import FeedVerbs
 from trellis.engines.memory.followups import Followups
+from trellis.engines.memory.key_rates import KeyRates
 from trellis.engines.memory.limits import LimitTable, LimitVerbs, Lingering
 from trellis.engines.memory.locks import Lock, LockTable
 from trellis.engines.memory.operating import OperatorVerbs
@@ -98,9 +99,9 @@ class MemoryEngine(
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._store = Store(self._clock)
-        self._slots = Slots(self._store)
         self._locks = LockTable(self._store)
         self._limits = LimitTable(self._store)
+        self._slots = Slots(self._store, KeyRates(self._store, self._limits.settings))
         self._batches: dict[str, BatchEntry] = {}
         self._hints = Hints()
 
@@ -387,7 +388,7 @@ class MemoryEngine(
         with self._lock:
             now = self._clock.now()
             moved = self._start(self._store.startable(now)[:limit], now)
-            moved += self._slots.wake(now)
+            moved += self._slots.wake(now, limit)
             moved += self._slots.end_lingering(self._has_lingered)
             if self._limits.end_lingering(self._has_lingered):
                 self._hints.publish(("ready",))
@@ -410,13 +411,14 @@ class MemoryEngine(
         with self._lock:
             store = self._store
             moments = [store.entries[row].head.run_at for row in store.scheduled]
-            return min([*moments, *self._slots.tokens_at.values()], default=None)
+            of_keys = self._slots.rates.next_moment()
+            return min([*moments, *([] if of_keys is None else [of_keys])], default=None)
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that ended long ago."""
         with self._lock:
             now = self._clock.now()
-            self._slots.drop_full_buckets(now)
+            self._slots.rates.drop_full(now)
             moved = self._expire(now, limit)
             self._drop_batches(now - KEEP_BATCHES)
             self._store.ready.prune(now)

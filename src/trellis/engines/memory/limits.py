@@ -10,10 +10,12 @@ from trellis.core.durations import Instant
 from trellis.core.job import Fence
 from trellis.core.lifecycle import Transition
 from trellis.core.limits import (
+    UNSPENT,
     Limit,
     LimitChange,
     LimitSetting,
     Scope,
+    Spent,
     Use,
 )
 from trellis.engines.audit import By
@@ -21,6 +23,7 @@ from trellis.engines.clock import Clock
 from trellis.engines.demand import Demand
 from trellis.engines.hints import Hints
 from trellis.engines.limits import Budget, LimitStatus, change_of, limited, scopes_of, status_of
+from trellis.engines.memory.slots import Slots
 from trellis.engines.memory.store import Lane, Store
 
 
@@ -39,7 +42,7 @@ class LimitTable:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.settings: dict[Scope, LimitSetting] = {}
-        self.full_at: dict[Scope, Instant] = {}
+        self.spent: dict[Scope, Spent] = {}
         self._lingering: list[Lingering] = []
 
     def linger(self, transition: Transition, lane: Lane, until: int) -> None:
@@ -78,7 +81,7 @@ class LimitTable:
             scope in scopes_of(each.lane) and not store.is_past(each.linger_until, each.boot_id)
             for each in self._lingering
         )
-        return Use(claimed + lingering, self.full_at.get(scope, 0))
+        return Use(claimed + lingering, self.spent.get(scope, UNSPENT))
 
 
 class LimitVerbs:
@@ -88,6 +91,7 @@ class LimitVerbs:
     _lock: threading.RLock
     _store: Store
     _limits: LimitTable
+    _slots: Slots
     _hints: Hints
 
     async def declare_limits(self, declared: Sequence[tuple[Scope, Limit]]) -> None:
@@ -95,9 +99,9 @@ class LimitVerbs:
         with self._lock:
             settings = self._limits.settings
             for scope, limit in declared:
-                if limit or scope in settings:
-                    before = settings.get(scope) or LimitSetting(scope)
-                    settings[scope] = before._replace(declared=limit)
+                before = settings.get(scope) or LimitSetting(scope)
+                if before.declared != limit:
+                    self._put_limit(before._replace(declared=limit))
         self._hints.publish(("ready",))
 
     async def change_limit(self, scope: Scope, change: LimitChange, by: By) -> LimitSetting:
@@ -105,10 +109,15 @@ class LimitVerbs:
         with self._lock:
             before = self._limits.settings.get(scope) or LimitSetting(scope)
             after = before.changed(change)
-            self._limits.settings[scope] = after
+            self._put_limit(after)
             self._store.record(change_of(before, after), by)
         self._hints.publish(("ready",))
         return after
+
+    def _put_limit(self, setting: LimitSetting) -> None:
+        self._limits.settings[setting.scope] = setting
+        if setting.scope.kind == "key":  # jobs that wait by the old rate are looked at now
+            self._slots.rates.wake_type(setting.scope)
 
     async def limits(self) -> list[LimitStatus]:
         """Return all limits."""

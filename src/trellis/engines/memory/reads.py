@@ -92,6 +92,7 @@ def _status(store: Store, slots: Slots, entry: Entry, key_hash: str) -> KeyStatu
         tuple(holder.definition.id for holder in holders),
         slots.facts(key_hash).waiting,
         any(holder.head.blocked for holder in holders),
+        slots.rates.spent(key_hash),
     )
 
 

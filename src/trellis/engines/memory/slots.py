@@ -9,9 +9,9 @@ from trellis.core.admission import KeyFacts, Reject, revive_key
 from trellis.core.durations import Instant
 from trellis.core.job import Fence
 from trellis.core.lifecycle import Transition
-from trellis.core.policy import KeyPolicy
 from trellis.core.slots import keeps_slot, slot_effect
-from trellis.core.states import WAITING
+from trellis.core.states import LIVE, WAITING
+from trellis.engines.memory.key_rates import KeyRates
 from trellis.engines.memory.store import Entry, Store
 from trellis.engines.values import KeyRefused
 
@@ -31,12 +31,10 @@ class Slot:
 class Slots:
     """All slots, by key hash."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, rates: KeyRates) -> None:
         self._store = store
+        self.rates = rates
         self.by_key: dict[str, list[Slot]] = {}
-        #: When the bucket of a key's rate is full again, and when a token that is awaited comes.
-        self._full_at: dict[str, Instant] = {}
-        self.tokens_at: dict[str, Instant] = {}
         #: Keys of jobs that the present call has created.
         self._new: set[str] = set()
 
@@ -114,47 +112,61 @@ class Slots:
         entry.availability = "ready"
         self._store.ready.add(entry)
 
-    def hand_over(self, key_hash: str) -> None:
-        """Give free slots of a key to its waiting jobs, in the order of claims."""
+    def hand_over(self, key_hash: str) -> int:
+        """Give free slots of a key to its waiting jobs, in the order of claims; return how many.
+
+        First come jobs that have kept their slots and wait for a token of the key's rate.
+        """
         slots = self.by_key.setdefault(key_hash, [])
-        for entry in sorted(self.waiters(key_hash), key=self._store.ready.order):
-            policy = entry.definition.policy.key
-            if entry.availability != "waiting_for_slot" or policy is None:
-                continue
-            if len(slots) >= policy.active or not self._take_token(key_hash, policy):
+        waiting = [
+            each for each in self.waiters(key_hash) if each.availability == "waiting_for_slot"
+        ]
+        kept = {entry.definition.row for entry in waiting if self.of(entry) is not None}
+        handed = 0
+        for entry in sorted(
+            waiting,
+            key=lambda each: (each.definition.row not in kept, self._store.ready.order(each)),
+        ):
+            policy, has_slot = entry.definition.policy.key, entry.definition.row in kept
+            if policy is None or (not has_slot and len(slots) >= policy.active):
                 break
-            slots.append(Slot(entry.definition.row))
+            if not self.rates.may_hand_over(entry, key_hash, len(self._unclaimed(key_hash))):
+                break
+            if not has_slot:
+                slots.append(Slot(entry.definition.row))
             self._make_ready(entry)
+            handed += 1
         if not slots:
             del self.by_key[key_hash]
+        return handed
 
-    def _take_token(self, key_hash: str, policy: KeyPolicy) -> bool:
-        """Take a token of the key's rate; without one, remember when to look again."""
-        bucket = policy.bucket
-        if bucket is None:
-            return True
-        full_at = self._full_at.get(key_hash, 0)
-        self._full_at[key_hash], next_at = bucket.take_one(full_at, self._store.clock.now())
-        self.tokens_at.pop(key_hash, None)
-        if next_at is not None:
-            self.tokens_at[key_hash] = next_at
-        return next_at is None
+    def _unclaimed(self, key_hash: str) -> list[Entry]:
+        """Return the jobs of a key that have a slot and have not started."""
+        return [
+            entry
+            for entry in self.waiters(key_hash)
+            if entry.availability == "ready" and self.of(entry) is not None
+        ]
 
-    def drop_full_buckets(self, now: Instant) -> None:
-        """Forget the buckets that are full, unless a job waits for their token."""
-        for key_hash, full_at in list(self._full_at.items()):
-            if full_at <= now and key_hash not in self.tokens_at:
-                del self._full_at[key_hash]
+    def withdraw(self, key_hash: str) -> None:
+        """Take back the slots with which no job has started; hand over as many as have tokens."""
+        for entry in self._unclaimed(key_hash):
+            slot = self.of(entry)
+            if slot is not None and not keeps_slot(entry.definition, entry.head):
+                self._free(key_hash, slot)
+            entry.availability = "waiting_for_slot"
+        self.hand_over(key_hash)
 
-    def wake(self, now: Instant) -> int:
+    def wake(self, now: Instant, limit: int) -> int:
         """Hand over the keys that wait for a token which has come; return how many jobs."""
-        due = [key_hash for key_hash, moment in self.tokens_at.items() if moment <= now]
-        for key_hash in due:
-            del self.tokens_at[key_hash]
-        before = sum(map(len, self.by_key.values()))
-        for key_hash in due:
-            self.hand_over(key_hash)
-        return sum(map(len, self.by_key.values())) - before
+        handed = 0
+        for key_hash in self.rates.due(now, limit):
+            entries = (self._store.entries[row] for row in self._store.keyed.get(key_hash, ()))
+            entry = next((each for each in entries if each.head.state in LIVE), None)
+            if entry is not None:
+                self.rates.renew(entry, key_hash)
+            handed += self.hand_over(key_hash)
+        return handed
 
     def update(self, entry: Entry, transition: Transition, linger_until: int | None) -> None:
         """Keep, free or linger the job's slot, as the transition requires."""

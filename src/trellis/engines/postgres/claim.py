@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from trellis.core.durations import Instant
 from trellis.core.job import JobRecord, SessionId, build_context, build_definition, claimed_record
 from trellis.core.policy import DEFAULT_POLICY
 from trellis.engines.demand import Demand
-from trellis.engines.postgres.claim_limits import Ask, Asked, ask, ask_limited
+from trellis.engines.postgres.claim_limits import Ask, Asked, Overdrawn, ask, ask_limited
 from trellis.engines.postgres.claim_planner import ClaimPlanner, Plan, order_of
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
+from trellis.engines.sql.key_rates import MOST_WITHDRAWALS
 from trellis.engines.sql.rows import Row, decode_failure, decode_relations, decode_tags, dedupe_from
 from trellis.engines.values import Claimed
 from trellis.errors import EngineError
@@ -40,13 +41,19 @@ class Claimer:
     """Claims through one connection."""
 
     def __init__(
-        self, link: ServerConnection, registry: Registry, promote: Chore, admit: Chore
+        self,
+        link: ServerConnection,
+        registry: Registry,
+        promote: Chore,
+        admit: Chore,
+        withdraw: Callable[[Collection[str]], Awaitable[None]],
     ) -> None:
         self._link = link
         self._registry = registry
         self._planner = ClaimPlanner(registry)
         self._promote = promote
         self._admit = admit
+        self._withdraw = withdraw
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Lease up to `limit` due jobs to this session."""
@@ -72,7 +79,7 @@ class Claimer:
         self, session: SessionId, demands: Sequence[Demand], left: Sequence[int], limit: int
     ) -> tuple[list[JobRecord], int, bool, Instant | None]:
         """Claim once; also return whether there can be no more, and when a rate lets more start."""
-        done, sweep = 0, False
+        done, sweep, withdrawn = 0, False, 0
         await self._registry.enter_policies(self._link, self._planner.unknown_policies(demands))
         while True:
             plan = self._planner.plan(demands, left, limit, sweep=sweep)
@@ -80,8 +87,15 @@ class Claimer:
                 done |= _DUE | _CALLERS  # searching for them would read the deleted rows as well
             first = secrets.randbits(61) + 1
             by = Ask(session, left, limit, first, done, self._registry.aging)
-            with plan.timed():
-                rows, read, next_at, is_cut = await self._ask(demands, plan, by)
+            try:
+                with plan.timed():
+                    rows, read, next_at, is_cut = await self._ask(demands, plan, by)
+            except Overdrawn as overdrawn:
+                await self._withdraw(overdrawn.keys)
+                withdrawn += 1
+                if withdrawn < MOST_WITHDRAWALS:
+                    continue
+                return [], overdrawn.now, True, overdrawn.now
             now, flags, job = rows[0][0], rows[0][1], rows[0][2]
             if flags & _OVER:
                 return [], now, True, None

@@ -2,15 +2,17 @@
 
 It locks the rows of the limits, reads how far they are used in a later statement, which sees all
 that the claims before it stored, leaves out the lanes of which nothing may start, claims from the
-others, and stores what was taken of rates.
+others, and stores what was taken of rates. Tokens of keys are taken after the claim; if a key has
+too few, the transaction is rolled back (`Overdrawn`).
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import SessionId
@@ -21,10 +23,23 @@ from trellis.engines.postgres.connection import Connection, ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import limits
+from trellis.engines.sql.key_rates import charge
 from trellis.engines.sql.rows import Row
 
-#: The number of the lane in a row of a claim.
-_LANE = 4
+#: Where a row of a claim has the number of the lane, and what few jobs have.
+_LANE: Final = 4
+_EXTRAS: Final = 10
+#: Where what few jobs have has the hash of the key.
+_KEY_HASH: Final = 4
+
+
+class Overdrawn(Exception):
+    """Jobs were claimed whose keys have no tokens; the claim is rolled back."""
+
+    def __init__(self, keys: set[str], now: Instant) -> None:
+        super().__init__(f"{len(keys)} keys")
+        self.keys = keys
+        self.now = now
 
 
 class Asked(NamedTuple):
@@ -82,7 +97,7 @@ async def ask_limited(
     used = [registry.limits[scope] for scope in sorted(wanted & registry.limits.keys())]
     async with link.transaction("claim") as connection:
         tx = Transaction(connection, registry)
-        settings, uses = await limits.lock_uses(tx, used)
+        settings, uses = await limits.lock_uses(tx, used) if used else ({}, {})
         budget = Budget(settings, uses, demands, tx.now)
         rooms = {lane: budget.room(registry.lanes[lane]) for lane in plan.lanes}
         plan = _within(plan, rooms)
@@ -93,12 +108,29 @@ async def ask_limited(
         else:
             most = min([by.limit, *limited])
             rows = await ask(connection, plan, registry.known, by._replace(limit=most))
-        if rows[0][2] is not None:
+        now, flags, job = rows[0][:3]
+        if job is not None:
             for row in rows:
                 budget.take(registry.lanes[row[_LANE]])
-        await limits.spend(tx, used, budget.spent())
+            await _charge_keys(tx, rows, now)
+        if not flags:  # with flags the limits may have changed, and the claim starts over
+            await limits.spend(tx, used, budget.spent())
     shared = Counter(scope for lane in plan.lanes for scope in budget.scopes(registry.lanes[lane]))
     return Asked(rows, plan, budget.next_at(), max(shared.values(), default=0) > 1)
+
+
+async def _charge_keys(tx: Transaction, rows: Sequence[Row], now: Instant) -> None:
+    """Take the tokens of the keys of claimed jobs; raise `Overdrawn` if there are too few."""
+    started = [
+        (key_hash, rate)
+        for row in rows
+        if (rate := tx.registry.key_rate(row[_LANE])) is not None
+        and row[_EXTRAS] is not None
+        and (key_hash := json.loads(row[_EXTRAS])[_KEY_HASH]) is not None
+    ]
+    overdrawn = await charge(tx, started, now)
+    if overdrawn:
+        raise Overdrawn(overdrawn, now)
 
 
 def _within(plan: Plan, rooms: Mapping[int, int | None]) -> Plan:

@@ -50,19 +50,21 @@ PINNED: Final = {
 PLAIN: Final = {"jit": "off", **_STOPPED}
 #: The files of what creates jobs, and of what follows the end of one.
 _CREATE: Final = (
-    "common", "create", "slots", "commit", "followups", "batches", "locks", "limits", "audit",
-    "fairness",
+    "common", "create", "slots", "key_rates", "commit", "followups", "batches", "locks", "limits",
+    "audit", "fairness",
 )  # fmt: skip
 #: The files of statements that the transactions of a verb run.
 FILES: Final[dict[str, tuple[str, ...]]] = {
     "create": (*_CREATE, "dependencies", "maintenance"),
-    "claim": ("common", "claim", "limits"),
-    "commit": ("common", "commit", "slots", "locks", "limits", "audit", "dependencies"),
+    "claim": ("common", "claim", "limits", "key_rates"),
+    "commit": (
+        "common", "commit", "slots", "key_rates", "locks", "limits", "audit", "dependencies",
+    ),
     "followups": (*_CREATE, "dependencies", "maintenance"),
     "batches": (*_CREATE, "dependencies", "maintenance"),
     "dependencies": (*_CREATE, "dependencies", "maintenance"),
     "notes": ("common", "notes"),
-    "sessions": ("common", "sessions", "slots", "locks", "limits", "audit"),
+    "sessions": ("common", "sessions", "slots", "key_rates", "locks", "limits", "audit"),
     "locks": ("common", "locks"),
     "maintenance": (
         "common",
@@ -70,6 +72,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
         "archive",
         "feed",
         "slots",
+        "key_rates",
         "locks",
         "limits",
         "batches",
@@ -77,11 +80,11 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
         "fairness",
     ),
     "queues": ("common", "queues", "audit"),
-    "limits": ("common", "limits", "audit"),
+    "limits": ("common", "limits", "key_rates", "audit"),
     "schedules": (*_CREATE, "dependencies", "maintenance", "schedules"),
     "contracts": ("common", "contracts", "audit"),
     "tokens": ("common", "tokens", "audit"),
-}
+}  # fmt: skip
 
 
 class Connection:

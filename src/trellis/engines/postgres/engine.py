@@ -9,7 +9,7 @@ transactions.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -96,7 +96,9 @@ class PostgresEngine(SharedVerbs):
             past = replace(address, dsn=address.listen, pooler="none", listen=None)
             self._listening = ServerConnection(past, PLAIN, self._notifications.listen)
         self._filters = Filters(fragments(address.schema), numbered=True)
-        self._claimer = Claimer(self._hot, self._registry, self._promote_due, self._admit)
+        self._claimer = Claimer(
+            self._hot, self._registry, self._promote_due, self._admit, self._withdraw
+        )
         self._pid = os.getpid()
         self._is_open = False
 
@@ -250,6 +252,9 @@ class PostgresEngine(SharedVerbs):
 
     async def _admit(self, _lanes: Sequence[int], limit: int) -> None:
         await self._within(lambda tx: slots.admit_callers_jobs(tx, limit), "maintenance")
+
+    async def _withdraw(self, keys: Collection[str]) -> None:
+        await self._within(lambda tx: slots.withdraw(tx, keys), "maintenance")
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""

@@ -14,10 +14,10 @@ from typing import Protocol
 from trellis.core.durations import Micros
 from trellis.core.job import NewJob
 from trellis.core.lifecycle import Transition
-from trellis.core.limits import Scope
+from trellis.core.limits import Rate, Scope
 from trellis.core.policy import Policy, decode_policy, encode_policy, in_force
 from trellis.core.timers import look_after
-from trellis.engines.limits import scopes_of
+from trellis.engines.limits import key_scope, scopes_of
 from trellis.engines.sql import transaction
 from trellis.engines.sql.limits import StoredLimit, read_settings
 from trellis.engines.sql.rows import Lane, Row, lane_of
@@ -56,8 +56,14 @@ class Registry:
         return len(self.lanes) + self._limits_version
 
     def is_limited(self, lane: int) -> bool:
-        """Return whether a limit holds for a lane."""
-        return not self.limits.keys().isdisjoint(scopes_of(self.lanes[lane]))
+        """Return whether a limit holds for a lane, or for its keys."""
+        names = self.lanes[lane]
+        return not self.limits.keys().isdisjoint((*scopes_of(names), key_scope(names)))
+
+    def key_rate(self, lane: int) -> Rate | None:
+        """Return the rate of each key of a lane."""
+        found = self.limits.get(key_scope(self.lanes[lane]))
+        return None if found is None else found.setting.in_force.bucket
 
     def frees(self, transition: Transition) -> bool:
         """Return whether a limit lets another job start when this attempt has ended."""

@@ -15,8 +15,8 @@ from trellis.core.policy import decode_policy
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry, StatementRunner
 from trellis.engines.sql.filters import Filters
+from trellis.engines.sql.key_rates import Waiter, may_hand_over
 from trellis.engines.sql.rows import Row
-from trellis.engines.sql.slots import take_token
 from trellis.engines.values import Topic
 
 
@@ -91,16 +91,18 @@ class Transaction:
     async def _hand_over_rated(self, key_hash: str) -> int:
         """Give free slots of a key to its jobs one by one, while its rate has tokens."""
         handed = 0
-        while (waiter := await self.one("key_next", key_hash)) is not None:
-            job, body = waiter
-            key = decode_policy(body).key
-            if key is None or await self.value("key_held", key_hash) >= key.active:
+        while (row := await self.one("key_next", key_hash)) is not None:
+            waiter = Waiter(*row)
+            key = decode_policy(str(waiter.policy)).key
+            if key is None:
                 break
-            bucket = key.bucket
-            if bucket is not None and not await take_token(self, key_hash, bucket):
+            if not waiter.has_slot and await self.value("key_held", key_hash) >= key.active:
                 break
-            await self.run("slot_take", key_hash, job)
-            await self.run("key_availability", "ready", job)
+            if not await may_hand_over(self, key_hash, waiter, key.limit):
+                break
+            if not waiter.has_slot:
+                await self.run("slot_take", key_hash, waiter.job)
+            await self.run("key_availability", "ready", waiter.job)
             handed += 1
         return handed
 

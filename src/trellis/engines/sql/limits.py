@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from trellis.core.durations import Instant
 from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition
 from trellis.core.limits import (
@@ -18,6 +17,7 @@ from trellis.core.limits import (
     LimitChange,
     LimitSetting,
     Scope,
+    Spent,
     Use,
     decode_setting,
     encode_setting,
@@ -48,6 +48,7 @@ async def read_settings(tx: Transaction) -> tuple[list[StoredLimit], int]:
 async def declare_limits(tx: Transaction, declared: Sequence[tuple[Scope, Limit]]) -> None:
     """Store the limits that the code declares, where they differ from what is stored."""
     await tx.lock("limit_gate")
+    await tx.read_clock()
     stored = {each.setting.scope: each.setting for each in (await read_settings(tx))[0]}
     for scope, limit in declared:
         before = stored.get(scope) or LimitSetting(scope)
@@ -68,8 +69,20 @@ async def change_limit(tx: Transaction, scope: Scope, change: LimitChange, by: B
 
 
 async def _put(tx: Transaction, setting: LimitSetting) -> None:
-    await tx.run("limit_put", *setting.scope, *encode_setting(setting))
+    scope = setting.scope
+    await tx.run("limit_put", *scope, *encode_setting(setting))
+    if scope.kind == "key":  # jobs that wait for a token by the old rate are looked at now
+        await tx.run("key_wake_type", tx.now, scope.service, scope.name)
     tx.topics.add("ready")
+
+
+async def declare_key_rate(tx: Transaction, scope: Scope, limit: Limit) -> None:
+    """Store the rate of the keys of a type as its first job declares it, for claims to know.
+
+    The transaction makes that job claimable, so a claim that sees the job sees the rate.
+    """
+    await tx.lock("limit_gate")
+    await tx.run("limit_declare", *scope, *encode_setting(LimitSetting(scope, limit)))
 
 
 async def list_limits(tx: Transaction) -> list[LimitStatus]:
@@ -77,7 +90,8 @@ async def list_limits(tx: Transaction) -> list[LimitStatus]:
     await tx.read_clock()
     stored, _ = await read_settings(tx)
     numbers = [each.number for each in stored]
-    uses = await read_uses(tx, numbers, numbers)
+    counted = [each.number for each in stored if each.setting.scope.kind != "key"]
+    uses = await read_uses(tx, numbers, counted)
     return [status_of(each.setting, uses[each.number], tx.now) for each in stored]
 
 
@@ -88,7 +102,7 @@ async def read_uses(
     rows = await tx.rows("limit_use", tx.array(numbers), tx.array(counted), *tx.lease_clock)
     if rows and not tx.now:  # PostgreSQL reads the clock with them: after the locks
         tx.now = rows[0][-1]
-    return {number: Use(running, full_at) for number, full_at, running, _ in rows}
+    return {number: Use(running, Spent(*spent)) for number, *spent, running, _ in rows}
 
 
 async def lock_uses(
@@ -104,13 +118,11 @@ async def lock_uses(
 
 
 async def spend(
-    tx: Transaction, limits: Collection[StoredLimit], spent: Mapping[Scope, Instant]
+    tx: Transaction, limits: Collection[StoredLimit], spent: Mapping[Scope, Spent]
 ) -> None:
-    """Store when the buckets of which tokens were taken are full again."""
+    """Store the buckets of which tokens were taken."""
     numbers = {each.setting.scope: each.number for each in limits}
-    await tx.run_many(
-        "limit_spend", sorted((numbers[scope], full_at) for scope, full_at in spent.items())
-    )
+    await tx.run_many("limit_spend", sorted((numbers[scope], *of) for scope, of in spent.items()))
 
 
 # -- ended attempts whose handlers may still run -----------------------------------------------

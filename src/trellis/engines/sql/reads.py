@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord, is_possible_id
+from trellis.core.limits import Spent
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import Row, decode_failure, event_from, record_from, state_from
 from trellis.engines.sql.transaction import Transaction
@@ -141,16 +142,17 @@ async def keys(tx: Transaction, service: str, job_type: str) -> list[KeyStatus]:
     """Return every key of a type that is in use."""
     return [
         KeyStatus(
-            service, job_type, key, key_hash, tuple(json.loads(holders)), waiting, bool(blocked)
+            service, job_type, key, key_hash, tuple(json.loads(holders)), waiting, bool(blocked),
+            Spent(*spent),
         )
-        for key, key_hash, holders, waiting, blocked in await tx.rows(
+        for key, key_hash, holders, waiting, blocked, *spent in await tx.rows(
             "read_keys", service, job_type
         )
-    ]
+    ]  # fmt: skip
 
 
 async def next_due(tx: Transaction) -> Instant | None:
-    """Return when the next delayed job becomes due."""
+    """Return when the next delayed job becomes due, or a key may be handed over by its rate."""
     moment: Instant | None = await tx.value("next_due")
     return moment
 

@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 from trellis.core.admission import KeyFacts
 from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
-from trellis.core.limits import Rate
 from trellis.core.slots import keeps_slot, slot_effect
+from trellis.engines.sql import key_rates
 from trellis.engines.sql.rows import AVAILABILITY, record_from
 from trellis.engines.sql.transaction import Transaction
 
@@ -114,28 +114,33 @@ async def _end(tx: Transaction, slot: int, job: int) -> None:
         tx.topics.add("ready")
 
 
-async def take_token(tx: Transaction, key_hash: str, bucket: Rate) -> bool:
-    """Take a token of a key's rate; without one, store when to look again."""
-    if not tx.now:
-        await tx.read_clock()
-    full_at = await tx.value("key_bucket", key_hash) or 0
-    full_at, next_at = bucket.take_one(full_at, tx.now)
-    await tx.run("key_bucket_put", key_hash, full_at, next_at)
-    return next_at is None
-
-
 async def wake_rated(tx: Transaction, limit: int) -> int:
-    """Hand over the keys that wait for a token which has come; return how many jobs got a slot."""
+    """Hand over the keys that wait for a token which has come; return how many jobs may start."""
     await tx.read_clock()
-    keys = [key_hash for (key_hash,) in await tx.rows("key_bucket_due", tx.now, limit)]
+    due = await tx.rows("key_wake_due", tx.now, limit)
+    keys = _names(key_hash for (key_hash,) in due)
     if not keys:
         return 0
     await lock_keys(tx, keys)
-    await tx.run("key_bucket_woken", tx.now, tx.array(keys))
+    await tx.run("key_wake_done", tx.now, tx.array(keys))
+    await key_rates.renew(tx, keys)
     handed = await tx.hand_over(keys)
     if handed:
         tx.topics.add("ready")
     return handed
+
+
+async def withdraw(tx: Transaction, key_hashes: Iterable[str]) -> None:
+    """Take back the slots with which no job has started, and hand over as many as have tokens."""
+    await tx.read_clock()
+    keys = _names(key_hashes)
+    await lock_keys(tx, keys)
+    for slot, job in await tx.rows("slot_unclaimed", tx.array(keys)):
+        row = await tx.one("record_by_seq", tx.array([job]))
+        if row is None or not keeps_slot(*record_from(row)):
+            await tx.run("slot_free", slot)
+        await tx.run("key_availability", "waiting_for_slot", job)
+    await hand_over(tx, keys)
 
 
 async def admit_callers_jobs(tx: Transaction, limit: int) -> None:

@@ -24,11 +24,13 @@ from trellis.core.job import (
     build_definition,
     claimed_record,
 )
+from trellis.core.limits import Rate, Scope
 from trellis.core.policy import DEFAULT_POLICY, Policy, in_force
 from trellis.core.timers import look_at
 from trellis.engines.demand import Demand, demanded
-from trellis.engines.limits import Budget, scopes_of
-from trellis.engines.sql import limits, maintenance
+from trellis.engines.limits import Budget, key_scope, scopes_of
+from trellis.engines.sql import limits, maintenance, slots
+from trellis.engines.sql.key_rates import MOST_WITHDRAWALS, charge
 from trellis.engines.sql.limits import StoredLimit
 from trellis.engines.sql.rows import (
     Lane,
@@ -69,10 +71,11 @@ class RawClaim(NamedTuple):
 
 
 class Limited(NamedTuple):
-    """The limits of the lanes of a claim."""
+    """The limits of the lanes of a claim, and the rates of their keys."""
 
     limits: Sequence[StoredLimit]
     budget: Budget
+    key_rates: Mapping[Scope, Rate]
 
 
 def peek(tx: Transaction, session: SessionId, demands: Sequence[Demand]) -> RawClaim | None:
@@ -91,15 +94,45 @@ def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit:
     """Lease up to `limit` due jobs to this session."""
     if tx.one("session_lease", session) is None:
         return RawClaim(tx.now, session)
-    lanes, limited = _lanes(tx, demands)
-    if any(tx.one("due_peek", lane, tx.now) for lane in lanes):
-        run_through(maintenance.promote_due(tx.shared, lanes, limit))
-    declared = _declared(tx, demands, lanes)
-    budget = None if limited is None else limited.budget
-    picked, by_policy = _pick(tx, demands, lanes, declared, limit=limit, budget=budget)
-    if picked == _NO_JOBS:
-        return _spend(tx, RawClaim(tx.now, session), limited)
-    raw = _read(tx, session, picked, declared)
+    for _ in range(MOST_WITHDRAWALS):
+        lanes, limited = _lanes(tx, demands)
+        if any(tx.one("due_peek", lane, tx.now) for lane in lanes):
+            run_through(maintenance.promote_due(tx.shared, lanes, limit))
+        declared = _declared(tx, demands, lanes)
+        budget = None if limited is None else limited.budget
+        picked, by_policy = _pick(tx, demands, lanes, declared, limit=limit, budget=budget)
+        if picked == _NO_JOBS:
+            return _spend(tx, RawClaim(tx.now, session), limited)
+        raw = _read(tx, session, picked, declared)
+        overdrawn = _charge_keys(tx, raw, limited)
+        if not overdrawn:
+            return _take(tx, raw, picked, by_policy, limited)
+        run_through(slots.withdraw(tx.shared, overdrawn))
+    return RawClaim(tx.now, session, next_at=tx.now)
+
+
+def _charge_keys(tx: Transaction, raw: RawClaim, limited: Limited | None) -> set[str]:
+    """Take the tokens of the keys of these jobs; return the keys that have too few."""
+    if limited is None or not limited.key_rates:
+        return set()
+    started = [
+        (key_hash, rate)
+        for job, _, lane, *_ in json.loads(raw.facts)
+        if (rate := limited.key_rates.get(key_scope(raw.lanes[lane]))) is not None
+        and (key_hash := raw.extras.get(str(job), _NO_EXTRAS)[_KEY_HASH]) is not None
+    ]
+    return run_through(charge(tx.shared, started, tx.now))
+
+
+def _take(
+    tx: Transaction,
+    raw: RawClaim,
+    picked: str,
+    by_policy: Mapping[int | None, str],
+    limited: Limited | None,
+) -> RawClaim:
+    """Lease the jobs that were picked."""
+    session = raw.session
     for policy, jobs in by_policy.items():
         tx.run("claim_take", raw.first_token, session, tx.now, policy, jobs)
     tx.run("claim_event", picked)
@@ -159,12 +192,19 @@ def _lanes(tx: Transaction, demands: Sequence[Demand]) -> tuple[dict[int, int], 
 def _limited(tx: Transaction, demands: Sequence[Demand], lanes: Sequence[Lane]) -> Limited | None:
     """Return the limits of these lanes, and what may be taken of them."""
     stored, _ = run_through(limits.read_settings(tx.shared))
+    holding = [each for each in stored if each.setting.in_force]
     wanted = {scope for lane in lanes for scope in scopes_of(lane)}
-    used = [each for each in stored if each.setting.scope in wanted and each.setting.in_force]
-    if not used:
+    used = [each for each in holding if each.setting.scope in wanted]
+    of_keys = {key_scope(lane) for lane in lanes}
+    rates = {
+        each.setting.scope: rate
+        for each in holding
+        if each.setting.scope in of_keys and (rate := each.setting.in_force.bucket) is not None
+    }
+    if not used and not rates:
         return None
-    settings, uses = run_through(limits.lock_uses(tx.shared, used))
-    return Limited(used, Budget(settings, uses, demands, tx.now))
+    settings, uses = run_through(limits.lock_uses(tx.shared, used)) if used else ({}, {})
+    return Limited(used, Budget(settings, uses, demands, tx.now), rates)
 
 
 def _declared(

@@ -33,7 +33,7 @@ def peek_promotion(tx: Transaction) -> int | None:
         return None
     if tx.one("slot_overdue", tx.boot_id, tx.lease_now):
         return None
-    if tx.one("key_bucket_due", tx.now, 1):
+    if tx.one("key_wake_due", tx.now, 1):
         return None
     if tx.one("lingering_is_overdue", tx.boot_id, tx.lease_now):
         return None

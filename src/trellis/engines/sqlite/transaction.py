@@ -22,8 +22,8 @@ from trellis import failpoints
 from trellis.core.durations import Micros
 from trellis.core.events import Event
 from trellis.engines.clock import Clock
+from trellis.engines.sql.key_rates import Waiter, may_hand_over
 from trellis.engines.sql.rows import Row, encode_data
-from trellis.engines.sql.slots import take_token
 from trellis.engines.sql.statements import load_sections, load_statements
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.registry import Registry
@@ -272,18 +272,17 @@ class SharedTransaction:
 
 def _hand_over(tx: Transaction, key_hash: str) -> int:
     handed = 0
-    while True:
-        waiter = tx.one("key_next", key_hash)
-        if waiter is None:
-            return handed
-        job, policy = waiter
-        key = tx.registry.policy(tx, policy).key
+    while (row := tx.one("key_next", key_hash)) is not None:
+        waiter = Waiter(*row)
+        key = tx.registry.policy(tx, int(waiter.policy)).key
         held = tx.one("key_held", key_hash)
-        if key is None or held is None or held[0] >= key.active:
-            return handed
-        bucket = key.bucket
-        if bucket is not None and not run_through(take_token(tx.shared, key_hash, bucket)):
-            return handed
-        tx.run("slot_take", key_hash, job)
-        tx.run("key_availability", "ready", job)
+        if key is None or held is None or (not waiter.has_slot and held[0] >= key.active):
+            break
+        is_rated = key.rate is not None or waiter.declared is not None
+        if is_rated and not run_through(may_hand_over(tx.shared, key_hash, waiter, key.limit)):
+            break
+        if not waiter.has_slot:
+            tx.run("slot_take", key_hash, waiter.job)
+        tx.run("key_availability", "ready", waiter.job)
         handed += 1
+    return handed

@@ -77,12 +77,12 @@ from trellis.testing.conformance.feed import TestFeed, TestFeedLosses
 from trellis.testing.conformance.fences import TestFences
 from trellis.testing.conformance.hints import TestHints
 from trellis.testing.conformance.hooks import TestHooks
+from trellis.testing.conformance.key_rates import TestKeyRates, TestKeyRateSettings
 from trellis.testing.conformance.keys import TestAdmission, TestKeyStatus, TestRevival
 from trellis.testing.conformance.late_results import TestLateResults, TestLostReplies
 from trellis.testing.conformance.leases import TestLeaseClock, TestReap, TestRenewal
 from trellis.testing.conformance.limits import (
     TestConcurrencyLimits,
-    TestKeyRates,
     TestLimitSettings,
     TestRateLimits,
 )
@@ -176,6 +176,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestConcurrencyLimits,
     TestRateLimits,
     TestKeyRates,
+    TestKeyRateSettings,
     TestLimitSettings,
     TestOutcomes,
     TestOperators,

@@ -7,7 +7,6 @@ from trellis.core.commands import Cancel, Fail, LoseLease, Release
 from trellis.core.durations import SECOND
 from trellis.core.job import Failure, JobRecord, Prerequisite
 from trellis.core.limits import Limit, LimitSetting, Override, Part, Reset, Scope
-from trellis.core.policy import KeyPolicy
 from trellis.engines.audit import AuditFilter, By, Change
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
@@ -17,7 +16,6 @@ from trellis.testing.builders import (
     TYPE,
     a_demand,
     a_job,
-    a_keyed_job,
     complete,
     fence_of,
 )
@@ -37,8 +35,6 @@ from trellis.testing.conformance.suite import Another, EngineSuite, needs
 
 QUEUE_SCOPE = Scope("queue", SERVICE, QUEUE)
 TYPE_SCOPE = Scope("type", SERVICE, TYPE)
-#: Many at a time, two at once, then one every ten seconds.
-RATED = KeyPolicy("user/{id}", 5, None, "wait", rate="1/10s", burst=2)
 BY = By("ada", "the mail server is slow")
 BOTH: frozenset[Part] = frozenset({"active", "rate"})
 
@@ -312,75 +308,6 @@ class TestRateLimits(EngineSuite):
         assert len(await claim(engine, session)) == 2, "three of five tokens are taken"
         clock.advance("1s")
         assert len(await claim(engine, session)) == 1
-
-
-class TestKeyRates(EngineSuite):
-    """No more jobs of a key get its slots per time than its rate allows."""
-
-    async def test_the_jobs_of_a_key_start_by_its_rate(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        session = await a_session(engine, "1h")
-        jobs = await accept(engine, *(a_keyed_job("user/1", RATED) for _ in range(4)))
-        other = await accept_one(engine, a_keyed_job("user/2", RATED))
-        assert ids(await claim(engine, session)) == ids([*jobs[:2], other])
-        assert await engine.next_due() == clock.now() + 10 * SECOND
-        clock.advance_micros(10 * SECOND - 1)
-        assert await engine.promote(10) == 0
-        assert await claim(engine, session) == []
-        clock.advance_micros(1)
-        assert await engine.promote(10) == 1
-        (third,) = await claim(engine, session)
-        assert ids([third]) == ids(jobs[2:3])
-        assert third.head.attempt == 1, "waiting for a token costs no attempt"
-        clock.advance("10s")
-        await engine.promote(10)
-        assert ids(await claim(engine, session)) == ids(jobs[3:])
-        assert await engine.next_due() is None
-
-    async def test_an_end_frees_a_slot_but_gives_no_token(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        session = await a_session(engine, "1h")
-        one = KeyPolicy("k", queued=None, when_full="wait", rate="1/10s")
-        await accept(engine, *(a_keyed_job("user/1", one) for _ in range(3)))
-        (first,) = await claim(engine, session)
-        await settle(engine, first, complete(first))
-        assert await claim(engine, session) == []
-        clock.advance("10s")
-        await engine.promote(10)
-        (second,) = await claim(engine, session)
-        clock.advance("10s")
-        await engine.promote(10)
-        assert await claim(engine, session) == [], "the token is there, and the slot is not"
-        await settle(engine, second, complete(second))
-        assert len(await claim(engine, session)) == 1
-
-    async def test_a_retry_waits_for_a_token_of_its_key(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        session = await a_session(engine, "1d")
-        one = KeyPolicy("k", queued=None, when_full="wait", rate="1/1h")
-        await accept_one(engine, a_keyed_job("user/1", one))
-        (taken,) = await claim(engine, session)
-        await settle(engine, taken, Fail(fence_of(taken), Failure("error", "it broke")))
-        clock.advance("59m")
-        await engine.promote(10)
-        assert await claim(engine, session) == []
-        clock.advance("1m")
-        await engine.promote(10)
-        assert len(await claim(engine, session)) == 1
-
-    async def test_a_bucket_that_is_full_is_forgotten(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        session = await a_session(engine, "1h")
-        await accept(engine, *(a_keyed_job("user/1", RATED) for _ in range(2)))
-        assert len(await claim(engine, session)) == 2
-        clock.advance("1m")
-        await engine.prune(10)
-        await accept(engine, *(a_keyed_job("user/1", RATED) for _ in range(3)))
-        assert len(await claim(engine, session)) == 2
 
 
 class TestLimitSettings(EngineSuite):

@@ -277,18 +277,31 @@ create index key_slot_key on trellis.key_slot (key_hash);
 create index key_slot_job on trellis.key_slot (job);
 create index key_slot_linger on trellis.key_slot (linger_until) where linger_until is not null;
 
--- The token buckets of keys with a rate, while they are not full. next_at: when a job that waits for a
--- token may get it.
+-- The token buckets of keys with a rate, while they are not full. span: how long an empty one takes to
+-- fill, by the rate it was stored with.
 create table trellis.key_bucket (
   key_hash text primary key,
   full_at  bigint not null,
-  next_at  bigint
+  span     bigint not null
 ) with (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
 
-create index key_bucket_next on trellis.key_bucket (next_at) where next_at is not null;
-create index key_bucket_full on trellis.key_bucket (full_at) where next_at is null;
+create index key_bucket_full on trellis.key_bucket (full_at);
+
+-- When slots of a key with a rate may be handed over: rows are only added and removed. since: when that
+-- was planned; a moment that was planned in the future, because the clock was set back, has come.
+create table trellis.key_wake (
+  key_hash text not null,
+  at       bigint not null,
+  since    bigint not null
+) with (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
+
+create index key_wake_key on trellis.key_wake (key_hash, at);
+create index key_wake_at on trellis.key_wake (at);
+create index key_wake_since on trellis.key_wake (since);
 
 -- What the latest attempt reported.
 create table trellis.note (
@@ -359,7 +372,7 @@ create table trellis.drain_change (
 -- The version counts the changes of all limits; claims compare it with the one they know.
 create table trellis.job_limit (
   id       integer generated always as identity primary key,
-  scope    text not null,  -- queue or type
+  scope    text not null,  -- queue, type or key (each key of a type)
   service  text not null,
   name     text not null,
   declared text not null,
@@ -372,7 +385,8 @@ create table trellis.job_limit (
 -- every claim.
 create table trellis.limit_bucket (
   job_limit integer primary key,
-  full_at   bigint not null
+  full_at   bigint not null,
+  span      bigint not null
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 -- Attempts that were ended from outside and whose handlers may still run: limits count them.

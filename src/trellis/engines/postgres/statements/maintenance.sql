@@ -68,8 +68,7 @@ select least(
   (select min(d.run_at) from trellis.lane l cross join lateral (
     select q.run_at from trellis.queue q
     where q.lane = l.id and q.availability = 'scheduled' order by q.run_at limit 1) d),
-  (select b.next_at from trellis.key_bucket b where b.next_at is not null
-   order by b.next_at limit 1))
+  (select w.at from trellis.key_wake w order by w.at limit 1))
 
 -- name: promote
 -- Make delayed jobs claimable, or let them wait for their key unless they still hold a slot of it;

@@ -87,7 +87,8 @@ select k.key, k.key_hash,
   (select count(*) from trellis.queue q
    where q.key_hash = k.key_hash and q.availability <> 'claimed' and not exists (
      select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)),
-  exists (select 1 from trellis.queue q where q.key_hash = k.key_hash and q.blocked)
+  exists (select 1 from trellis.queue q where q.key_hash = k.key_hash and q.blocked),
+  coalesce(b.full_at, 0), coalesce(b.span, 0)
 from (
   select distinct j.key, j.key_hash
   from (select job from trellis.queue where key_hash is not null
@@ -95,6 +96,7 @@ from (
   join trellis.job j on j.seq = used.job
   join trellis.lane l on l.id = j.lane
   where l.service = $1 and l.type = $2) k
+left join trellis.key_bucket b on b.key_hash = k.key_hash
 order by k.key collate "C"
 
 -- name: read_logs

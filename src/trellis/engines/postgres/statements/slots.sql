@@ -34,7 +34,8 @@ select
 -- Give free slots of these keys to their waiting jobs, in the order of claims; the
 -- transaction holds the keys' locks. A job gets one if fewer are taken, counting those before it, than
 -- its own policy allows. The lanes of a key are found by stepping through the index; there are few,
--- however many jobs wait. Jobs of keys with a rate are left out; returns these keys.
+-- however many jobs wait. Jobs of keys with a rate are left out; returns these keys. They have a rate by
+-- the policy of the job, or by what is stored for the keys of its type.
 with next as materialized (
   select k.key_hash, w.job, w.is_rated
   from (select distinct key_hash from unnest($1::text[]) n(key_hash)) k
@@ -45,7 +46,7 @@ with next as materialized (
       select x.job, x.is_rated,
         bool_and(not x.is_rated and h.held + x.place - 1 < x.active) over (order by x.place) as fits
       from (
-        select q.job, p.active, p.is_rated,
+        select q.job, p.active, p.is_rated or q.is_rated as is_rated,
           row_number() over (order by q.class, q.at, q.job) as place
         from (
           with recursive used(lane) as (
@@ -56,7 +57,9 @@ with next as materialized (
                     where x.key_hash = k.key_hash and x.lane > used.lane order by x.lane limit 1)
             from used where used.lane is not null)
           select w.job, case when s.aging is null then -l.priority else 0 end as class,
-            w.rank - coalesce(l.priority * s.aging, 0) as at
+            w.rank - coalesce(l.priority * s.aging, 0) as at,
+            exists (select 1 from trellis.job_limit m
+                    where m.scope = 'key' and m.service = l.service and m.name = l.type) as is_rated
           from used join trellis.lane l on l.id = used.lane
           left join trellis.queue_setting s on s.service = '*' and s.queue = '*'
           cross join lateral (
@@ -116,50 +119,46 @@ where linger_until is not null and linger_until <= $1
 select id, key_hash, job from trellis.key_slot
 where linger_until is not null and session = $1 and token = any($2::bigint[])
 
+-- name: slot_unclaimed
+-- The slots of these keys with which no job has started; not those that a claim takes now.
+select s.id, s.job from trellis.key_slot s join trellis.queue q on q.job = s.job
+where s.key_hash = any($1::text[]) and s.token is null and s.linger_until is null
+  and q.availability = 'ready'
+order by s.job for update of q skip locked
+
 -- name: slot_unclaim
 update trellis.key_slot set session = null, token = null, linger_until = null where id = $1
-
--- name: key_bucket
-select full_at from trellis.key_bucket where key_hash = $1
-
--- name: key_bucket_due
-select key_hash from trellis.key_bucket where next_at is not null and next_at <= $1
-order by next_at limit $2
-
--- name: key_bucket_put
-insert into trellis.key_bucket (key_hash, full_at, next_at) values ($1, $2, $3)
-on conflict (key_hash) do update set full_at = excluded.full_at, next_at = excluded.next_at
-
--- name: key_bucket_woken
-update trellis.key_bucket set next_at = null
-where next_at is not null and next_at <= $1 and key_hash = any($2::text[])
-
--- name: key_bucket_prune
-delete from trellis.key_bucket where full_at <= $1 and next_at is null
 
 -- name: key_held
 select count(*) from trellis.key_slot where key_hash = $1
 
 -- name: key_next
--- The next job of a key in the order of claims, and its policy; for keys with a rate, of which jobs
--- get their slots one by one.
+-- The next job of a key in the order of claims, its policy and the rate of the keys of its type; for
+-- keys with a rate, of which jobs get their slots one by one. First is a job that has kept its slot
+-- and waits for a token.
 with recursive used(lane) as (
   (select x.lane from trellis.queue x where x.key_hash = $1 order by x.lane limit 1)
   union all
   select (select x.lane from trellis.queue x
           where x.key_hash = $1 and x.lane > used.lane order by x.lane limit 1)
   from used where used.lane is not null)
-select w.job, p.body
-from used join trellis.lane l on l.id = used.lane
+select w.job, w.has_slot, p.body, l.service, l.type, m.declared, m.override
+from (
+  select x.job, x.lane, coalesce(x.rank, x.run_at) as rank, true as has_slot
+  from trellis.key_slot k join trellis.queue x on x.job = k.job
+  where k.key_hash = $1 and k.linger_until is null and x.availability = 'waiting_for_slot'
+  union all
+  select y.job, used.lane, y.rank, false from used cross join lateral (
+    select x.job, coalesce(x.rank, x.run_at) as rank from trellis.queue x
+    where x.key_hash = $1 and x.lane = used.lane
+      and x.availability in ('waiting_for_slot', 'unadmitted')
+    order by coalesce(x.rank, x.run_at), x.job limit 1) y) w
+join trellis.lane l on l.id = w.lane
 left join trellis.queue_setting s on s.service = '*' and s.queue = '*'
-cross join lateral (
-  select x.job, coalesce(x.rank, x.run_at) as rank from trellis.queue x
-  where x.key_hash = $1 and x.lane = used.lane
-    and x.availability in ('waiting_for_slot', 'unadmitted')
-  order by coalesce(x.rank, x.run_at), x.job limit 1) w
+left join trellis.job_limit m on m.scope = 'key' and m.service = l.service and m.name = l.type
 join trellis.job j on j.seq = w.job
 join trellis.policy p on p.id = j.policy
-order by case when s.aging is null then -l.priority else 0 end,
+order by w.has_slot desc, case when s.aging is null then -l.priority else 0 end,
   w.rank - coalesce(l.priority * s.aging, 0), w.job
 limit 1
 

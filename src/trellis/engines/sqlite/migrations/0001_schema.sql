@@ -225,16 +225,27 @@ create index trellis_key_slot_job on trellis_key_slot (job);
 create index trellis_key_slot_linger on trellis_key_slot (linger_until)
   where linger_until is not null;
 
--- The token buckets of keys with a rate, while they are not full. next_at: when a job that waits for a
--- token may get it.
+-- The token buckets of keys with a rate, while they are not full. span: how long an empty one takes to
+-- fill, by the rate it was stored with.
 create table trellis_key_bucket (
   key_hash text primary key,
   full_at  integer not null,
-  next_at  integer
+  span     integer not null
 ) without rowid;
 
-create index trellis_key_bucket_next on trellis_key_bucket (next_at) where next_at is not null;
-create index trellis_key_bucket_full on trellis_key_bucket (full_at) where next_at is null;
+create index trellis_key_bucket_full on trellis_key_bucket (full_at);
+
+-- When slots of a key with a rate may be handed over: rows are only added and removed. since: when that
+-- was planned; a moment that was planned in the future, because the clock was set back, has come.
+create table trellis_key_wake (
+  key_hash text not null,
+  at       integer not null,
+  since    integer not null
+);
+
+create index trellis_key_wake_key on trellis_key_wake (key_hash, at);
+create index trellis_key_wake_at on trellis_key_wake (at);
+create index trellis_key_wake_since on trellis_key_wake (since);
 
 -- What the latest attempt reported.
 create table trellis_note (
@@ -300,7 +311,7 @@ create table trellis_drain_change (
 -- The version counts the changes of all limits.
 create table trellis_job_limit (
   id       integer primary key,
-  scope    text not null,  -- queue or type
+  scope    text not null,  -- queue, type or key (each key of a type)
   service  text not null,
   name     text not null,
   declared text not null,
@@ -312,7 +323,8 @@ create table trellis_job_limit (
 -- When the token bucket of a limit is full again.
 create table trellis_limit_bucket (
   job_limit integer primary key,
-  full_at   integer not null
+  full_at   integer not null,
+  span      integer not null
 );
 
 -- Attempts that were ended from outside and whose handlers may still run: limits count them.

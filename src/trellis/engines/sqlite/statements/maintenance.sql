@@ -37,7 +37,7 @@ select min(moment) from (
     where q.lane = l.id and q.availability = 'scheduled')) as moment
   from trellis_lane l
   union all
-  select min(next_at) from trellis_key_bucket where next_at is not null)
+  select min(at) from trellis_key_wake)
 
 -- name: prune_dependency
 delete from trellis_dependency where job in (values (?))

@@ -85,7 +85,8 @@ select k.key, k.key_hash,
    where q.key_hash = k.key_hash and q.availability <> 'claimed'
      and not exists (
        select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)),
-  exists (select 1 from trellis_queue q where q.key_hash = k.key_hash and q.blocked = 1)
+  exists (select 1 from trellis_queue q where q.key_hash = k.key_hash and q.blocked = 1),
+  coalesce(b.full_at, 0), coalesce(b.span, 0)
 from (
   select distinct j.key, j.key_hash
   from (select job from trellis_queue where key_hash is not null
@@ -94,6 +95,7 @@ from (
   join trellis_lane l on l.id = j.lane
   where l.service = ? and l.type = ?
 ) k
+left join trellis_key_bucket b on b.key_hash = k.key_hash
 order by k.key
 
 -- name: read_logs

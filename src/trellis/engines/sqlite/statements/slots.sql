@@ -6,6 +6,8 @@ select count(*) from trellis_key_slot where key_hash = ?
 -- name: key_next
 -- The next job of a key in the order of claims: the best of the first of each lane. The
 -- lanes of the key are found by stepping through the index; there are few, however many jobs wait.
+-- First is a job that has kept its slot and waits for a token. Last are the policy of the job and the
+-- rate of the keys of its type.
 with recursive k(hash) as (select ?),
 used(lane) as (
   select (select q.lane from trellis_queue q where q.key_hash = k.hash order by q.lane limit 1)
@@ -13,17 +15,25 @@ used(lane) as (
   union all
   select (select q.lane from trellis_queue q
           where q.key_hash = k.hash and q.lane > used.lane order by q.lane limit 1)
-  from used, k where used.lane is not null)
-select q.job, j.policy
-from used cross join k
-cross join trellis_lane l on l.id = used.lane
-cross join trellis_queue q on q.job = (
-  select x.job from trellis_queue x
-  where x.key_hash = k.hash and x.lane = used.lane and x.availability = 'waiting_for_slot'
-  order by coalesce(x.rank, x.run_at), x.job limit 1)
-join trellis_job j on j.seq = q.job
+  from used, k where used.lane is not null),
+waiting(job, has_slot) as (
+  select (
+    select x.job from trellis_queue x
+    where x.key_hash = k.hash and x.lane = used.lane and x.availability = 'waiting_for_slot'
+    order by coalesce(x.rank, x.run_at), x.job limit 1), 0
+  from used cross join k
+  union all
+  select s.job, 1 from k
+  cross join trellis_key_slot s on s.key_hash = k.hash and s.linger_until is null
+  cross join trellis_queue x on x.job = s.job and x.availability = 'waiting_for_slot')
+select q.job, w.has_slot, j.policy, l.service, l.type, m.declared, m.override
+from waiting w
+cross join trellis_queue q on q.job = w.job
+cross join trellis_lane l on l.id = q.lane
+cross join trellis_job j on j.seq = q.job
 left join trellis_queue_setting s on s.service = '*' and s.queue = '*'
-order by case when s.aging is null then -l.priority else 0 end,
+left join trellis_job_limit m on m.scope = 'key' and m.service = l.service and m.name = l.type
+order by w.has_slot desc, case when s.aging is null then -l.priority else 0 end,
   coalesce(q.rank, q.run_at) - coalesce(l.priority * s.aging, 0), q.job
 limit 1
 
@@ -80,29 +90,14 @@ where linger_until is not null and session = ? and token in (select value from j
 -- name: slot_take
 insert into trellis_key_slot (key_hash, job) values (?, ?)
 
+-- name: slot_unclaimed
+-- The slots of these keys with which no job has started.
+select s.id, s.job from trellis_key_slot s cross join trellis_queue q on q.job = s.job
+where s.key_hash in (select value from json_each(?)) and s.token is null
+  and s.linger_until is null and q.availability = 'ready'
+order by s.job
+
 -- name: slot_unclaim
 update trellis_key_slot
 set session = null, token = null, linger_until = null, linger_boot = null
 where id = ?
-
--- name: key_bucket
-select full_at from trellis_key_bucket where key_hash = ?
-
--- name: key_bucket_due
-select key_hash from trellis_key_bucket where next_at is not null and next_at <= ?
-order by next_at limit ?
-
--- name: key_bucket_put
-insert into trellis_key_bucket (key_hash, full_at, next_at) values (?, ?, ?)
-on conflict (key_hash) do update set full_at = excluded.full_at, next_at = excluded.next_at
-
--- name: key_bucket_woken
-update trellis_key_bucket set next_at = null
-where next_at is not null and next_at <= ? and key_hash in (select value from json_each(?))
-
--- name: key_bucket_prune
-delete from trellis_key_bucket where full_at <= ? and next_at is null
-
--- name: key_bucket_is_full
-select 1 where exists (
-  select 1 from trellis_key_bucket where full_at <= ? and next_at is null)
