@@ -30,7 +30,8 @@ Action: TypeAlias = Literal[
     "queue.pause", "queue.drain", "queue.resume", "queue.aging", "queue.limit", "type.limit",
     "schedule.pause", "schedule.resume", "schedule.set", "schedule.reset", "schedule.window",
     "schedule.run", "batch.seal", "batch.cancel", "contract.accept", "archive.on", "archive.off",
-    "drain.on", "drain.off", "worker.drain", "schema.migrate", "store.move",
+    "drain.on", "drain.off", "worker.drain", "token.create", "token.revoke",
+    "schema.migrate", "store.move",
 ]  # fmt: skip
 
 
