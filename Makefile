@@ -40,7 +40,7 @@ matrix: ## Run all tests on every Python from 3.11 to 3.14 that is installed
 test-all: $(DEV)
 	@$(BIN)/python -m pytest -n 2 -q --durations=15 --hypothesis-profile=ci tests $(ARGS)
 
-faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--seed x")
+faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--only flow")
 	@$(BIN)/python -m tests.harness.faults $(ARGS)
 
 age: $(DEV) ## See that claims stay flat on a large, old PostgreSQL, 30 minutes (ARGS="--hold 60")

@@ -1,7 +1,9 @@
 """`python -m tests.harness.faults`: fault campaigns of any length; `make faults` runs this.
 
-Each campaign prints its seed first; give it back with `--seed` to repeat its decisions. The folder
-of a campaign that failed is kept; `python -m tests.harness.faults.checker FOLDER` judges it again.
+Two campaigns take turns: that of workers and their jobs, and that of flow (schedules, batches,
+limits, hooks, workflows). Each prints its name and seed first; give them back with `--only` and
+`--seed` to repeat its decisions. The folder of a campaign that failed is kept; for that of workers
+`python -m tests.harness.faults.checker FOLDER` judges it again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
+from typing import Final
 
 from tests.engines.postgres.steps import migrate
 from tests.harness import warden
@@ -29,6 +33,9 @@ from tests.harness.faults.stores.store import Store
 from tests.harness.flow.campaign import FlowCampaign
 from tests.harness.flow.campaign import Size as FlowSize
 
+#: In the order in which they take turns.
+CAMPAIGNS: Final = ("workers", "flow")
+
 
 def main() -> int:
     """Run campaign after campaign; return 1 if one of them failed."""
@@ -37,14 +44,12 @@ def main() -> int:
         "--on", choices=["sqlite", "postgres"], default="sqlite", help="the store (%(default)s)"
     )
     parser.add_argument("--version", type=int, default=18, help="of PostgreSQL (%(default)s)")
-    parser.add_argument("--seed", help="repeat the decisions of this seed (only one campaign)")
+    parser.add_argument("--only", choices=CAMPAIGNS, help="run this campaign, not both in turn")
+    parser.add_argument("--seed", help="repeat the decisions of this seed, once")
     parser.add_argument("--minutes", type=float, default=10, help="start none after this (10)")
     parser.add_argument("--jobs", type=int, default=12_000, help="jobs per campaign (12000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of faults per campaign (3)")
     parser.add_argument("--lease", default=Size().lease, help="lease of workers (%(default)s)")
-    parser.add_argument(
-        "--flow", action="store_true", help="schedules, batches, limits, hooks, workflows instead"
-    )
     parser.add_argument("--keep", action="store_true", help="keep the folders of good runs too")
     asked = parser.parse_args()
     warden.watch()
@@ -52,11 +57,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     latest = time.monotonic() + asked.minutes * 60
     failed = 0
-    while True:
-        seed = asked.seed or secrets.token_hex(4)
-        failed += not _run(seed, asked)
-        if asked.seed or time.monotonic() > latest:
-            return 1 if failed else 0
+    for campaign, seed in turns(asked.only, asked.seed):
+        failed += not _run(campaign, seed, asked)
+        if not asked.seed and time.monotonic() > latest:
+            break
+    return 1 if failed else 0
+
+
+def turns(only: str | None, seed: str | None) -> Iterator[tuple[str, str]]:
+    """Yield which campaign is next, and its seed: each once with a given seed, else without end."""
+    chosen = CAMPAIGNS if only is None else (only,)
+    for campaign in chosen if seed else cycle(chosen):
+        yield campaign, seed or secrets.token_hex(4)
 
 
 def _size(asked: argparse.Namespace) -> Size:
@@ -76,12 +88,13 @@ def _store(asked: argparse.Namespace, folder: Path) -> Iterator[Store]:
             yield store
 
 
-def _run(seed: str, asked: argparse.Namespace) -> bool:
-    print(f"seed {seed}", flush=True)
+def _run(campaign: str, seed: str, asked: argparse.Namespace) -> bool:
+    print(f"{campaign}: seed {seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
     began = time.monotonic()
     with _store(asked, folder) as store:
-        wrong = asyncio.run(_judge(seed, asked, folder, store))
+        judge = _flow if campaign == "flow" else _workers
+        wrong = asyncio.run(judge(seed, asked, folder, store))
     print(f"took {time.monotonic() - began:.0f} s")
     print("\n".join(wrong) if wrong else "every promise was kept")
     if wrong or asked.keep:
@@ -91,11 +104,14 @@ def _run(seed: str, asked: argparse.Namespace) -> bool:
     return not wrong
 
 
-async def _judge(seed: str, asked: argparse.Namespace, folder: Path, store: Store) -> list[str]:
-    """Run one campaign; return what is wrong."""
-    if asked.flow:
-        size = FlowSize(rounds=30 * asked.rounds, kills=40 * asked.rounds, crashes=3 * asked.rounds)
-        return await FlowCampaign(seed, size, folder, store, print).run()
+async def _flow(seed: str, asked: argparse.Namespace, folder: Path, store: Store) -> list[str]:
+    """Run a campaign of flow; return what is wrong."""
+    size = FlowSize(rounds=30 * asked.rounds, kills=40 * asked.rounds, crashes=3 * asked.rounds)
+    return await FlowCampaign(seed, size, folder, store, print).run()
+
+
+async def _workers(seed: str, asked: argparse.Namespace, folder: Path, store: Store) -> list[str]:
+    """Run a campaign of workers; return what is wrong."""
     verdict = await Campaign(seed, _size(asked), folder, store, print).run()
     return [*verdict.shortcomings, *filter(None, [complain(verdict.violations)])]
 

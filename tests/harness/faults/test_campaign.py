@@ -1,18 +1,20 @@
 """The short form of the kill campaign: real workers, real signals, and nothing lost or doubled.
 
-It draws a new seed each time and prints it first; `make faults ARGS="--seed ..."` repeats the
-decisions of a run that failed, and `make faults` goes on for longer. On PostgreSQL the server is
-killed and stopped as well (`make faults ARGS="--on postgres"`).
+It draws a new seed each time and prints it first; `make faults ARGS="--only workers --seed ..."`
+repeats the decisions of a run that failed, and `make faults` goes on for longer. On PostgreSQL the
+server is killed and stopped as well (`make faults ARGS="--on postgres"`).
 """
 
 from __future__ import annotations
 
 import secrets
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from tests.harness.faults.__main__ import turns
 from tests.harness.faults.campaign import Campaign, Size
 from tests.harness.faults.checker.report import complain
 from tests.harness.faults.checker.sometimes import (
@@ -77,3 +79,15 @@ def test_a_seed_repeats_its_decisions_and_another_makes_others() -> None:
     assert len({tuple(make_plan(seed, worker, 1)) for seed in "ab" for worker in (0, 1)}) == 4
     assert plan_for_server("a", 2) == plan_for_server("a", 2) != plan_for_server("b", 2)
     assert carry_on_for_server("a", missing) == carry_on_for_server("a", missing)
+
+
+def test_both_campaigns_take_turns_unless_one_is_named() -> None:
+    first = list(islice(turns(None, None), 4))
+    assert [campaign for campaign, _ in first] == ["workers", "flow", "workers", "flow"]
+    assert len({seed for _, seed in first}) == 4
+    assert {campaign for campaign, _ in islice(turns("flow", None), 3)} == {"flow"}
+
+
+def test_a_seed_is_repeated_once_by_each_campaign() -> None:
+    assert list(turns(None, "ab")) == [("workers", "ab"), ("flow", "ab")]
+    assert list(turns("flow", "ab")) == [("flow", "ab")]

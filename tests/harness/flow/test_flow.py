@@ -1,6 +1,7 @@
 """The short form of the flow campaign: everything is killed, every promise of flow is kept.
 
-It draws a new seed each time and prints it; `make faults ARGS="--flow --seed ..."` repeats it.
+It draws a new seed each time and prints it; `make faults ARGS="--only flow --seed ..."` repeats its
+decisions.
 """
 
 from __future__ import annotations

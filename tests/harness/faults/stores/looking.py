@@ -13,24 +13,32 @@ from typing import Any, Final, TypeAlias
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
 TABLES: Final = (
-    "batch", "batch_member", "event", "job", "key_slot", "lingering", "outcome", "queue", "record",
-    "removal", "schedule_slot", "session",
+    "batch", "batch_member", "dependency", "ended_prerequisite", "event", "job", "key_slot",
+    "lingering", "lock", "outcome", "queue", "record", "removal", "schedule_slot", "session",
 )  # fmt: skip
 
 
 #: What the flow campaign reads of each table.
 FLOW: Final = {
     "record": (
-        "select r.seq, r.id, r.type, r.state, r.created_at, r.relations, o.result from {record} r "
+        "select r.seq, r.id, r.type, r.state, r.created_at, r.key, r.relations, o.result "
+        "from {record} r "
         "left join {outcome} o on o.job = r.seq and o.generation = r.generation"
     ),
-    "batch": "select seq, id, sealed_at, cancelled_at, finished_at, fan_in from {batch}",
+    "batch": (
+        "select seq, id, parent, on_failure, sealed_at, cancelled_at, stopping_at, finished_at, "
+        "fan_in from {batch}"
+    ),
     "batch_member": "select batch, job, finished_at from {batch_member}",
     "schedule_slot": "select slot, through, outcome, job from {schedule_slot}",
-    "event": "select job, kind, at from {event}",
+    "event": "select job, kind, at, session, token from {event}",
     "queue": "select job from {queue}",
     "key_slot": "select job from {key_slot}",
     "lingering": "select job from {lingering}",
+    "lock": "select name, session from {lock}",
+    "ended_prerequisite": "select job from {ended_prerequisite}",
+    "dependency": "select job, prerequisite from {dependency} where ended is null",
+    "session": "select id, pid from {session} where ended_at is null",
 }
 
 
