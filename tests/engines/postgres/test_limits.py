@@ -9,11 +9,17 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.engines.limit_races import exceeds, journals, most_at_once, prepare, work
-from tests.engines.postgres.steps import fresh, opened
+from tests.engines.postgres.steps import during, fresh, opened
 from tests.harness.servers.databases import Databases
+from trellis.core.durations import SECOND
 from trellis.core.limits import Limit
+from trellis.testing.builders import a_demand, a_worker
 
 pytestmark = pytest.mark.on_postgres(16, 18)
+LOWER = """
+    update trellis.job_limit
+    set override = '{"active": 1, "parts": ["active"]}', version = version + 1
+"""
 
 
 @pytest.fixture
@@ -35,3 +41,13 @@ async def test_many_claimers_never_exceed_a_limit(url: str, limit: Limit) -> Non
         assert most_at_once(events) <= limit.active
     if limit.bucket is not None:
         assert not exceeds(events, limit.bucket)
+
+
+async def test_the_first_claim_of_a_worker_counts_by_a_limit_that_changes_during_it(
+    url: str,
+) -> None:
+    async with opened(url) as engine, opened(url) as starting:
+        await prepare(engine, Limit(active=4), 10)
+        session = (await starting.open_session(a_worker(), 30 * SECOND)).id
+        taken = await during(url, LOWER, starting.claim(session, [a_demand()], 10))
+    assert len(taken.jobs) == 1

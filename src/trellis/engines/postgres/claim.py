@@ -101,7 +101,9 @@ class Claimer:
                 return [], now, True, None
             if flags:
                 await self._do_first(flags, read, limit)
-                done |= flags  # once is enough: what comes later is for the next claim
+                # Once is enough: what comes later is for the next claim. But a limit that changes
+                # before this claim has locked it counts already.
+                done |= flags & ~_NEW
                 continue
             if job is None:
                 is_all = read.note([], {}, now)
