@@ -2,36 +2,54 @@
 
 Each mutant is one small fault of the kind that real engines have had: a guard dropped from a
 WHERE, a release forgotten, an order changed, a clock comparison off by one. Those of statements are
-faults of SQLite's; those of the verbs in `engines.sql` are faults of both engines. A mutant changes
-this process through a `MonkeyPatch`, whose undo restores the engine.
+faults of SQLite's, if they do not say otherwise; those of the verbs in `engines.sql` are faults of
+both engines (`SHARED`). A mutant changes this process through a `MonkeyPatch`, whose undo restores
+the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import pytest
 
+from trellis.core import batches as core_batches
+from trellis.core import dependencies as core_dependencies
 from trellis.core import fairness as core_fairness
-from trellis.core.durations import Instant
+from trellis.core import followups as core_followups
+from trellis.core.batches import Batch
+from trellis.core.commands import Cancel, Resolve
+from trellis.core.dependencies import Judgement, Link
+from trellis.core.durations import Instant, Micros
 from trellis.core.fairness import Ranked, Share, Turn
+from trellis.core.job import Fence, JobRecord, NewJob
 from trellis.core.lifecycle import Transition
+from trellis.core.limits import Use
+from trellis.core.schedules import Firing, Schedule
+from trellis.engines import schedules as engine_schedules
 from trellis.engines.audit import By, Change
 from trellis.engines.contracts import ContractRecord, NewContract
 from trellis.engines.postgres import commit as postgres_batches
+from trellis.engines.postgres.registry import Registry
+from trellis.engines.postgres.statements import statements
+from trellis.engines.schedules import SlotRecord
 from trellis.engines.sql import (
     audit,
+    batches,
     commit,
     contracts,
+    dependencies,
     fairness,
     followups,
     limits,
     notes,
+    schedules,
     slots,
 )
 from trellis.engines.sql import transaction as shared
 from trellis.engines.sql.rows import event_row
+from trellis.engines.sqlite import claim as sqlite_claim
 from trellis.engines.sqlite import commit as sqlite_batches
 from trellis.engines.sqlite.transaction import STATEMENTS
 from trellis.engines.values import CommitResult, Conflict
@@ -40,13 +58,30 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def _sql(*changes: tuple[str, str, str]) -> Mutant:
-    """Replace a piece of text in statements; the piece must be there."""
+    """Replace a piece of text in statements of SQLite; the piece must be there."""
+    return lambda patch: _replace(patch, STATEMENTS, changes)
+
+
+def _postgres(*changes: tuple[str, str, str]) -> Mutant:
+    """Replace a piece of text in statements of PostgreSQL."""
+    return lambda patch: _replace(patch, statements("trellis"), changes)
+
+
+def _replace(
+    patch: pytest.MonkeyPatch, known: dict[str, str], changes: Iterable[tuple[str, str, str]]
+) -> None:
+    for name, old, new in changes:
+        if old not in known[name]:
+            raise LookupError(f"{name}.sql has no {old!r} to mutate")
+        patch.setitem(known, name, known[name].replace(old, new))
+
+
+def _both(*mutants: Mutant) -> Mutant:
+    """Make the same fault in both engines."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        for name, old, new in changes:
-            if old not in STATEMENTS[name]:
-                raise LookupError(f"{name}.sql has no {old!r} to mutate")
-            patch.setitem(STATEMENTS, name, STATEMENTS[name].replace(old, new))
+        for mutant in mutants:
+            mutant(patch)
 
     return apply
 
@@ -139,7 +174,155 @@ def _audit_no_acceptance(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(contracts, "record", record)
 
 
+# -- hooks, batches, schedules, dependencies ---------------------------------------------------
+
+
+def _drop_hooks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(followups, "hook_jobs", lambda _: [])
+
+
+def _forget_the_generation(patch: pytest.MonkeyPatch) -> None:
+    honest = core_followups.derived_id
+    patch.setattr(
+        core_followups, "derived_id", lambda source, _, purpose: honest(source, 0, purpose)
+    )
+
+
+def _fire_a_cancelled_batch(patch: pytest.MonkeyPatch) -> None:
+    def finish(batch: Batch, now: Instant, *, succeeded: bool) -> tuple[Batch, NewJob | None]:
+        return core_batches.finish(batch._replace(cancelled_at=None), now, succeeded=succeeded)
+
+    patch.setattr(batches, "finish", finish)
+
+
+def _fire_outside_of_the_outer_batch(patch: pytest.MonkeyPatch) -> None:
+    def finish(batch: Batch, now: Instant, *, succeeded: bool) -> tuple[Batch, NewJob | None]:
+        new = batch.new._replace(parent=None)
+        after, job = core_batches.finish(batch._replace(new=new), now, succeeded=succeeded)
+        return after._replace(new=batch.new), job
+
+    patch.setattr(batches, "finish", finish)
+
+
+def _prune_members(patch: pytest.MonkeyPatch) -> None:
+    async def prune(_tx: shared.Transaction, _limit: int) -> int:
+        return 0
+
+    patch.setattr(batches, "prune", prune)
+
+
+def _stop_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(batches, "stops_the_rest", lambda _batch, _state: False)
+
+
+def _let_any_attempt_spawn(patch: pytest.MonkeyPatch) -> None:
+    async def current_spawners(_tx: shared.Transaction, jobs: Sequence[NewJob]) -> set[Fence]:
+        return {new.spawner for new in jobs if new.spawner is not None}
+
+    patch.setattr(batches, "current_spawners", current_spawners)
+
+
+def _believe_any_leader(patch: pytest.MonkeyPatch) -> None:
+    async def lock(_tx: shared.Transaction, _schedule: Schedule) -> bool:
+        return True
+
+    patch.setattr(schedules, "_lock", lock)
+
+
+def _forget_the_jobs_of_slots(patch: pytest.MonkeyPatch) -> None:
+    def advance(firing: Firing, records: Sequence[SlotRecord]) -> Schedule:
+        return engine_schedules.advance(firing, records)._replace(live=())
+
+    patch.setattr(schedules, "advance", advance)
+
+
+def _start_after_a_failure(patch: pytest.MonkeyPatch) -> None:
+    def judge(links: Iterable[Link], payload: str | None = None) -> Judgement:
+        judgement = core_dependencies.judge(links, payload)
+        return Resolve(payload) if isinstance(judgement, Cancel) else judgement
+
+    patch.setattr(dependencies, "judge", judge)
+
+
+def _cancel_only_the_next(patch: pytest.MonkeyPatch) -> None:
+    honest = dependencies.follow
+
+    async def follow(
+        tx: shared.Transaction, storage: shared.Storage, ended: Sequence[dependencies.Ended]
+    ) -> tuple[list[Transition], int]:
+        _, links = await honest(tx, storage, ended)
+        return [], links
+
+    patch.setattr(dependencies, "follow", follow)
+
+
+def _hand_on_nothing(patch: pytest.MonkeyPatch) -> None:
+    async def payload(_tx: shared.Transaction, _record: JobRecord) -> str | None:
+        return None
+
+    patch.setattr(dependencies, "_payload", payload)
+
+
+def _drop_the_backlog(patch: pytest.MonkeyPatch) -> None:
+    async def postpone(_tx: shared.Transaction, _ended: Sequence[dependencies.Ended]) -> None: ...
+
+    patch.setattr(dependencies, "postpone", postpone)
+
+
+# -- limits and order --------------------------------------------------------------------------
+
+
+def _count_nothing(patch: pytest.MonkeyPatch) -> None:
+    honest = limits.read_uses
+
+    async def read_uses(
+        tx: shared.Transaction, numbers: Sequence[int], counted: Sequence[int]
+    ) -> dict[int, Use]:
+        found = await honest(tx, numbers, counted)
+        return {number: use._replace(running=0) for number, use in found.items()}
+
+    patch.setattr(limits, "read_uses", read_uses)
+
+
+def _ignore_aging(patch: pytest.MonkeyPatch) -> None:
+    honest = core_fairness.claim_order
+
+    def claim_order(priority: int, rank: Instant, _aging: Micros | None) -> tuple[int, int]:
+        return honest(priority, rank, None)
+
+    async def read_aging(_registry: Registry, _link: object) -> None: ...
+
+    patch.setattr(sqlite_claim, "claim_order", claim_order)
+    patch.setattr(Registry, "read_aging", read_aging)
+
+
 MUTANTS: Final[dict[str, Mutant]] = {
+    "drop the hooks of a job": _drop_hooks,
+    "give the hooks of all generations one id": _forget_the_generation,
+    "create the fan-in job of a cancelled batch": _fire_a_cancelled_batch,
+    "leave a fan-in job out of the outer batch": _fire_outside_of_the_outer_batch,
+    "remove members of an unfinished batch": _both(
+        _prune_members,
+        _sql(("prune_pick", "where m.job = o.job and", "where m.job = -o.job and")),
+        _postgres(("prune_pick", "where m.job = o.job and", "where m.job = -o.job and")),
+    ),
+    "let the rest of a failed batch go on": _stop_nothing,
+    "let an attempt that is over spawn": _let_any_attempt_spawn,
+    "fire whatever another leader has decided": _believe_any_leader,
+    "forget the jobs of earlier slots": _forget_the_jobs_of_slots,
+    "start a job after its prerequisite failed": _start_after_a_failure,
+    "leave what follows a cancelled job waiting": _cancel_only_the_next,
+    "hand no result on to the next job": _hand_on_nothing,
+    "forget the links beyond the first page": _drop_the_backlog,
+    "count nothing that runs in a claim": _count_nothing,
+    "ignore aging": _ignore_aging,
+    "spend no token of a key": _both(
+        _sql(("key_bucket_put", "values (?, ?, ?)", "values (?, 0 * ?, ?)")),
+        _postgres(("key_bucket_put", "values ($1, $2, $3)", "values ($1, 0 * $2::bigint, $3)")),
+    ),
+    "read the feed past transactions that still run": _postgres(
+        ("feed_end", "pg_snapshot_xmin", "pg_snapshot_xmax")
+    ),
     "archive a job that runs again": _sql(
         ("archive_page", "exists (select 1 from trellis_queue l where l.job = q.job)", "0"),
         ("archive_look", "r.availability is not null", "0"),
@@ -266,8 +449,26 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ("prune_pick", "where d.prerequisite = o.job", "where d.prerequisite = -o.job")
     ),
 }
+#: Faults that only PostgreSQL can have.
+OF_POSTGRES: Final = ("read the feed past transactions that still run",)
 #: Faults in verbs that both SQL engines run.
 SHARED: Final = (
+    "drop the hooks of a job",
+    "give the hooks of all generations one id",
+    "create the fan-in job of a cancelled batch",
+    "leave a fan-in job out of the outer batch",
+    "remove members of an unfinished batch",
+    "let the rest of a failed batch go on",
+    "let an attempt that is over spawn",
+    "fire whatever another leader has decided",
+    "forget the jobs of earlier slots",
+    "start a job after its prerequisite failed",
+    "leave what follows a cancelled job waiting",
+    "hand no result on to the next job",
+    "forget the links beyond the first page",
+    "count nothing that runs in a claim",
+    "ignore aging",
+    "spend no token of a key",
     "forget the virtual time",
     "count cancelled jobs against their tenant",
     "believe any note",

@@ -30,6 +30,7 @@ from trellis.engines.values import (
 )
 from trellis.errors import ConfigurationError
 from trellis.testing.builders import QUEUE, SERVICE, a_demand, a_job, a_job_id, a_keyed_job
+from trellis.testing.conformance.feed import read, read_until
 from trellis.testing.conformance.helpers import (
     IN_TURN,
     a_session,
@@ -268,6 +269,19 @@ class TestCallerTransaction(EngineSuite):
         session = await a_session(engine)
         assert ids(await claim(engine, session, a_demand("real"))) == ids([real])
         assert ids(await claim(engine, session, a_demand("ghost"))) == [new.id]
+
+    @needs("transactions")
+    async def test_the_feed_passes_over_nothing_that_a_caller_commits_late(
+        self, engine: Engine, caller: CallerConnection
+    ) -> None:
+        await within(engine, caller, late := a_job())
+        created = [late.id]
+        if not engine.capabilities.one_writer:
+            created += ids([await accept_one(engine, a_job())])
+        before = await read(engine, None)
+        await commit(caller)
+        after = await read_until(engine, before.cursor, len(created) - len(before.entries))
+        assert sorted(each.job_id for each in (*before.entries, *after)) == sorted(created)
 
     @needs("transactions")
     async def test_a_call_that_fails_leaves_the_transaction_as_it_was(

@@ -13,7 +13,7 @@ from trellis.core.retry import Retry as RetryPolicy
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Accepted, Committed, Rejected, Replaced
-from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete, fence_of
+from trellis.testing.builders import a_demand, a_job, a_job_id, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     IN_TURN,
@@ -423,7 +423,7 @@ class TestWaitingForJobs(EngineSuite):
         await settle(engine, first, complete(first))
         for _ in range(3):
             await engine.promote(1000)
-        assert len(await claim(engine, session, limit=1000)) == 100
+        assert len(await claim(engine, session, a_demand(limit=1000), limit=1000)) == len(many)
 
     async def test_a_long_chain_is_cancelled_to_its_end(self, engine: Engine) -> None:
         session = await a_session(engine)
