@@ -427,7 +427,7 @@ def _placed(new: NewJob, place: Place) -> NewJob:
     """Return the request with what its job belongs to."""
     given = place.relations
     before = new.relations or Relations()
-    relations = before._replace(parent=given.parent, batch=given.batch)
+    relations = before._replace(parent=given.parent or before.parent, batch=given.batch)
     return new._replace(relations=relations, spawner=place.spawner)
 
 

@@ -2,7 +2,8 @@
 
 Everything that can be wrong with a request is found here, before anything is sent. A request also
 carries the context of its creation: the active OpenTelemetry span comes first, then the job whose
-handler creates this one; without either, the call starts a trace that all its jobs share.
+handler creates this one; without either, the call starts a trace that all its jobs share. The job
+whose handler creates it is its parent.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from opentelemetry import trace
 
 from trellis.core.admission import check_new_job
 from trellis.core.durations import Duration, Instant, Micros
+from trellis.core.fairness import tenant_of
 from trellis.core.job import (
     Context,
     Dedupe,
@@ -114,13 +116,14 @@ os.register_at_fork(after_in_child=_random.seed)
 
 def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptions]) -> NewJob:
     """Return the request; raise `PayloadInvalid`, `KeyUnresolved` or `ConfigurationError`."""
-    pattern = _pattern(job_type, [payload], options)
+    origin = _Origin()
+    pattern = origin.place(_pattern(job_type, [payload], options))
     try:
         text = job_type.payload.encode(payload)
     except PayloadInvalid as error:
         raise _located(error, job_type, [payload], 0) from error.__cause__
     job_id = new_job_id()
-    new = vary(pattern, job_id, text, _Origin().context(job_id))
+    new = vary(pattern, job_id, text, origin.context(job_id))
     return _derived(new, job_type) if _has_templates(pattern, job_type) else new
 
 
@@ -129,8 +132,8 @@ def new_jobs(
 ) -> list[NewJob]:
     """Return the requests of one call: what they share is made and checked once."""
     payloads = list(payloads)
-    pattern = _pattern(job_type, payloads, options)
     origin = _Origin()
+    pattern = origin.place(_pattern(job_type, payloads, options))
     texts: list[str] = []
     try:
         job_type.payload.encode_many(payloads, texts)
@@ -153,7 +156,7 @@ def new_follower(job_type: JobType, source: NewJob, /, **options: Unpack[CreateO
             "payload of its own and after=."
         )
     after = [*options.get("after", ()), source.id]
-    pattern = _pattern(job_type, [], {**options, "after": after})
+    pattern = _Origin().place(_pattern(job_type, [], {**options, "after": after}))
     new = vary(pattern, new_job_id(), "null", source.context)
     if job_type.takes_nothing:
         return new
@@ -163,7 +166,7 @@ def new_follower(job_type: JobType, source: NewJob, /, **options: Unpack[CreateO
 def _has_templates(pattern: NewJob, job_type: JobType) -> bool:
     """Return whether the key or the tenant is derived from the payload."""
     return pattern.policy.key is not None or (
-        job_type.fair is not None and pattern.relations is None
+        job_type.fair is not None and tenant_of(pattern.relations) is None
     )
 
 
@@ -173,9 +176,10 @@ def _derived(new: NewJob, job_type: JobType) -> NewJob:
     if new.policy.key is not None:
         key = derive_key(new.policy.key.template, payload)
         new = new._replace(key=key, key_hash=hash_key(new.service, new.type, key))
-    if job_type.fair is not None and new.relations is None:
-        tenant = job_type.fair.tenant(payload)
-        new = check_new_job(new._replace(relations=job_type.fair.relations(tenant)))
+    if job_type.fair is not None and tenant_of(new.relations) is None:
+        relations = job_type.fair.relations(job_type.fair.tenant(payload))
+        parent = None if new.relations is None else new.relations.parent
+        new = check_new_job(new._replace(relations=relations._replace(parent=parent)))
     return new
 
 
@@ -188,13 +192,14 @@ def _relations(job_type: JobType, tenant: str | None) -> Relations | None:
 
 
 class _Origin:
-    """The context of the jobs that one call creates."""
+    """Where the jobs of one call come from: the job whose handler creates them, and the trace."""
 
-    __slots__ = ("_inherited", "_parent", "_request", "_state")
+    __slots__ = ("_creator", "_inherited", "_parent", "_request", "_state")
 
     def __init__(self) -> None:
         active = trace.get_current_span()
         job = current_job.get()
+        self._creator = None if job is None else job.job_id
         inherited = None if job is None else job.context
         #: The request that the jobs continue; None: each job is its own request.
         self._request = None if inherited is None else inherited.request_id
@@ -206,6 +211,13 @@ class _Origin:
         else:
             self._inherited = inherited
             self._parent = random_traceparent(_random.randbytes(24))
+
+    def place(self, pattern: NewJob) -> NewJob:
+        """Return what requests have in common, with the parent of their jobs."""
+        if self._creator is None:
+            return pattern
+        relations = (pattern.relations or Relations())._replace(parent=self._creator)
+        return pattern._replace(relations=relations)
 
     def context(self, job_id: JobId) -> Context:
         """Return the context of one of the jobs."""

@@ -41,7 +41,7 @@ class NewBatch(NamedTuple):
     on_failure: OnFailure = "continue"
     #: The batch that this one is a part of.
     parent: str | None = None
-    #: The fan-in job; its id and relations are derived when it is created.
+    #: The fan-in job: `finish` derives its id, and adds the batches to what it belongs to.
     then: NewJob | None = None
 
 
@@ -86,6 +86,15 @@ class Batch(NamedTuple):
         return "members" if self.sealed_at is None else "spawned"
 
 
+def fan_in_id(batch_id: str, then: NewJob) -> JobId:
+    """Return the id of the fan-in job.
+
+    A batch with an idempotency key has the same id when it is opened again, long after the first
+    was removed. The request is another one then, so the fan-in job is too.
+    """
+    return derived_id(then.id, 0, f"fan-in/{batch_id}")
+
+
 def finish(batch: Batch, now: Instant, *, succeeded: bool) -> tuple[Batch, NewJob | None]:
     """Return a complete batch after it has finished, and its fan-in job if that is created now.
 
@@ -96,8 +105,10 @@ def finish(batch: Batch, now: Instant, *, succeeded: bool) -> tuple[Batch, NewJo
     job = None
     if then is not None and fires:
         job = then._replace(
-            id=derived_id(batch.new.id, 0, "fan-in"),
-            relations=Relations(batch=batch.new.parent, fan_in_of=batch.new.id),
+            id=fan_in_id(batch.new.id, then),
+            relations=(then.relations or Relations())._replace(
+                batch=batch.new.parent, fan_in_of=batch.new.id
+            ),
         )
     after = batch._replace(
         finished_at=now,

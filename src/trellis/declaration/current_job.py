@@ -1,5 +1,6 @@
-"""The job whose handler is running; jobs created by the handler inherit its request and trace.
+"""The job whose handler is running: the parent of the jobs that the handler creates.
 
+They inherit its request and trace.
 A worker sets it around a handler, a client reads it at `create`. It is a context variable: tasks
 and threads of the handler inherit it, and other jobs do not see it.
 """
@@ -9,11 +10,15 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Final, Protocol
 
-from trellis.core.job import Context
+from trellis.core.job import Context, JobId
 
 
 class RunningJob(Protocol):
     """What a client reads of the running job."""
+
+    @property
+    def job_id(self) -> JobId:
+        """The id of the job."""
 
     @property
     def context(self) -> Context:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from trellis.control import Applied, Result
 from trellis.core.durations import Instant
-from trellis.core.job import Context, Fence, JobRecord
+from trellis.core.job import Context, Fence, JobId, JobRecord
 from trellis.core.lifecycle import Stale
 from trellis.core.states import State
 from trellis.declaration.current_job import current_job
@@ -53,6 +53,11 @@ class JobLog:
     def attempt(self) -> Attempt:
         """The attempt that writes this log."""
         return self._attempt
+
+    @property
+    def job_id(self) -> JobId:
+        """The id of its job."""
+        return self._attempt.record.definition.id
 
     @property
     def context(self) -> Context:

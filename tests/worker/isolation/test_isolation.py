@@ -208,8 +208,10 @@ async def ending(ref: JobRef[Any]) -> tuple[str, dict[str, Any]]:
 
 async def test_a_job_created_there_is_kept_where_the_worker_keeps_its_own() -> None:
     async with shop, shop.worker():
-        created = await (await isolated.make_another.create(1)).wait("30s")
-        assert await isolated.where_here.ref(created).wait("30s") == os.getpid()
+        ref = await isolated.make_another.create(1)
+        created = isolated.where_here.ref(await ref.wait("30s"))
+        assert await created.wait("30s") == os.getpid()
+        assert (await created.status()).parent == ref.id
 
 
 async def test_a_lock_held_there_is_held_against_all_until_it_is_given_back(tmp_path: Path) -> None:

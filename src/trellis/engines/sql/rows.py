@@ -216,7 +216,11 @@ def encode_request(new: NewJob) -> str:
         for name, value in new._asdict().items()
         if name not in NewJob._field_defaults or value != NewJob._field_defaults[name]
     }
-    return json.dumps(given | {"policy": encode_policy(new.policy)}, ensure_ascii=False)
+    apart = {
+        "policy": encode_policy(new.policy),
+        "relations": encode_relations(new.relations),
+    }
+    return json.dumps(given | apart, ensure_ascii=False)
 
 
 def decode_request(text: str) -> NewJob:
@@ -224,6 +228,7 @@ def decode_request(text: str) -> NewJob:
     given = json.loads(text)
     given["policy"] = decode_policy(given["policy"])
     given["context"] = Context(*given["context"])
+    given["relations"] = decode_relations(given.get("relations"))
     if "tags" in given:
         given["tags"] = tuple((name, value) for name, value in given["tags"])
     return NewJob(**{name: given[name] for name in NewJob._fields if name in given})

@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 
 from trellis.core.admission import Reason
-from trellis.core.batches import KEEP_BATCHES
+from trellis.core.batches import KEEP_BATCHES, fan_in_id
 from trellis.core.commands import Cancel, Complete
 from trellis.core.durations import micros
-from trellis.core.followups import derived_id
 from trellis.core.job import Dedupe, Relations
 from trellis.core.policy import KeyPolicy
 from trellis.engines.demand import Demand
@@ -171,7 +170,7 @@ class TestJoining(EngineSuite):
         assert await claim(engine, session, demand) == []
         await end(engine, holder)
         (fan_in,) = await claim(engine, session, demand)
-        assert fan_in.definition.id == derived_id(new.id, 0, "fan-in")
+        assert fan_in.definition.id == fan_in_id(new.id, then)
 
 
 class TestBatchRetention(EngineSuite):

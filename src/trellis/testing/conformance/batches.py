@@ -9,11 +9,11 @@ import pytest
 
 from trellis import control
 from trellis.core.admission import Reason
-from trellis.core.batches import Batch, NewBatch
+from trellis.core.batches import Batch, NewBatch, fan_in_id
 from trellis.core.commands import Cancel, Command, Complete, Dismiss, Fail, Replay
-from trellis.core.followups import derived_id
+from trellis.core.durations import micros
 from trellis.core.job import Failure, JobRecord, NewJob, Relations
-from trellis.core.policy import Policy
+from trellis.core.policy import Policy, Retention
 from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.audit import AuditFilter, By
@@ -108,7 +108,7 @@ class TestBatches(EngineSuite):
         clock.advance("1s")
         await end(engine, last)
         (job,) = await fan_ins(engine)
-        assert job.definition.id == derived_id(new.id, 0, "fan-in")
+        assert job.definition.id == fan_in_id(new.id, THEN)
         assert job.definition.relations == Relations(fan_in_of=new.id)
         assert (job.definition.payload, job.definition.priority) == ('{"day":7}', 2)
         assert (job.definition.tags, job.definition.queue) == ((("t", "x"),), "reports")
@@ -119,6 +119,32 @@ class TestBatches(EngineSuite):
         assert (batch.succeeded, finished) == (False, 3)
         assert counts == {State.COMPLETED: 2, State.DEAD: 1}
         assert await claim_one(engine, session, Demand(SERVICE, ("report",), 1))
+
+    async def test_a_fan_in_job_keeps_its_parent_and_its_tenant(self, engine: Engine) -> None:
+        parent = await accept_one(engine, a_job())
+        given = Relations(parent=parent.definition.id, tenant="Zoë", weight=3)
+        new, _ = await opened(engine, 0, then=THEN._replace(relations=given))
+        await engine.seal_batch(new.id)
+        (job,) = await fan_ins(engine)
+        assert job.definition.relations == given._replace(fan_in_of=new.id)
+        assert (await engine.find(JobFilter(parent=parent.definition.id))).jobs == (job,)
+
+    async def test_another_batch_with_the_id_of_a_removed_one_has_its_own_fan_in_job(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        kept = THEN._replace(policy=Policy(retention=Retention(completed=micros("90d"))))
+        new, _ = await opened(engine, 0, then=kept)
+        await engine.seal_batch(new.id)
+        session = await a_session(engine)
+        await end(engine, await claim_one(engine, session, Demand(SERVICE, ("report",), 1)))
+        clock.advance("31d")
+        await engine.prune(100)
+        assert await engine.batch_status(new.id) is None
+        again = new._replace(then=kept._replace(id=a_job_id()))
+        await engine.open_batch(again)
+        await engine.seal_batch(again.id)
+        first, second = await fan_ins(engine)
+        assert (first.head.state, second.head.state) == (State.COMPLETED, State.PENDING)
 
     async def test_an_open_batch_never_fires(self, engine: Engine) -> None:
         new, (member,) = await opened(engine, 1)
@@ -343,7 +369,7 @@ class TestNestedBatches(EngineSuite):
         assert last.definition.relations == Relations(batch=outer.id, fan_in_of=inner.id)
         await end(engine, last)
         (job,) = await fan_ins(engine)
-        assert job.definition.id == derived_id(outer.id, 0, "fan-in")
+        assert job.definition.id == fan_in_id(outer.id, THEN)
         (child,) = (await status(engine, outer)).children
         assert child == (await status(engine, inner)).batch
 
