@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.insight.dot import parsed
 from trellis import Retry, Service, connect
 
 
@@ -52,6 +53,67 @@ def test_batches_are_listed_and_shown(url: str, command: Run) -> None:
     assert [member["result"] for member in document["members"]] == ["hoo", None]
     only = command("batches", "list", "--state", "open", "-q", "--url", url)
     assert only.out == f"{first['id']}\n"
+
+
+@pytest.fixture
+async def nested(tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A batch that waits, with a batch in it that has finished; its ids by name."""
+    url = f"sqlite:///{tmp_path / 'nested.db'}"
+    app = Service("press", url)
+
+    @app.job
+    async def write(chapter: str) -> str:
+        return chapter
+
+    @app.job
+    async def bind() -> None: ...
+
+    async with app, app.batch(then=bind, name='the "book"\n1') as outer:
+        async with outer.batch(then=bind, name="annex") as inner:
+            part = await inner.create(write, "maps")
+        async with app.worker():
+            view = await inner.ref.wait("20s")
+            await bind.ref(str(view.fan_in)).wait("20s")
+        members = await outer.create_many(write, ["owls", "gulls"])
+    return url, {
+        "outer": outer.id,
+        "inner": inner.id,
+        "part": part.id,
+        "then": str(view.fan_in),
+        "first": members[0].id,
+        "second": members[1].id,
+    }
+
+
+def test_a_batch_is_shown_as_a_tree(nested: tuple[str, dict[str, str]], command: Run) -> None:
+    url, ids = nested
+    shown = command("batches", "show", ids["outer"], "--tree", "--url", url)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.splitlines() == [
+        f'batch {ids["outer"]}  the "book"\\n1  sealed, 3 members',
+        f"├─ batch {ids['inner']}  annex  finished, 1 member",
+        f"│  ├─ {ids['part']}  press/write  completed",
+        f"│  └─ then {ids['then']}  press/bind  completed",
+        f"├─ {ids['first']}  press/write  pending",
+        f"├─ {ids['second']}  press/write  pending",
+        "└─ then press/bind  (not created yet)",
+    ]
+    cut = command("batches", "show", ids["outer"], "--tree", "--limit", "2", "--url", url)
+    assert f"├─ … and 1 more: trellis jobs list batch:{ids['outer']}" in cut.out
+    assert cut.err == "2 members not shown. Show more with --limit.\n"
+
+
+def test_a_batch_is_written_for_graphviz(nested: tuple[str, dict[str, str]], command: Run) -> None:
+    url, ids = nested
+    statements = parsed(
+        command("batches", "show", ids["outer"][-8:], "--dot", "--url", url).out.rstrip("\n")
+    )
+    assert statements[ids["outer"]]["label"].startswith('batch the "book"\n1\nsealed, members: 3\n')
+    assert statements[f"{ids['inner']} -> {ids['then']}"] == {"style": "bold"}
+    assert f"{ids['outer']} -> {ids['inner']}" in statements
+    both = command("batches", "show", ids["outer"], "--dot", "--tree", "--url", url)
+    assert both.code == 2
+    assert command("batches", "show", "0" * 26, "--tree", "--url", url).code == 3
 
 
 def test_an_operator_seals_cancels_and_retries(url: str, command: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from trellis import Service
+from trellis import ActiveJob, Service
 
 
 @pytest.fixture
@@ -94,3 +94,84 @@ def test_a_job_that_a_waiting_job_needs_is_not_deleted(
     refused = command("jobs", "delete", diamond["top"], "--yes", "--url", service.url)
     assert refused.code != 0
     assert "follows it" in refused.out + refused.err
+
+
+@pytest.fixture
+async def planned(service: Service) -> dict[str, str]:
+    """A job whose handler has created a batch of a dozen jobs and one more job; ids by name."""
+    found: dict[str, str] = {}
+
+    @service.job
+    async def write(job: ActiveJob[int]) -> None:
+        if job.payload == 0:
+            found["spawned"] = (await job.spawn(write, -1)).id
+
+    @service.job
+    async def bind() -> None: ...
+
+    @service.job
+    async def plan() -> None:
+        async with service.batch(then=bind, name="book") as batch:
+            members = await batch.create_many(write, range(12))
+        found.update(batch=batch.id, first=members[0].id, last=members[-1].id)
+        found["alone"] = (await write.create(99)).id
+
+    async with service:
+        found["plan"] = (await plan.create()).id
+        async with service.worker():
+            await plan.ref(found["plan"]).wait("20s")
+            found["then"] = str((await service.batch_ref(found["batch"]).wait("20s")).fan_in)
+            for name in ("alone", "then"):
+                await write.ref(found[name]).wait("20s")
+    return found
+
+
+def test_a_graph_goes_up_to_parents_and_down_to_children_and_batches(
+    command: Run, service: Service, planned: dict[str, str]
+) -> None:
+    lines = command("jobs", "graph", planned["plan"], "--url", service.url).out.splitlines()
+    assert lines[:3] == [
+        f"{planned['plan']}  shop/plan  completed  ←",
+        f"├─ batch {planned['batch']}  book  finished, 13 members",
+        f"│  ├─ {planned['first']}  shop/write  completed",
+    ]
+    assert f"│  │  └─ {planned['spawned']}  shop/write  completed" in lines
+    assert lines[-3:] == [
+        f"│  └─ then {planned['then']}  shop/bind  completed",
+        f"├─ {planned['alone']}  shop/write  completed",
+        f"└─ … more: trellis jobs list parent:{planned['plan']}",
+    ]
+    # From below: the batch with some other members, and the creator without its other children.
+    lines = command("jobs", "graph", planned["last"], "--url", service.url).out.splitlines()
+    assert lines[:2] == [
+        f"{planned['plan']}  shop/plan  completed",
+        f"└─ batch {planned['batch']}  book  finished, 13 members",
+    ]
+    assert f"   ├─ {planned['last']}  shop/write  completed  ←" in lines
+    assert f"   ├─ … and 1 more: trellis jobs list batch:{planned['batch']}" in lines
+    assert not any(planned["alone"] in line for line in lines)
+    document = json.loads(
+        command("jobs", "graph", planned["then"], "--json", "--url", service.url).out
+    )
+    kinds = {(edge["source"], edge["target"]): edge["kind"] for edge in document["edges"]}
+    assert kinds[planned["batch"], planned["then"]] == "fan_in"
+    assert kinds[planned["batch"], planned["first"]] == "member"
+    assert kinds[planned["plan"], planned["batch"]] == "parent"
+    assert (planned["plan"], planned["first"]) not in kinds
+
+
+def test_a_job_lists_its_children_and_how_to_see_all(
+    command: Run, service: Service, planned: dict[str, str]
+) -> None:
+    shown = command("jobs", "show", planned["first"], "--url", service.url).out
+    assert f"Children    {planned['spawned']}  shop/write  completed\n" in shown
+    assert f"Created by  {planned['plan']}" in shown
+    assert "all of them" not in shown
+    shown = command("jobs", "show", planned["plan"], "--url", service.url).out
+    assert f"... all of them: trellis jobs list parent:{planned['plan']}" in shown
+    listed = command("jobs", "list", f"parent:{planned['plan']}", "-q", "--url", service.url).out
+    assert len(listed.split()) == 14
+    document = json.loads(
+        command("jobs", "show", planned["plan"], "--json", "--url", service.url).out
+    )
+    assert document["children"] == listed.split()[:10]

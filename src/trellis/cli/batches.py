@@ -32,6 +32,7 @@ from trellis.cli.output import (
 if TYPE_CHECKING:
     from trellis.core.batches import BatchState
     from trellis.insight.batches import BatchProgress, BatchView, MemberView
+    from trellis.insight.graph import JobGraph
     from trellis.operations.operator import Operator
 
 _ID = click.argument("batch_id", metavar="ID")
@@ -104,28 +105,32 @@ def _note(progress: BatchProgress) -> str:
 @batches.command("show")
 @_ID
 @click.option("--members/--no-members", default=True, help="Also list the members (yes).")
+@click.option("--tree", is_flag=True, help="Show it as a tree, with the batches in it.")
+@click.option("--dot", is_flag=True, help="Write it for Graphviz: ... --dot | dot -Tsvg > b.svg")
 @_limit
 @json_option
 @url_option
 @debug_option
 def show_command(
-    batch_id: str, *, members: bool, limit: int, as_json: bool, url: str | None
+    batch_id: str,
+    *,
+    members: bool,
+    tree: bool,
+    dot: bool,
+    limit: int,
+    as_json: bool,
+    url: str | None,
 ) -> None:
     """Show a batch: how far it is, its members and the batches in it."""
-    from trellis.insight.views import as_json as document
-
-    async def load(jobs: Operator) -> tuple[BatchView, list[MemberView]]:
-        batch = await jobs.batches.get(batch_id)
-        some: list[MemberView] = []
-        if members:
-            async for member in jobs.batches.members(batch.id):
-                some.append(member)
-                if len(some) >= limit:
-                    break
-        return batch, some
-
-    batch, some = operate(url, load)
+    if tree + dot + as_json > 1:
+        raise click.UsageError("Use only one of --tree, --dot and --json.")
+    if tree or dot:
+        _draw(operate(url, lambda jobs: jobs.batches.graph(batch_id, limit)), dot=dot)
+        return
+    batch, some = operate(url, lambda jobs: _load(jobs, batch_id, limit if members else 0))
     if as_json:
+        from trellis.insight.views import as_json as document
+
         write_json({**document(batch), "members": document(some)})
         return
     for label, text in _details(batch):
@@ -137,6 +142,30 @@ def show_command(
     total = 0 if batch.progress is None else batch.progress.total
     if len(some) < total and members:
         complain(f"{len(some):,} of {total:,} members. Show more with --limit.")
+
+
+async def _load(jobs: Operator, batch_id: str, limit: int) -> tuple[BatchView, list[MemberView]]:
+    batch = await jobs.batches.get(batch_id)
+    some: list[MemberView] = []
+    if limit:
+        async for member in jobs.batches.members(batch.id):
+            some.append(member)
+            if len(some) >= limit:
+                break
+    return batch, some
+
+
+def _draw(graph: JobGraph, *, dot: bool) -> None:
+    from trellis.cli.job_graph import write_tree
+    from trellis.insight.pictures import as_dot
+
+    if dot:
+        write_line(as_dot(graph))
+    else:
+        write_tree(graph)
+    hidden = sum(batch.hidden for batch in graph.batches)
+    if hidden or graph.is_cut:
+        complain(f"{counted(hidden, 'member')} not shown. Show more with --limit.")
 
 
 def _member_row(member: MemberView) -> tuple[str | Cell, ...]:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _LABEL_WIDTH: Final = 12
 _UNLIMITED: Final = 100_000
-#: How many links of a job are shown in each direction.
+#: How many links of a job are shown in each direction, and how many children.
 _LINKS: Final = 10
 #: Data of events that the page shows elsewhere.
 _SHOWN_ELSEWHERE: Final = frozenset({"error", "result"})
@@ -91,6 +91,8 @@ class JobDetails(NamedTuple):
     attempts: list[AttemptView]
     journal: list[JobEvent]
     links: list[LinkView]
+    #: Jobs that it has created, the newest first; one more than are shown, if there are more.
+    children: tuple[JobView, ...]
     audit: list[AuditView]
 
 
@@ -105,6 +107,7 @@ async def _load(jobs: Operator, job_id: str) -> JobDetails:
         await jobs.attempts(job.id),
         await jobs.journal(job.id),
         await jobs.links(job.id),
+        (await jobs.find(parent=job.id).page(limit=_LINKS + 1)).jobs,
         await jobs.audit(target=job.id),
     )
 
@@ -120,6 +123,7 @@ def _document(details: JobDetails) -> dict[str, Any]:
         "attempts": as_json(details.attempts),
         "journal": as_json(details.journal),
         "links": as_json(details.links),
+        "children": [child.id for child in details.children[:_LINKS]],
         "audit": as_json(details.audit),
     }
 
@@ -226,6 +230,14 @@ def _links(details: JobDetails) -> Iterator[Line]:
         yield "", f"... all of them: trellis jobs graph {own}"
 
 
+def _children(details: JobDetails) -> Iterator[Line]:
+    """Yield the jobs that its handler, or its end, has created."""
+    for number, child in enumerate(details.children[:_LINKS]):
+        yield "" if number else "Children", f"{child.id}  {visible(child.name)}  {child.state}"
+    if len(details.children) > _LINKS:
+        yield "", f"... all of them: trellis jobs list parent:{details.job.id}"
+
+
 def _belongings(details: JobDetails) -> Iterator[Line]:
     job = details.job
     if job.tags:
@@ -237,6 +249,7 @@ def _belongings(details: JobDetails) -> Iterator[Line]:
         yield "Schedule", visible(f"{job.service}/{job.schedule}, {slot}")
     yield from _relatives(job)
     yield from _links(details)
+    yield from _children(details)
     if job.generation:
         yield "Restarts", f"{job.generation:,}"
 

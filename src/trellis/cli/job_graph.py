@@ -1,4 +1,4 @@
-"""`trellis jobs graph`: the jobs that are connected to one job, as a tree or for Graphviz."""
+"""`trellis jobs graph`: the jobs and batches around one job, as a tree or for Graphviz."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trellis.cli.output import complain, visible, write_json, write_line
 
 if TYPE_CHECKING:
     from trellis.insight.graph import JobGraph
+    from trellis.insight.pictures import Shape
 
 
 @click.command("graph")
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 @url_option
 @debug_option
 def graph(job_id: str, *, dot: bool, limit: int, as_json: bool, url: str | None) -> None:
-    """Show the jobs that a job waits for, those that wait for it, and the jobs that created them.
+    """Show what is connected to a job: jobs it waits for, parents, children, batches.
 
-    A job that follows several others stands below each of them. Payloads are not shown.
+    A job that follows several others stands below each of them. Of many children of a job, or
+    members of a batch, some are shown. Payloads are not shown.
     """
-    from trellis.insight.graph import as_dot
+    from trellis.insight.pictures import as_dot
     from trellis.insight.views import as_json as document
 
     if dot and as_json:
@@ -40,16 +42,34 @@ def graph(job_id: str, *, dot: bool, limit: int, as_json: bool, url: str | None)
     elif dot:
         write_line(as_dot(found))
     else:
-        _write_tree(found)
+        write_tree(found)
     if found.is_cut:
         complain(f"There are more than {limit:,} connected jobs. Show more with --limit.")
 
 
-def _write_tree(found: JobGraph) -> None:
-    from trellis.insight.graph import tree_lines
+def write_tree(found: JobGraph) -> None:
+    """Write a graph as a tree of lines."""
+    from trellis.insight.pictures import tree_lines
 
-    for before, job, was_shown in tree_lines(found):
-        name = visible(job.name)
-        state = "(see above)" if was_shown else str(job.state)
-        mark = "  ←" if job.id == found.job and not was_shown else ""
-        write_line(f"{before}{job.id}  {name}  {state}{mark}")
+    for before, shape, is_repeated in tree_lines(found):
+        write_line(before + _in_words(shape, found.job, is_repeated=is_repeated))
+
+
+def _in_words(shape: Shape, asked: str | None, *, is_repeated: bool) -> str:
+    from trellis.cli.format import counted
+    from trellis.insight.graph import GraphBatch, GraphJob
+    from trellis.insight.pictures import Planned, Rest
+
+    match shape:
+        case GraphJob(id=name):
+            state = "(see above)" if is_repeated else str(shape.state)
+            mark = "  ←" if name == asked and not is_repeated else ""
+            return f"{name}  {visible(shape.name)}  {state}{mark}"
+        case GraphBatch():
+            title = f"  {visible(shape.name)}" if shape.name else ""
+            return f"batch {shape.id}{title}  {shape.state}, {counted(shape.members, 'member')}"
+        case Rest(number, command):
+            more = "more" if number is None else f"and {number:,} more"
+            return f"… {more}: {command}"
+        case Planned(name):
+            return f"{visible(name)}  (not created yet)"

@@ -19,6 +19,7 @@ from trellis.engines.port import Engine
 from trellis.errors import AmbiguousId, no_such_batch
 from trellis.insight import batches as insight
 from trellis.insight.batches import BatchView, MemberView
+from trellis.insight.graph import GRAPH_LIMIT, JobGraph, graph_of_batch
 from trellis.operations.lookup import ID_LENGTH
 from trellis.portal import iterated, synced
 
@@ -54,6 +55,12 @@ class Batches:
                 yield member
 
     members_sync = iterated(members)
+
+    async def graph(self, batch_id: str, limit: int = GRAPH_LIMIT) -> JobGraph:
+        """Return a batch, the batches in it and their first members, at most this number."""
+        return await graph_of_batch(self._engine(), await self._resolve(batch_id), limit)
+
+    graph_sync = synced(graph)
 
     async def seal(self, batch_id: str, *, reason: str = "") -> BatchView:
         """Take no more members: the batch finishes once those it has have ended.
