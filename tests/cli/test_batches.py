@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ async def url(tmp_path: Path) -> str:
 def test_batches_are_listed_and_shown(url: str, command: Run) -> None:
     listed = command("batches", "--url", url)
     assert listed.code == 0
+    assert re.search(r"open +0 % +1 ", listed.out)
     assert "birds" in listed.out
     assert "1 unsuccessful" in listed.out
     first, second = json.loads(command("batches", "list", "--json", "--url", url).out)
@@ -98,6 +100,8 @@ def test_a_batch_is_shown_as_a_tree(nested: tuple[str, dict[str, str]], command:
         f"├─ {ids['second']}  press/write  pending",
         "└─ then press/bind  (not created yet)",
     ]
+    details = command("batches", "show", ids["outer"], "--url", url).out
+    assert "progress   50 % of 3 members and 1 batch: 1 completed, 2 pending" in details
     cut = command("batches", "show", ids["outer"], "--tree", "--limit", "2", "--url", url)
     assert f"├─ … and 1 more: trellis jobs list batch:{ids['outer']}" in cut.out
     assert cut.err == "2 members not shown. Show more with --limit.\n"

@@ -146,6 +146,35 @@ async def test_nested_batches_wait_for_each_other(service: Service) -> None:
             pass
 
 
+async def test_progress_counts_batches_and_begins_at_zero(service: Service) -> None:
+    office = Office(service)
+    async with service.batch() as outer:
+        assert (await outer.ref.progress()).percent == 0.0
+        async with outer.batch() as inner:
+            await inner.create(office.write, "one")
+    progress = await outer.ref.progress()
+    assert (progress.total, progress.batches, progress.finished_batches) == (0, 1, 0)
+    assert progress.percent == 0.0
+    with pytest.raises(WaitTimeout, match="0 of 0 members ended, and 0 of 1 batches in it"):
+        await outer.ref.wait(0.01)
+    async with service.worker():
+        await outer.ref.wait("20s")
+    assert (await outer.ref.progress()).percent == 100.0
+    async with service.batch() as empty:
+        pass
+    assert (await empty.ref.progress()).percent == 100.0
+
+
+async def test_half_of_the_work_may_be_batches(service: Service) -> None:
+    office = Office(service)
+    async with service.batch() as outer:
+        await outer.create(office.write, "one")
+        async with outer.batch():
+            pass
+    progress = await outer.ref.progress()
+    assert (progress.percent, progress.finished, progress.finished_batches) == (50.0, 0, 1)
+
+
 async def test_a_batch_is_cancelled_and_its_failed_members_run_again(service: Service) -> None:
     office = Office(service)
     async with service.batch(then=office.combine) as batch:

@@ -90,12 +90,17 @@ def _row(batch: BatchView, now: datetime) -> tuple[str | Cell, ...]:
     return (
         batch.id,
         Cell(batch.state, _STYLES[batch.state]),
-        "-" if progress is None else f"{progress.percent:.0f} %",
+        "-" if progress is None else _percent(progress),
         "-" if progress is None else f"{progress.total:,}",
         short_duration(now - batch.created_at),
         batch.name or f"{batch.service}, then {batch.then or 'nothing'}",
         "" if progress is None else _note(progress),
     )
+
+
+def _percent(progress: BatchProgress) -> str:
+    """Return how far a batch is; rounded down, so that 100 % means that all has finished."""
+    return f"{int(progress.percent)} %"
 
 
 def _note(progress: BatchProgress) -> str:
@@ -178,7 +183,9 @@ def _details(batch: BatchView) -> list[tuple[str, str]]:
     lines = [("batch", f"{batch.id}{name}, service {batch.service}"), ("state", batch.state)]
     if batch.progress is not None:
         counts = ", ".join(f"{number:,} {state}" for state, number in batch.progress.counts.items())
-        text = f"{batch.progress.percent:.0f} % of {batch.progress.total:,} members"
+        text = f"{_percent(batch.progress)} of {counted(batch.progress.total, 'member')}"
+        if batch.progress.batches:
+            text += f" and {counted(batch.progress.batches, 'batch', 'batches')}"
         lines.append(("progress", f"{text}: {counts}" if counts else text))
     when = "all have succeeded" if batch.fire_on == "success" else "all have finished"
     if batch.then is not None:

@@ -122,9 +122,9 @@ def short_time(moment: datetime) -> str:
     return moment.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
 
 
-def counted(number: int, noun: str = "job") -> str:
+def counted(number: int, noun: str = "job", several: str = "") -> str:
     """Return a number with its noun: 1 job, 2,000 jobs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def listed(names: tuple[str, ...], limit: int = 3) -> str:

@@ -120,6 +120,8 @@ class BatchRef:
         view = await self.status()
         progress = view.progress
         done = "" if progress is None else f"{progress.finished} of {progress.total} members ended"
+        if progress is not None and progress.batches:
+            done += f", and {progress.finished_batches} of {progress.batches} batches in it"
         raise WaitTimeout(
             f"Batch {self.id} is still {view.state} after {in_words(micros(timeout))}: {done}. It "
             "continues; wait again, or cancel it.",

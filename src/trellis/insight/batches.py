@@ -37,11 +37,22 @@ class BatchProgress:
     #: How many of them succeeded, and how many ended otherwise, in their present state.
     succeeded: int
     unsuccessful: int
+    #: How many batches there are in it, and how many of them have finished.
+    batches: int
+    finished_batches: int
+    #: Whether it takes no more members.
+    is_sealed: bool
 
     @property
     def percent(self) -> float:
-        """The part of the members that has finished; 100 for a batch without members."""
-        return 100.0 if not self.total else 100.0 * self.finished / self.total
+        """The part of the members, and of the batches in it, that has finished.
+
+        A batch without any is at 0 while it is open, and at 100 once it is sealed.
+        """
+        total = self.total + self.batches
+        if not total:
+            return 100.0 if self.is_sealed else 0.0
+        return 100.0 * (self.finished + self.finished_batches) / total
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,16 @@ def progress_of(status: BatchStatus) -> BatchProgress:
     counts = status.counts
     succeeded = sum(number for state, number in counts.items() if state in SUCCEEDED)
     ended = sum(number for state, number in counts.items() if state in ENDED)
-    return BatchProgress(counts, status.total, status.finished, succeeded, ended - succeeded)
+    return BatchProgress(
+        counts=counts,
+        total=status.total,
+        finished=status.finished,
+        succeeded=succeeded,
+        unsuccessful=ended - succeeded,
+        batches=len(status.children),
+        finished_batches=sum(each.finished_at is not None for each in status.children),
+        is_sealed=status.batch.sealed_at is not None,
+    )
 
 
 async def load_status(engine: Engine, batch_id: str) -> BatchStatus:
