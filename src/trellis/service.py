@@ -19,7 +19,7 @@ from typing import (
     overload,
 )
 
-from trellis.client.batches import BatchOptions, BatchRef, OpenBatch, new_batch
+from trellis.client.batches import BatchOptions, BatchRef, OpenBatch, is_keyed, new_batch
 from trellis.client.engine_access import EngineAccess
 from trellis.client.job import InlineCalls, Job
 from trellis.client.workflow import Workflow
@@ -302,9 +302,11 @@ class Service(Extensible):
         """Group jobs: `async with app.batch(then=report) as batch:`, or with a plain `with`.
 
         Leaving the block seals the batch; an exception inside cancels it. When all members have
-        finished, one job of `then` is created; its handler reads `job.batch.members()`.
+        finished, one job of `then` is created; its handler reads `job.batch.members()`. A block
+        that may be run again, as in a handler, needs an `idempotency_key`.
         """
-        return OpenBatch(self._connection, new_batch(self.name, options))
+        new = new_batch(self.name, options)
+        return OpenBatch(self._connection, new, is_repeatable=is_keyed(options))
 
     def batch_ref(self, batch_id: str) -> BatchRef:
         """Return the reference of a batch whose id was kept."""

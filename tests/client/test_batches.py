@@ -14,13 +14,18 @@ from trellis import (
     ConfigurationError,
     JobRef,
     KeyBusy,
+    PayloadTooLarge,
     PerKey,
     Retry,
     Service,
     State,
     WaitTimeout,
 )
-from trellis.errors import BatchNotFound
+from trellis.core.batches import Batch
+from trellis.engines.audit import By
+from trellis.engines.batches import BatchFilter
+from trellis.engines.memory import MemoryEngine
+from trellis.errors import BatchNotFound, EngineUnavailable
 
 
 class Office:
@@ -231,6 +236,47 @@ async def test_wrong_options_are_refused_before_anything_is_stored(service: Serv
             await batch.create(office.write, "one", tx=object())
         with pytest.raises(ConfigurationError, match="list of payloads"):
             await batch.create_many(office.write, "one")  # the mistake
+
+
+async def test_a_fan_in_payload_over_the_limit_opens_no_batch(service: Service) -> None:
+    office = Office(service)
+    with pytest.raises(PayloadTooLarge, match="shop/label"):
+        service.batch(then=office.label, then_payload="x" * 2**21)
+    async with service.batch() as outer:
+        with pytest.raises(PayloadTooLarge):
+            outer.batch(then=office.label, then_payload="x" * 2**21)
+    engine = await service.connection.engine()
+    assert [each.new.id for each in await engine.batches(BatchFilter())] == [outer.id]
+
+
+class UnsealingEngine(MemoryEngine):
+    """Cannot be reached when a batch is sealed, this often."""
+
+    refusals = 1000
+
+    async def seal_batch(self, batch_id: str, by: By | None = None) -> Batch | None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise EngineUnavailable("The store cannot be reached.")
+        return await super().seal_batch(batch_id, by)
+
+
+async def test_a_batch_that_could_not_be_sealed_is_named_with_the_command_that_seals_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trellis.client.batches._PAUSES", (0, 0, 0))
+    service, engine = Service("shop", "memory://"), UnsealingEngine()
+    service.connection._own._shared_engine = engine
+    with pytest.raises(EngineUnavailable) as raised:
+        async with service.batch() as batch:
+            pass
+    (note,) = raised.value.__notes__
+    assert note.endswith(f"Seal it with: trellis batches seal {batch.id}")
+    assert (await batch.ref.status()).state == "open"
+    engine.refusals = 3
+    async with service.batch() as batch:
+        pass
+    assert (await batch.ref.status()).state == "finished"
 
 
 def test_plain_code_has_the_same_batches(url: str) -> None:

@@ -1,7 +1,8 @@
 """Batches for programs: `async with service.batch(then=job) as batch:`, and references to them.
 
 Leaving the block seals the batch; an exception inside cancels it. Every call that opens, seals or
-cancels may be repeated, so one whose reply was lost is tried again.
+cancels may be repeated, so one whose reply was lost is tried again. With an idempotency key the
+whole block may be run again: it finds the batch and its members by their ids.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
 from trellis.client.ref import JobRef
 from trellis.client.requests import CreateOptions, ManyOptions, new_job
-from trellis.core.batches import FireOn, NewBatch, OnFailure, Place
+from trellis.core.admission import check_identifier
+from trellis.core.batches import (
+    FireOn,
+    NewBatch,
+    OnFailure,
+    Place,
+    RepeatableIds,
+    batch_id,
+    is_same_fan_in,
+)
 from trellis.core.durations import SECOND, Duration, in_words, micros
 from trellis.core.job import Relations
 from trellis.declaration import checks
@@ -31,6 +41,7 @@ from trellis.errors import (
     ConfigurationError,
     EngineError,
     EngineUnavailable,
+    IdempotencyMismatch,
     OutcomeUnknown,
     WaitTimeout,
 )
@@ -60,6 +71,9 @@ class BatchOptions(TypedDict, total=False):
     on: FireOn
     #: When a member fails, the others `continue`, or `cancel_rest`.
     on_failure: OnFailure
+    #: For a block that may be run again, as in a handler: with the same key it continues the same
+    #: batch, members are found again, and an exception in the block leaves the batch open.
+    idempotency_key: str
 
 
 class BatchRef:
@@ -163,9 +177,12 @@ class BatchRef:
 class OpenBatch:
     """A batch that takes members until its block ends."""
 
-    def __init__(self, access: EngineAccess, new: NewBatch) -> None:
+    def __init__(self, access: EngineAccess, new: NewBatch, *, is_repeatable: bool) -> None:
         self._access = access
         self._new = new
+        self._is_repeatable = is_repeatable
+        self._ids: RepeatableIds | None = None
+        self._is_open = False
         #: The batch itself, also after the block.
         self.ref = BatchRef(new.id, access)
 
@@ -176,6 +193,15 @@ class OpenBatch:
     def id(self) -> str:
         """The id of the batch."""
         return self._new.id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it took members when its block began.
+
+        False: it has an idempotency key, and an earlier run of the block, or an operator, has
+        sealed or cancelled it. Then members that exist are found, and a new one is refused.
+        """
+        return self._is_open
 
     async def create(
         self,
@@ -203,23 +229,52 @@ class OpenBatch:
     create_many_sync = synced(create_many)
 
     def batch(self, **options: Unpack[BatchOptions]) -> OpenBatch:
-        """Return a batch inside this one, which waits for it and for its fan-in job."""
-        return OpenBatch(self._access, new_batch(self._new.service, options, self._new.id))
+        """Return a batch inside this one, which waits for it and for its fan-in job.
+
+        An idempotency key distinguishes it from other batches inside this one. If this one has a
+        key, those inside need none: they are found again by their names and fan-in jobs.
+        """
+        new, has_key = new_batch(self._new.service, options, self._new.id), is_keyed(options)
+        if self._ids is not None and not has_key:
+            new = new._replace(id=self._ids.of_batch(new))
+        return OpenBatch(self._access, new, is_repeatable=has_key or self._ids is not None)
 
     async def _open(self) -> Self:
         engine = await self._access.engine()
-        if await _again(lambda: engine.open_batch(self._new)) is None:
+        batch = await _again(lambda: engine.open_batch(self._new))
+        if batch is None:
             raise BatchClosed(
                 f"Batch {self._new.parent} is sealed, cancelled or finished, so no batch was "
                 "opened inside it. Open it inside the `async with` block of the outer one."
             )
+        if not is_same_fan_in(batch.new.then, self._new.then):
+            raise IdempotencyMismatch(
+                f"The idempotency key was used before for batch {self._new.id}, which has another "
+                "then= or then_payload=. Nothing was stored. Use a new key for another batch."
+            )
+        self._is_open = batch.state == "open"
+        self._ids = RepeatableIds(batch) if self._is_repeatable else None
         return self
 
     async def _close(self, error: BaseException | None) -> None:
-        engine = await self._access.engine()
         if error is None:
+            await self._seal()
+        elif not self._is_repeatable:
+            await self._cancel(error)
+
+    async def _seal(self) -> None:
+        try:
+            engine = await self._access.engine()
             await _again(lambda: engine.seal_batch(self._new.id))
-            return
+        except EngineError as failure:
+            failure.add_note(
+                f"Batch {self._new.id} may still be open. Then it does not finish, and creates no "
+                f"fan-in job. Seal it with: trellis batches seal {self._new.id}"
+            )
+            raise
+
+    async def _cancel(self, error: BaseException) -> None:
+        engine = await self._access.engine()
         by = By(_ACTOR, f"The block that creates it raised {type(error).__name__}.")
         try:
             await _again(lambda: control.cancel_batch(engine, self._new.id, by))
@@ -257,7 +312,8 @@ class OpenBatch:
 
     @property
     def _place(self) -> Place:
-        return Place(Relations(batch=self._new.id))
+        identify = None if self._ids is None else self._ids.of_member
+        return Place(Relations(batch=self._new.id), identify=identify)
 
     def _check(self, options: CreateOptions | ManyOptions) -> None:
         if options.get("tx") is not None:
@@ -280,15 +336,23 @@ def new_batch(service: str, options: BatchOptions, parent: str | None = None) ->
     if then is not None:
         given = then.job_type.default_payload if payload is NO_PAYLOAD else payload
         request = new_job(then.job_type, given)
+    key = options.get("idempotency_key")
+    if key is not None:
+        check_identifier("idempotency_key", key)
     return NewBatch(
-        id=new_job_id(),
+        id=new_job_id() if key is None else batch_id(service, key, parent),
         service=service,
-        name=checks.text("name", options.get("name", ""), "invoices") if "name" in options else "",
+        name=checks.text("name", options.get("name", key or ""), "invoices"),
         fire_on=checks.one_of(FireOn, "on", options.get("on", "finished")),
         on_failure=checks.one_of(OnFailure, "on_failure", options.get("on_failure", "continue")),
         parent=parent,
         then=request,
     )
+
+
+def is_keyed(options: BatchOptions) -> bool:
+    """Return whether the batch has an idempotency key."""
+    return options.get("idempotency_key") is not None
 
 
 async def _again(action: Callable[[], Awaitable[T]]) -> T:

@@ -428,7 +428,13 @@ def _placed(new: NewJob, place: Place) -> NewJob:
     given = place.relations
     before = new.relations or Relations()
     relations = before._replace(parent=given.parent or before.parent, batch=given.batch)
-    return new._replace(relations=relations, spawner=place.spawner)
+    placed = new._replace(relations=relations, spawner=place.spawner)
+    if place.identify is None:
+        return placed
+    job_id, context = place.identify(new), new.context
+    if context.request_id == new.id:
+        context = context._replace(request_id=job_id)
+    return placed._replace(id=job_id, context=context)
 
 
 async def _resolved(options: Options) -> Options:

@@ -247,7 +247,7 @@ def check_new_job(new: NewJob) -> NewJob:
         ("expect", new.expect),
     ):
         if text is not None:
-            _check_identifier(what, text)
+            check_identifier(what, text)
     _check_overrides(new)
     if new.after:
         check_prerequisites(new)
@@ -272,13 +272,13 @@ def _check_overrides(new: NewJob) -> None:
 
 def _check_tenant(relations: Relations) -> None:
     if relations.tenant is not None:
-        _check_identifier("tenant", relations.tenant)
+        check_identifier("tenant", relations.tenant)
     if relations.weight is not None:
         check_weight(relations.tenant or "", relations.weight)
 
 
 def _check_dedupe(dedupe: Dedupe) -> None:
-    _check_identifier("dedupe", dedupe.key)
+    check_identifier("dedupe", dedupe.key)
     if dedupe.during is not None:
         check_word("dedupe_while", dedupe.during, DedupeWhile)
     elif dedupe.period is None:
@@ -302,7 +302,8 @@ def check_attempts(attempts: int) -> None:
         raise ConfigurationError("attempts must be at least 1: the first run counts as one.")
 
 
-def _check_identifier(what: str, text: object) -> None:
+def check_identifier(what: str, text: object) -> None:
+    """Raise `ConfigurationError` for a key or name that not every engine can store."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_IDENTIFIER_LENGTH:
         raise ConfigurationError(
             f"{what} must be a text of 1 to {MAX_IDENTIFIER_LENGTH} characters."

@@ -7,10 +7,13 @@ has finished. It then finishes, once: `finish` says whether its fan-in job is cr
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from trellis.core.durations import Instant, micros
-from trellis.core.followups import derived_id
+from trellis.core.followups import derived_id, ulid
 from trellis.core.job import Fence, JobId, NewJob, Relations
 from trellis.core.states import SUCCEEDED, UNSUCCESSFUL, State
 
@@ -32,7 +35,8 @@ ACTOR: Final = "batch"
 class NewBatch(NamedTuple):
     """A request to open a batch."""
 
-    #: A ULID that the client makes, so that a repeated call is the same batch.
+    #: A ULID that the client makes, so that a repeated call is the same batch; with an idempotency
+    #: key it is `batch_id`.
     id: str
     service: str
     name: str = ""
@@ -50,6 +54,8 @@ class Place(NamedTuple):
 
     relations: Relations
     spawner: Fence | None = None
+    #: Returns the ids of the jobs; None: they keep the new ids that they have.
+    identify: Callable[[NewJob], JobId] | None = None
 
 
 class Batch(NamedTuple):
@@ -84,6 +90,46 @@ class Batch(NamedTuple):
         if self.cancelled_at is not None or self.finished_at is not None:
             return "nothing"
         return "members" if self.sealed_at is None else "spawned"
+
+
+def batch_id(service: str, idempotency_key: str, outer: str | None) -> str:
+    """Return the id of the batch that is opened with this key, by a service or in another batch."""
+    return derived_id(outer or service, 0, f"batch/{idempotency_key}")
+
+
+class RepeatableIds:
+    """Ids of the members and batches that a block creates, the same ones each time it is run.
+
+    A job is the same by its type, payload and idempotency key, a batch by its name and fan-in job;
+    of those that are alike the first is the first of the earlier run, the second the second.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        # A batch that is opened again after it was removed has other members.
+        self._source = ulid(batch.created_at, 0)
+        self._batch = batch.new.id
+        self._alike: Counter[bytes] = Counter()
+
+    def of_member(self, new: NewJob) -> JobId:
+        """Return the id of the next member that is like this one."""
+        return self._next("member", new.service, new.type, new.idempotency_key or "", new.payload)
+
+    def of_batch(self, new: NewBatch) -> str:
+        """Return the id of the next batch in it that is like this one."""
+        then = ("", "") if new.then is None else (new.then.type, new.then.payload)
+        return self._next("batch", new.name, *then)
+
+    def _next(self, *parts: str) -> JobId:
+        digest = hashlib.sha256("\0".join((self._batch, *parts)).encode()).digest()
+        self._alike[digest] += 1
+        return derived_id(self._source, self._alike[digest], digest.hex())
+
+
+def is_same_fan_in(one: NewJob | None, other: NewJob | None) -> bool:
+    """Return whether two openings of a batch ask for the same fan-in job."""
+    if one is None or other is None:
+        return one is other
+    return (one.service, one.type, one.payload) == (other.service, other.type, other.payload)
 
 
 def fan_in_id(batch_id: str, then: NewJob) -> JobId:

@@ -13,7 +13,7 @@ import json
 from dataclasses import replace
 from typing import Final
 
-from trellis.core.durations import to_datetime
+from trellis.core.durations import Instant, to_datetime
 from trellis.core.job import Definition, JobId, NewJob, Relations
 from trellis.core.json_text import DEFAULT_LIMIT
 from trellis.core.lifecycle import Transition
@@ -125,6 +125,16 @@ def _parsed(text: str | None) -> object:
     return None if text is None else json.loads(text)
 
 
+def ulid(at: Instant, bits: int) -> str:
+    """Write a ULID: the milliseconds of a moment, then the last 80 of these bits.
+
+    >>> ulid(1_700_000_000_000_000, 31)
+    '01HF7YAT00000000000000000Z'
+    """
+    number = (at // 1000) << _RANDOM_BITS | bits & (1 << _RANDOM_BITS) - 1
+    return "".join(_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
+
+
 def derived_id(source: str, generation: int, purpose: str) -> JobId:
     """Return the id of the job that follows a job or batch, for this purpose.
 
@@ -134,10 +144,7 @@ def derived_id(source: str, generation: int, purpose: str) -> JobId:
     '01J000000075TCVRMVZV3Z1TQQ'
     """
     digest = hashlib.sha256(f"{source}\0{generation}\0{purpose}".encode()).digest()
-    bits = int.from_bytes(digest[: _RANDOM_BITS // 8])
     start = source[:_TIME_LENGTH]
     if len(source) != _ULID_LENGTH or any(letter not in _LETTERS for letter in start):
         start = "0" * _TIME_LENGTH
-    count = _ULID_LENGTH - _TIME_LENGTH
-    tail = (_LETTERS[bits >> 5 * place & 31] for place in range(count - 1, -1, -1))
-    return JobId(start + "".join(tail))
+    return JobId(start + ulid(0, int.from_bytes(digest[: _RANDOM_BITS // 8]))[_TIME_LENGTH:])

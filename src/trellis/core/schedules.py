@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from trellis.core.durations import Instant, Micros, micros
+from trellis.core.followups import ulid
 from trellis.core.job import JobId, NewJob, Relations, fresh_context
 from trellis.core.json_text import parse_json_text
 from trellis.core.keys import derive_key, hash_key
@@ -44,7 +45,6 @@ KEEP_SLOTS: Final = micros("30d")
 #: How many unfinished jobs a schedule remembers, to recognise an overlap.
 _REMEMBERED: Final = 20
 _DAY: Final = micros("1d")
-_ID_LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 _NO_WEIGHTS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -302,7 +302,7 @@ def remember(schedule: Schedule, live: Sequence[JobId], created: Sequence[JobId]
 def _slot_job(schedule: Schedule, slot: Instant) -> NewJob:
     jitter = schedule.plan.jitter
     digest = _digest(schedule, slot)
-    new = job_of(schedule, JobId(_ulid(slot, digest)), slot, digest)
+    new = job_of(schedule, JobId(ulid(slot, digest)), slot, digest)
     return new._replace(run_at=slot + digest % (jitter + 1)) if jitter else new
 
 
@@ -346,9 +346,3 @@ _IN_TURN: Final = KeyPolicy("schedule", active=1, queued=None, when_full="wait",
 def _digest(schedule: Schedule, slot: Instant) -> int:
     text = f"{schedule.service}\0{schedule.name}\0{slot}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest())
-
-
-def _ulid(slot: Instant, digest: int) -> str:
-    """Write a ULID: the milliseconds of the slot, then 80 bits of the digest."""
-    number = (slot // 1000) << 80 | digest & 2**80 - 1
-    return "".join(_ID_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))

@@ -401,3 +401,14 @@ async def part(job: ActiveJob[int]) -> int:
 async def gather(job: ActiveJob[None]) -> list[int]:
     assert job.batch is not None
     return [member.result async for member in job.batch.members()]
+
+
+@shop.job(isolation="process", retry=Retry.fixed("1ms", attempts=3))
+async def plan_parts(job: ActiveJob[int]) -> str:
+    """Create members in a batch; the first attempt dies after half of them."""
+    async with shop.batch(then=gather, idempotency_key=f"plan/{job.id}") as batch:
+        for number in range(job.payload):
+            if job.attempt == 1 and number == job.payload // 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            await batch.create(part, number)
+    return batch.id

@@ -26,7 +26,8 @@ from trellis import (
     fingerprint,
 )
 from trellis.core.job import JobId
-from trellis.engines.values import LogEntry
+from trellis.engines.batches import BatchFilter
+from trellis.engines.values import JobFilter, LogEntry
 from trellis.worker.isolation.pool import HandlerPool
 from trellis.worker.local_type import LocalType
 
@@ -125,6 +126,19 @@ async def test_a_fan_in_job_in_another_process_reads_the_members_of_its_batch() 
         fan_in = (await batch.ref.wait("60s")).fan_in
         assert fan_in is not None
         assert await isolated.gather.ref(fan_in).wait("60s") == [1, 2]
+
+
+async def test_a_planner_that_dies_after_half_of_its_members_runs_again_with_one_batch() -> None:
+    async with shop, shop.worker():
+        planner = await isolated.plan_parts.create(4)
+        batch = shop.batch_ref(await planner.wait("60s"))
+        fan_in = (await batch.wait("60s")).fan_in
+        assert await isolated.gather.ref(str(fan_in)).wait("60s") == [0, 1, 2, 3]
+    assert (await planner.status()).attempt == 2
+    engine = await shop.connection.engine()
+    found = (await engine.count(JobFilter(), "type")).groups
+    assert found == {"gather": 1, "part": 4, "plan_parts": 1}
+    assert [each.new.id for each in await engine.batches(BatchFilter())] == [batch.id]
 
 
 async def test_a_handler_process_upgrades_old_payloads(url: str) -> None:

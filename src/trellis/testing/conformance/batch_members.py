@@ -11,6 +11,7 @@ from trellis.core.commands import Cancel, Complete
 from trellis.core.durations import micros
 from trellis.core.job import Dedupe, Relations
 from trellis.core.policy import KeyPolicy
+from trellis.core.states import State
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
 from trellis.engines.values import (
@@ -54,6 +55,34 @@ from trellis.testing.conformance.suite import EngineSuite
 
 class TestJoining(EngineSuite):
     """What may become a member of a batch, and what may not."""
+
+    async def test_a_member_that_is_created_again_is_found_in_a_sealed_and_a_finished_batch(
+        self, engine: Engine
+    ) -> None:
+        new, _ = await opened(engine, 0)
+        member, other = member_of(new), member_of(new)
+        await accept(engine, member, other)
+        await engine.seal_batch(new.id)
+        session = await a_session(engine)
+        for taken in await claim(engine, session):
+            before = await status(engine, new)
+            assert await engine.create([member, other]) == [Accepted(member.id), Accepted(other.id)]
+            assert await status(engine, new) == before
+            await end(engine, taken)
+        assert (await status(engine, new)).batch.state == "finished"
+        assert await engine.create([member]) == [Accepted(member.id)]
+        assert (await status(engine, new)).counts == {State.COMPLETED: 2}
+        assert len(await fan_ins(engine)) == 1
+        assert (await engine.open_batch(new)) == (await status(engine, new)).batch
+
+    async def test_a_batch_in_a_sealed_batch_is_found_when_it_is_opened_again(
+        self, engine: Engine
+    ) -> None:
+        outer, _ = await opened(engine, 1)
+        inner, _ = await opened(engine, 1, parent=outer.id)
+        await engine.seal_batch(outer.id)
+        assert await engine.open_batch(inner) == (await status(engine, inner)).batch
+        assert await engine.open_batch(a_batch(parent=outer.id)) is None
 
     async def test_a_sealed_batch_takes_no_more_members(self, engine: Engine) -> None:
         new, _ = await opened(engine, 1)
