@@ -25,6 +25,7 @@ from trellis.core.batches import Batch
 from trellis.engines.audit import By
 from trellis.engines.batches import BatchFilter
 from trellis.engines.memory import MemoryEngine
+from trellis.engines.values import JobFilter
 from trellis.errors import BatchNotFound, EngineUnavailable
 
 
@@ -236,6 +237,19 @@ async def test_wrong_options_are_refused_before_anything_is_stored(service: Serv
             await batch.create(office.write, "one", tx=object())
         with pytest.raises(ConfigurationError, match="list of payloads"):
             await batch.create_many(office.write, "one")  # the mistake
+
+
+async def test_a_job_cannot_follow_a_batch_and_the_error_says_what_to_write(
+    service: Service,
+) -> None:
+    office = Office(service)
+    async with service.batch() as batch:
+        for wrong in (batch, batch.ref):
+            after: Any = [wrong]
+            with pytest.raises(ConfigurationError, match=f"batch {batch.id}.* the then= of the"):
+                await office.write.create("one", after=after)
+    engine = await service.connection.engine()
+    assert (await engine.count(JobFilter())).total == 0
 
 
 async def test_a_fan_in_payload_over_the_limit_opens_no_batch(service: Service) -> None:

@@ -7,6 +7,8 @@ import pytest
 from trellis import (
     ConfigurationError,
     Draining,
+    KeyBusy,
+    PerKey,
     Service,
     State,
     UnknownPrerequisite,
@@ -138,17 +140,52 @@ async def test_a_step_must_be_there_once_and_follow_steps(service: Service) -> N
         flow.step("c", kitchen.clean, after="a")
 
 
-async def test_a_refused_step_leaves_none_to_run(service: Service) -> None:
+@pytest.mark.parametrize("is_linked", [True, False])
+async def test_of_a_workflow_with_a_refused_step_nothing_is_stored(
+    service: Service, is_linked: bool
+) -> None:
     kitchen = Kitchen(service)
     engine = await service.connection.engine()
     await engine.set_queue(QueueSettings("shop", "serve", draining=True))
     flow = service.workflow()
     flow.step("soup", kitchen.cook, "soup")
-    flow.step("table", kitchen.serve, payload_from="soup")
-    with pytest.raises(Draining):
+    flow.step("table", kitchen.serve, "soup", after=["soup"] if is_linked else [])
+    flow.step("end", kitchen.clean)
+    with pytest.raises(Draining) as refused:
         await flow.create()
-    (left,) = (await engine.find(JobFilter())).jobs
-    assert left.head.state is State.CANCELLED
+    assert refused.value.__notes__ == ["None of the 3 jobs of the call was stored."]
+    assert (await engine.find(JobFilter())).jobs == ()
+    await engine.set_queue(QueueSettings("shop", "serve"))
+    async with service.worker():
+        await (await flow.create())["table"].wait("10s")
+
+
+async def test_a_step_is_no_other_job(service: Service) -> None:
+    @service.job(per_key=PerKey("{name}", active=1, queued=0, when_full="coalesce"))
+    async def alone(name: dict[str, str]) -> None: ...
+
+    kitchen = Kitchen(service)
+    existing = await alone.create({"name": "x"})
+    flow = service.workflow()
+    flow.step("soup", kitchen.cook, "soup")
+    flow.step("last", alone, {"name": "x"}, after=["soup"])
+    with pytest.raises(KeyBusy, match=f"job {existing.id} holds it"):
+        await flow.create()
+    engine = await service.connection.engine()
+    assert (await engine.count(JobFilter())).total == 1
+
+
+async def test_a_workflow_that_does_not_fit_into_one_call_is_refused(service: Service) -> None:
+    kitchen = Kitchen(service)
+    flow = service.workflow()
+    for number in range(1000):
+        flow.step(str(number), kitchen.clean, after=[str(number - 1)] if number else [])
+    assert len(await flow.create()) == 1000
+    flow.step("one too many", kitchen.clean)
+    with pytest.raises(ConfigurationError, match=r"at most 1,000 jobs.* this one has 1,001\. Noth"):
+        await flow.create()
+    engine = await service.connection.engine()
+    assert (await engine.count(JobFilter())).total == 1000
 
 
 async def test_services_in_other_databases_cannot_be_joined(service: Service) -> None:

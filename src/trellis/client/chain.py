@@ -88,9 +88,9 @@ class Chain(Generic[P_contra, R_co]):
     async def create(
         self, payload: Any = NO_PAYLOAD, /, **options: Unpack[ChainOptions]
     ) -> ChainRef[Any]:
-        """Create all jobs in one call; the first one gets the payload.
+        """Create all jobs, at most 1,000, in one call; the first one gets the payload.
 
-        If one is refused, the others are cancelled and the refusal is raised.
+        If one is refused, none is stored and the refusal is raised.
         """
         jobs, tx = self._requests(payload, options), options.get("tx")
         return self._ref(await store_linked(self._jobs[0].access, jobs, tx), tx)

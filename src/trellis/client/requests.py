@@ -343,16 +343,25 @@ def _after(asked: object, on: FollowsOn | None) -> tuple[Prerequisite, ...]:
             f"after={shown(asked)} is not a list of jobs. Write it like after=[ref], with "
             "references or ids. Nothing was stored."
         )
-    ids: list[object] = [
-        each if isinstance(each, str) else getattr(each, "id", each) for each in asked
-    ]
-    for each in ids:
-        if not isinstance(each, str):
-            raise ConfigurationError(
-                f"after= has {shown(each)}, which is neither a reference nor an id of a job. "
-                "Nothing was stored."
-            )
-    return tuple(Prerequisite(JobId(str(each)), condition) for each in ids)
+    return tuple(Prerequisite(_id_of(each), condition) for each in asked)
+
+
+def _id_of(job: object) -> JobId:
+    """Return the id of a job that is to be followed."""
+    from trellis.client.batches import BatchRef, OpenBatch  # noqa: PLC0415 - they create jobs
+
+    if isinstance(job, BatchRef | OpenBatch):
+        raise ConfigurationError(
+            f"after= has batch {job.id}, but a job can follow only jobs. Nothing was stored. Make "
+            "the job the then= of the batch, or of a batch around it."
+        )
+    found = job if isinstance(job, str) else getattr(job, "id", job)
+    if not isinstance(found, str):
+        raise ConfigurationError(
+            f"after= has {shown(found)}, which is neither a reference nor an id of a job. "
+            "Nothing was stored."
+        )
+    return JobId(found)
 
 
 def _attempts(asked: int | None) -> int | None:

@@ -164,4 +164,8 @@ _ERRORS: Final[dict[Reason, tuple[type[AdmissionError], str]]] = {
             "stored. Check the id, or create it without after=."
         ),
     ),
+    Reason.OTHER_REFUSED: (
+        AdmissionError,
+        "{what} was not created, because another job of the same call was refused.",
+    ),
 }

@@ -2,7 +2,8 @@
 
 `after=[ref]` is enough for most graphs: a job can only name jobs that exist, so no circle arises.
 A `Workflow` is for graphs that are described before any of their jobs exists; there, names can form
-a circle, and `create` refuses it. Either all steps are stored, or none is left to run.
+a circle, and `create` refuses it. All steps are stored together in one call of the engine, or none
+is.
 """
 
 from __future__ import annotations
@@ -11,21 +12,20 @@ from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, TypeVar, Unpack, overload
 
-from trellis import control
 from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
 from trellis.client.ref import JobRef
 from trellis.client.requests import StepOptions, new_follower, new_job
 from trellis.client.results import Rejected, answer
-from trellis.client.submission import store, store_sync
-from trellis.core.dependencies import WORKFLOW
+from trellis.client.submission import PAGE, store, store_sync
+from trellis.core.admission import Reason
 from trellis.core.job import FollowsOn, JobId, NewJob, Prerequisite
 from trellis.declaration import checks
 from trellis.declaration.options import check_options
 from trellis.declaration.signature import NO_PAYLOAD
-from trellis.engines.values import Accepted, CreateResult
-from trellis.errors import AdmissionError, CommandRejected, ConfigurationError, WorkflowCycle
-from trellis.portal import call, portal
+from trellis.engines.values import CreateResult
+from trellis.errors import ConfigurationError, WorkflowCycle
+from trellis.portal import portal
 
 P = TypeVar("P")
 
@@ -118,9 +118,10 @@ class Workflow:
         self._steps[name] = _Step(job, payload, tuple(after), on, payload_from, options)
 
     async def create(self, *, tx: object = None) -> dict[str, JobRef[Any]]:
-        """Create all steps in one call; return their references by name.
+        """Create all steps, at most 1,000, in one call; return their references by name.
 
-        Raises `WorkflowCycle` if steps wait for each other in a circle; then nothing is stored.
+        Nothing is stored if one is refused, and if steps wait for each other in a circle
+        (`WorkflowCycle`).
         """
         jobs = self._requests()
         return self._refs(jobs, await store_linked(self._access, list(jobs.values()), tx), tx)
@@ -194,46 +195,36 @@ def check_same_engine(access: EngineAccess, jobs: Iterable[Job[Any, Any]]) -> No
 
 
 async def store_linked(access: EngineAccess, jobs: Sequence[NewJob], tx: object) -> list[JobId]:
-    """Store jobs that follow each other; if one is refused, cancel the others and raise."""
-    results = await store(access, jobs, tx)
-    refused = _refused(jobs, results)
-    if refused is None:
-        return [new.id for new in jobs]
-    if tx is None:
-        await _cancel_stored(access, results)
-    raise refused
+    """Store jobs that follow each other, all of them; if one is refused, store none and raise."""
+    return _stored(jobs, await store(access, _together(jobs), tx))
 
 
 def store_linked_sync(access: EngineAccess, jobs: Sequence[NewJob], tx: object) -> list[JobId]:
     """`store_linked`, for code without an event loop."""
-    results = store_sync(access, jobs, tx)
-    refused = _refused(jobs, results)
-    if refused is None:
-        return [new.id for new in jobs]
-    if tx is None:
-        call(_cancel_stored, access, results)
-    raise refused
+    return _stored(jobs, store_sync(access, _together(jobs), tx))
 
 
-def _refused(jobs: Sequence[NewJob], results: Sequence[CreateResult]) -> AdmissionError | None:
+def _together(jobs: Sequence[NewJob]) -> list[NewJob]:
+    """Let the engine store all or none; refuse more jobs than one call of it takes."""
+    if len(jobs) > PAGE:
+        raise ConfigurationError(
+            f"A workflow or chain has at most {PAGE:,} jobs, because all of them are stored in one "
+            f"step; this one has {len(jobs):,}. Nothing was stored. Create it in parts, with "
+            "after= from one to the next, or put jobs that run side by side into a batch."
+        )
+    return [new._replace(together=True) for new in jobs]
+
+
+def _stored(jobs: Sequence[NewJob], results: Sequence[CreateResult]) -> list[JobId]:
+    """Return the ids of the jobs; raise the first refusal."""
+
     def refer(job_id: JobId) -> Any:  # noqa: ANN401 - no reference is needed
         return job_id
 
     for new, result in zip(jobs, results, strict=True):
         found = answer(new, result, refer)
-        if isinstance(found, Rejected):
-            found.error.add_note("The other jobs of the call were cancelled, or not stored.")
-            return found.error
-    return None
-
-
-async def _cancel_stored(access: EngineAccess, results: Sequence[CreateResult]) -> None:
-    """Cancel the jobs of a call of which one was refused, the last ones first."""
-    engine = await access.engine()
-    reason = "Another job of the same workflow was refused when it was created."
-    for result in reversed(results):
-        if isinstance(result, Accepted):
-            try:
-                await control.cancel(engine, result.job_id, reason, actor=WORKFLOW)
-            except CommandRejected:
-                continue  # it has ended already
+        if isinstance(found, Rejected) and found.reason is not Reason.OTHER_REFUSED:
+            if len(jobs) > 1:
+                found.error.add_note(f"None of the {len(jobs):,} jobs of the call was stored.")
+            raise found.error
+    return [new.id for new in jobs]

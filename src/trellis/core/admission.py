@@ -12,6 +12,7 @@ it is full, so a job is never merged or replaced while there is room.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -43,6 +44,7 @@ class Reason(StrEnum):
     SAME_IDEMPOTENCY_KEY = "same_idempotency_key"
     SAME_DEDUPE_KEY = "same_dedupe_key"
     NO_PREREQUISITE = "no_prerequisite"
+    OTHER_REFUSED = "other_refused"
     BATCH_UNKNOWN = "batch_unknown"
     BATCH_CLOSED = "batch_closed"
     ATTEMPT_OVER = "attempt_over"
@@ -165,6 +167,24 @@ def _refuse_member(new: NewJob, facts: Facts) -> Reason | None:
     if facts.batch == "spawned" and new.spawner is not None:
         return None
     return Reason.BATCH_CLOSED
+
+
+def withdraw(jobs: Sequence[NewJob], decisions: Sequence[Decision]) -> list[Decision] | None:
+    """Return the decisions on a call that stores nothing, because a job of it is kept out.
+
+    None: the call needs no job to be stored together with the others, or all are stored. An
+    existing job cannot stand for one that others may follow, so one that would be merged is
+    rejected.
+    """
+    pairs = zip(jobs, decisions, strict=True)
+    if not any(new.together and isinstance(each, Reject | Coalesce) for new, each in pairs):
+        return None
+    return [
+        Reject(each.reason, each.existing)
+        if isinstance(each, Reject | Coalesce)
+        else Reject(Reason.OTHER_REFUSED, None)
+        for each in decisions
+    ]
 
 
 def holds_dedupe(definition: Definition, head: Head, now: Instant) -> bool:

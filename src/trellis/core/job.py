@@ -264,6 +264,8 @@ class NewJob(NamedTuple):
     after: tuple[Prerequisite, ...] = ()
     #: The attempt of the parent that creates it: it must be the present one.
     spawner: Fence | None = None
+    #: Store it only if every job of the call is stored.
+    together: bool = False
 
 
 #: Service, type and queue of a request.

@@ -96,7 +96,7 @@ class Jobs(Protocol):
     """Verbs that write jobs and the settings of their queues."""
 
     async def create(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
-        """Admit and store new jobs, each separately; return one answer per job, in order.
+        """Admit and store new jobs (see `NewJob.together`); return one answer per job, in order.
 
         With `by`, an operator creates them, and the audit gets an entry for each that is stored.
         """

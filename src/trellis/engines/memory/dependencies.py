@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from trellis.core.admission import (
+    Admit,
+    CheckKey,
+    Decision,
+    Facts,
+    KeyFacts,
+    Replace,
+    admit,
+    admit_key,
+)
 from trellis.core.dependencies import Link, judge
+from trellis.core.fairness import is_due
 from trellis.core.job import FollowsOn, JobId, NewJob
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.states import ENDED, State
 
 if TYPE_CHECKING:
+    from trellis.engines.memory.slots import Slots
     from trellis.engines.memory.store import Entry, Store
 
 
@@ -118,11 +131,78 @@ class DependencyTable:
             self._of[row].pop(own, None)
 
 
+class _Foreseen:
+    """What will be stored of the jobs of a call, as far as later jobs of the call depend on it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ids: set[JobId] = set()
+        self._idempotency: dict[tuple[str, str, str], tuple[JobId, str]] = {}
+        self._dedupe: dict[tuple[str, str, str], JobId] = {}
+        #: Jobs that make a key fuller.
+        self._keyed: defaultdict[str | None, list[NewJob]] = defaultdict(list)
+
+    def facts(self, new: NewJob, facts: Facts) -> Facts:
+        """Return the facts about a request after the earlier ones."""
+        rows, ids = self._store.rows, self._ids
+        missing = (each.id for each in new.after if each.id not in rows and each.id not in ids)
+        by_idempotency = self._idempotency.get((new.service, new.type, new.idempotency_key or ""))
+        by_dedupe = self._dedupe.get((new.service, new.type, new.dedupe.key if new.dedupe else ""))
+        return facts._replace(
+            missing=next(missing, None),
+            same_idempotency=facts.same_idempotency or by_idempotency,
+            same_dedupe=facts.same_dedupe or by_dedupe,
+        )
+
+    def key_facts(self, check: CheckKey, known: KeyFacts) -> KeyFacts:
+        """Return the facts about a key after the earlier requests."""
+        for new in self._keyed[check.key_hash]:
+            is_ready = not new.after and is_due(new, self._store.clock.now())
+            takes_slot = is_ready and known.held < check.policy.active
+            known = KeyFacts(
+                held=known.held + takes_slot,
+                waiting=known.waiting + (not takes_slot),
+                holder=known.holder or (new.id if takes_slot else None),
+                newest_waiting=new.id,
+                oldest_waiting=known.oldest_waiting or new.id,
+            )
+        return known
+
+    def add(self, new: NewJob, *, takes_room: bool) -> None:
+        """Record that a job will be stored; a key is never empty."""
+        self._ids.add(new.id)
+        if takes_room:
+            self._keyed[new.key_hash].append(new)
+        if new.idempotency_key is not None:
+            mark = (new.service, new.type, new.idempotency_key)
+            self._idempotency[mark] = (new.id, new.payload)
+        if new.dedupe is not None:
+            self._dedupe[new.service, new.type, new.dedupe.key] = new.id
+
+
 class DependencyVerbs:
     """The verbs about dependencies."""
 
     _lock: threading.RLock
+    _slots: Slots
     _store: Store
+
+    def _facts(self, new: NewJob) -> Facts:
+        raise NotImplementedError
+
+    def _foresee(self, jobs: Sequence[NewJob]) -> list[Decision]:
+        """Return the decisions on jobs of a call, before any of them is stored."""
+        decisions: list[Decision] = []
+        foreseen = _Foreseen(self._store)
+        for new in jobs:
+            decision = admit(new, foreseen.facts(new, self._facts(new)))
+            if isinstance(decision, CheckKey):
+                known = foreseen.key_facts(decision, self._slots.facts(decision.key_hash))
+                decision = admit_key(decision.policy, known)
+            if isinstance(decision, Admit | Replace):
+                foreseen.add(new, takes_room=isinstance(decision, Admit))
+            decisions.append(decision)
+        return decisions
 
     async def links(self, ids: Sequence[JobId], limit: int = 1000) -> list[Link]:
         """Return which jobs these wait for, and which wait for them."""

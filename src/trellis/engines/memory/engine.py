@@ -19,6 +19,7 @@ from trellis.core.admission import (
     admit,
     admit_key,
     check_new_job,
+    withdraw,
 )
 from trellis.core.audit import recorded
 from trellis.core.batches import KEEP_BATCHES
@@ -135,6 +136,10 @@ class MemoryEngine(
     def _create_now(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
         with self._lock:
             checked = [check_new_job(new) for new in jobs]
+            if any(new.together for new in checked):
+                withdrawn = withdraw(checked, self._foresee(checked))
+                if withdrawn is not None:
+                    return list(map(answer_to, checked, withdrawn))
             results = [self._create_one(new, by) for new in checked]
             self._slots.hand_over_new()
             linked = (self._store.by_id(new.id) for new in checked if new.after)

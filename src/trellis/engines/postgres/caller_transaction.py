@@ -26,6 +26,7 @@ from trellis.engines.postgres.storage import UnknownNumbers
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.postgres.url import Address
 from trellis.engines.sql.caller_transaction import failed_transaction, no_transaction
+from trellis.engines.sql.create import Withdrawn
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.values import CreateResult
 from trellis.errors import (
@@ -85,6 +86,9 @@ async def _join(
         await _check_prerequisites(on_caller, jobs)
         results = await _create(address, driver, tx, jobs)
         await on_caller.rows("notify", f"{address.schema}_ready", "")
+    except Withdrawn as refused:
+        await _undo(driver, sql)
+        return refused.results
     except BaseException as error:
         await _undo(driver, sql)
         raise _explained(error, address, driver) from error

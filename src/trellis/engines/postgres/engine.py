@@ -41,6 +41,7 @@ from trellis.engines.postgres.statements import fragments
 from trellis.engines.postgres.transaction import Queries, Transaction
 from trellis.engines.postgres.url import read_address
 from trellis.engines.sql import followups, locks, maintenance, sessions, slots
+from trellis.engines.sql.create import Withdrawn
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.notes import keep_notes
 from trellis.engines.sql.verbs import Creating, Query, SharedVerbs, Verb
@@ -229,6 +230,8 @@ class PostgresEngine(SharedVerbs):
         while True:
             try:
                 return await self._within(lambda tx: gates.create_jobs(tx, jobs, by), "create")
+            except Withdrawn as refused:
+                return refused.results
             except Unstorable as error:
                 # Another process has stored one of the ids since: look again.
                 if not isinstance(error.__cause__, asyncpg.UniqueViolationError):

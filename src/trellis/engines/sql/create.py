@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from trellis.core.admission import Admit, CheckKey, Decision, Facts, Replace, admit, admit_key
+from trellis.core.admission import (
+    Admit,
+    CheckKey,
+    Decision,
+    Facts,
+    Replace,
+    admit,
+    admit_key,
+    withdraw,
+)
 from trellis.core.batches import Admits
 from trellis.core.commands import Skip
 from trellis.core.job import Fence, JobId, NewJob
@@ -28,10 +37,21 @@ _ID, _IDEMPOTENCY, _DEDUPE, _PERIOD = 0, 1, 2, 4  # and 3 for a queue
 _TRIES: Final = 5
 
 
+class Withdrawn(Exception):
+    """A job that is stored only with the others was refused: the engine undoes the call."""
+
+    def __init__(self, results: list[CreateResult]) -> None:
+        super().__init__(f"{len(results)} jobs")
+        self.results = results
+
+
 async def create(
     tx: Transaction, storage: Storage, jobs: Sequence[NewJob], by: By | None = None
 ) -> list[CreateResult]:
-    """Admit and store new jobs that `check_new_job` has passed, in the order given."""
+    """Admit and store new jobs that `check_new_job` has passed, in the order given.
+
+    Raises `Withdrawn`, with the answers, if nothing of the call may be stored.
+    """
     joined = await batches.lock_to_join(tx, jobs)
     await lock_keys(tx, (new.key_hash for new in jobs))
     spawners = await batches.current_spawners(tx, jobs)
@@ -41,7 +61,7 @@ async def create(
     known.priors = priors.keys()
     known.batches = {name: batch.admits for name, batch in joined.items()}
     known.spawners = spawners
-    results: list[CreateResult] = []
+    decisions: list[Decision] = []
     admitted: list[NewJob] = []
     stored: list[NewJob] = []
     for new in jobs:
@@ -54,7 +74,10 @@ async def create(
             admitted.append(new)
             stored.append(new)
             known.add(new, decision)
-        results.append(answer_to(new, decision))
+        decisions.append(decision)
+    if (withdrawn := withdraw(jobs, decisions)) is not None:
+        raise Withdrawn(list(map(answer_to, jobs, withdrawn)))
+    results = list(map(answer_to, jobs, decisions))
     await _insert(tx, storage, admitted)
     if by is not None:
         await audit.record_all(tx, map(creation_of, stored), by)

@@ -18,6 +18,7 @@ from trellis.engines.audit import By, migration_of
 from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.demand import Demand
 from trellis.engines.sql import audit, locks, maintenance, sessions, transaction
+from trellis.engines.sql.create import Withdrawn
 from trellis.engines.sql.notes import keep_notes
 from trellis.engines.sql.rows import Row
 from trellis.engines.sql.verbs import Creating, Query, SharedVerbs, Verb
@@ -192,12 +193,18 @@ class SqliteEngine(SharedVerbs):
 
     async def create(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
         """Admit and store new jobs."""
-        return await self._write(lambda tx: storage.create_jobs(tx, jobs, by))
+        try:
+            return await self._write(lambda tx: storage.create_jobs(tx, jobs, by))
+        except Withdrawn as refused:
+            return refused.results
 
     def create_within(self, connection: object, jobs: Sequence[NewJob]) -> list[CreateResult]:
         """Create inside the caller's transaction: here and now, in the caller's thread."""
         self._check_file()
-        return caller_transaction.create_within(self._path, self._clock, connection, jobs)
+        try:
+            return caller_transaction.create_within(self._path, self._clock, connection, jobs)
+        except Withdrawn as refused:
+            return refused.results
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Take due jobs."""

@@ -56,7 +56,7 @@ from trellis.testing.conformance.claim import (
 )
 from trellis.testing.conformance.commit import TestCommit, TestConflicts
 from trellis.testing.conformance.contracts import TestContracts
-from trellis.testing.conformance.create import TestCreate
+from trellis.testing.conformance.create import TestCreate, TestTogether
 from trellis.testing.conformance.dedupe import (
     TestDedupe,
     TestDedupePeriod,
@@ -113,6 +113,7 @@ from trellis.testing.conformance.worker_drain import TestDrain
 #: The parts of the suite.
 SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestCreate,
+    TestTogether,
     TestClaim,
     TestClaimOrder,
     TestClaimLimits,

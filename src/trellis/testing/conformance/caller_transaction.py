@@ -15,7 +15,7 @@ import pytest
 
 from trellis.core.admission import Reason
 from trellis.core.durations import SECOND
-from trellis.core.job import Dedupe, NewJob
+from trellis.core.job import Dedupe, NewJob, Prerequisite
 from trellis.core.policy import KeyPolicy
 from trellis.core.states import State
 from trellis.engines.port import Engine
@@ -85,6 +85,26 @@ async def _count(engine: Engine) -> int:
 
 class TestCallerTransaction(EngineSuite):
     """The promises of `create` hold in the caller's transaction too."""
+
+    async def test_of_jobs_that_are_stored_together_none_is_left_if_one_is_refused(
+        self, engine: Engine, caller: CallerConnection
+    ) -> None:
+        await engine.set_queue(QueueSettings(SERVICE, "closed", draining=True))
+        before, after = a_job(), a_job()
+        first = a_job(queue="fresh")
+        last = a_job(queue="closed", after=(Prerequisite(first.id),))
+        assert await within(engine, caller, before) == [Accepted(before.id)]
+        answers = await within(
+            engine, caller, first._replace(together=True), last._replace(together=True)
+        )
+        assert answers == [
+            Rejected(Reason.OTHER_REFUSED, None),
+            Rejected(Reason.DRAINING, None),
+        ]
+        assert await within(engine, caller, after) == [Accepted(after.id)]
+        await commit(caller)
+        found = await engine.find(JobFilter())
+        assert {each.definition.id for each in found.jobs} == {before.id, after.id}
 
     async def test_what_a_caller_creates_is_stored_as_create_stores_it(
         self, engine: Engine, caller: CallerConnection

@@ -8,15 +8,15 @@ import pytest
 from trellis.core.admission import Reason
 from trellis.core.durations import SECOND, micros
 from trellis.core.events import Event, EventKind
-from trellis.core.job import Relations, define
+from trellis.core.job import NewJob, Prerequisite, Relations, define
 from trellis.core.lifecycle import creation
 from trellis.core.policy import KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.port import Engine
-from trellis.engines.values import Accepted, JobFilter, Rejected
+from trellis.engines.values import Accepted, JobFilter, QueueSettings, Rejected
 from trellis.errors import ConfigurationError
-from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete
+from trellis.testing.builders import SERVICE, a_job, a_job_id, a_keyed_job, complete
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     a_session,
@@ -24,8 +24,10 @@ from trellis.testing.conformance.helpers import (
     accept_one,
     claim,
     claim_one,
+    ids,
     journal,
     settle,
+    start,
     the,
 )
 from trellis.testing.conformance.suite import EngineSuite
@@ -185,4 +187,91 @@ class TestCreate(EngineSuite):
         for bad in (a_job(expect="\0"), a_job(tags=(("a", "1"), ("a", "2")))):
             with pytest.raises(ConfigurationError):
                 await engine.create([a_job(), a_job(), bad])
+        assert (await engine.find(JobFilter())).jobs == ()
+
+
+def together(*jobs: NewJob) -> list[NewJob]:
+    """Return jobs that are stored together or not at all."""
+    return [new._replace(together=True) for new in jobs]
+
+
+class TestTogether(EngineSuite):
+    """Jobs that are stored together are all stored, or none is."""
+
+    async def test_nothing_is_stored_if_one_is_refused(self, engine: Engine) -> None:
+        await engine.set_queue(QueueSettings(SERVICE, "closed", draining=True))
+        first = a_job(queue="fresh")
+        last = a_job(queue="closed", after=(Prerequisite(first.id),))
+        behind = a_job(after=(Prerequisite(last.id),))
+        answers = await engine.create(together(first, a_job(), last, behind))
+        assert answers == [
+            Rejected(Reason.OTHER_REFUSED, None),
+            Rejected(Reason.OTHER_REFUSED, None),
+            Rejected(Reason.DRAINING, None),
+            Rejected(Reason.NO_PREREQUISITE, last.id),
+        ]
+        assert (await engine.find(JobFilter())).jobs == ()
+        assert await engine.links([first.id, last.id]) == []
+        session = await a_session(engine)
+        assert await claim(engine, session) == []
+        # The queue was new in the call that was undone.
+        await accept_one(engine, a_job(queue="fresh"))
+        assert (await claim_one(engine, session)).definition.queue == "fresh"
+
+    async def test_the_same_call_is_stored_once_nothing_refuses_it(self, engine: Engine) -> None:
+        rule = KeyPolicy("user/{id}", active=1, queued=0)
+        session = await a_session(engine)
+        holder = await start(engine, session, a_keyed_job("u", rule))
+        first = a_job()
+        jobs = together(first, a_keyed_job("u", rule, after=(Prerequisite(first.id),)))
+        assert await engine.create(jobs) == [
+            Rejected(Reason.OTHER_REFUSED, None),
+            Rejected(Reason.KEY_BUSY, holder.definition.id),
+        ]
+        await settle(engine, holder, complete(holder))
+        for _ in range(2):  # a repeated call gets the same answer
+            assert await engine.create(jobs) == [Accepted(new.id) for new in jobs]
+        assert ids(await claim(engine, session)) == [first.id]
+
+    async def test_no_other_job_is_replaced_for_what_is_not_stored(self, engine: Engine) -> None:
+        rule = KeyPolicy("user/{id}", active=1, queued=1, when_full="replace-oldest")
+        session = await a_session(engine)
+        await start(engine, session, a_keyed_job("u", rule))
+        waiting = await accept_one(engine, a_keyed_job("u", rule))
+        await engine.set_queue(QueueSettings(SERVICE, "closed", draining=True))
+        answers = await engine.create(together(a_keyed_job("u", rule), a_job(queue="closed")))
+        assert answers == [
+            Rejected(Reason.OTHER_REFUSED, None),
+            Rejected(Reason.DRAINING, None),
+        ]
+        assert await the(engine, waiting.definition.id) == waiting
+
+    async def test_a_job_that_would_be_merged_is_refused(self, engine: Engine) -> None:
+        existing = await accept_one(engine, a_job(dedupe="d"))
+        merged = Rejected(Reason.SAME_DEDUPE_KEY, existing.definition.id)
+        other = Rejected(Reason.OTHER_REFUSED, None)
+        assert await engine.create(together(a_job(), a_job(dedupe="d"))) == [other, merged]
+        first, second = together(a_job(dedupe="e"), a_job(dedupe="e"))
+        merged = Rejected(Reason.SAME_DEDUPE_KEY, first.id)
+        assert await engine.create([first, second]) == [other, merged]
+        first, second = together(a_job(idempotency_key="i"), a_job(idempotency_key="i"))
+        merged = Rejected(Reason.SAME_IDEMPOTENCY_KEY, first.id)
+        assert await engine.create([first, second]) == [other, merged]
+        assert (await engine.find(JobFilter())).jobs == (existing,)
+
+    async def test_jobs_of_one_key_that_exclude_each_other_are_refused(
+        self, engine: Engine
+    ) -> None:
+        rule = KeyPolicy("user/{id}", active=1, queued=0)
+        first = a_keyed_job("u", rule)
+        second = a_keyed_job("u", rule, after=(Prerequisite(first.id),))
+        assert await engine.create(together(first, second)) == [
+            Rejected(Reason.OTHER_REFUSED, None),
+            Rejected(Reason.KEY_BUSY, first.id),
+        ]
+        rule = KeyPolicy("user/{id}", active=1, queued=1)
+        third = a_keyed_job("v", rule, delay=SECOND)
+        jobs = together(third, *(a_keyed_job("v", rule) for _ in range(2)))
+        *_, answer = await engine.create(jobs)
+        assert answer == Rejected(Reason.QUEUE_FULL, jobs[1].id)
         assert (await engine.find(JobFilter())).jobs == ()
