@@ -11,17 +11,29 @@ import pytest
 
 from tests.harness import ROOT
 
+PRINTED = [
+    ("batches", "book.py", "Birds: 3 chapters"),
+    ("batches", "planner.py", "Birds: 3 chapters"),
+    ("hooks", "orders.py", "ship -1 failed: no such order"),
+]
 
-@pytest.mark.parametrize(
-    ("guide", "printed"),
-    [("batches", "Birds: 3 chapters\n"), ("hooks", "ship -1 failed: no such order\n")],
-)
-def test_the_program_of_a_guide_runs(guide: str, printed: str, tmp_path: Path) -> None:
+
+def programs(guide: str) -> dict[str, str]:
     page = (ROOT / "docs" / "guides" / f"{guide}.md").read_text()
-    ((name, text),) = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL)
-    (tmp_path / name).write_text(text)
+    return dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL))
+
+
+@pytest.mark.parametrize(("guide", "name", "printed"), PRINTED)
+def test_the_program_of_a_guide_runs(guide: str, name: str, printed: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(programs(guide)[name])
     ran = subprocess.run(
         [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert (ran.stdout, ran.returncode) == (printed, 0), ran.stderr
-    assert f"`{printed.strip()}`" in page
+    assert (ran.stdout, ran.returncode) == (f"{printed}\n", 0), ran.stderr
+    page = (ROOT / "docs" / "guides" / f"{guide}.md").read_text()
+    assert f"`python {name}` prints `{printed}`" in " ".join(page.split())
+
+
+def test_every_program_of_these_guides_is_run() -> None:
+    found = {(guide, name) for guide in ("batches", "hooks") for name in programs(guide)}
+    assert found == {(guide, name) for guide, name, _ in PRINTED}
