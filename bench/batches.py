@@ -118,7 +118,7 @@ async def drain(url: str, members: int, batch_id: str) -> dict[str, Any]:
 
 
 async def _peak_after(finished: int, progress: Callable[[], Awaitable[Any]]) -> float:
-    while (await progress()).finished < finished:
+    while (await progress()).finished < finished:  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0.2)
     return _peak()
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -130,7 +131,7 @@ def _limit_costs(place: Place, sizes: Sizes) -> Ratio:
     rates: dict[str, list[float]] = {_FREE: [], _LIMITED: []}
     for _ in range(sizes.rounds):
         for kind, rounds in rates.items():
-            rounds.append(asyncio.run(_with_engine(place(), lambda e, k=kind: rate(e, k))))
+            rounds.append(asyncio.run(_with_engine(place(), partial(rate, kind=kind))))
     plain, limited = (statistics.median(rounds) for rounds in rates.values())
     holds = limited >= LEAST_SHARE * plain
     return Ratio("drain of a limited queue", plain, limited, "jobs/s", "bar 0.6", holds)
@@ -147,7 +148,7 @@ def _blocked_costs(place: Place, sizes: Sizes) -> Ratio:
         return statistics.median(await _drain(engine, [_STUCK, _FREE], sizes.jobs))
 
     return _compare_claims(
-        place, sizes, f"claims beside {sizes.blocked:,} blocked jobs", claim_time, 1, sizes.blocked
+        place, sizes, f"claims beside {sizes.blocked:,} blocked jobs", claim_time, sizes.blocked
     )
 
 
@@ -157,7 +158,7 @@ def _tenant_costs(place: Place, sizes: Sizes) -> Ratio:
         return statistics.median(await _drain(engine, [_FREE], sizes.jobs))
 
     return _compare_claims(
-        place, sizes, f"claims of {sizes.tenants:,} tenants", claim_time, 1, sizes.tenants
+        place, sizes, f"claims of {sizes.tenants:,} tenants", claim_time, sizes.tenants
     )
 
 
@@ -166,13 +167,16 @@ def _compare_claims(
     sizes: Sizes,
     name: str,
     claim_time: Callable[[Engine, int], Awaitable[float]],
-    few: int,
     many: int,
 ) -> Ratio:
-    times: dict[int, list[float]] = {few: [], many: []}
+    times: dict[int, list[float]] = {1: [], many: []}
     for _ in range(sizes.rounds):
         for number, rounds in times.items():
-            rounds.append(asyncio.run(_with_engine(place(), lambda e, n=number: claim_time(e, n))))
+
+            async def measured_time(engine: Engine, number: int = number) -> float:
+                return await claim_time(engine, number)
+
+            rounds.append(asyncio.run(_with_engine(place(), measured_time)))
     plain, measured = (statistics.median(rounds) for rounds in times.values())
     holds = measured <= MOST_GROWTH * plain
     return Ratio(name, plain, measured, "ms", f"bar {MOST_GROWTH}", holds)
