@@ -119,7 +119,8 @@ def _charge_keys(tx: Transaction, raw: RawClaim, limited: Limited | None) -> set
         (key_hash, rate)
         for job, _, lane, *_ in json.loads(raw.facts)
         if (rate := limited.key_rates.get(key_scope(raw.lanes[lane]))) is not None
-        and (key_hash := raw.extras.get(str(job), _NO_EXTRAS)[_KEY_HASH]) is not None
+        and (extra := raw.extras.get(str(job))) is not None
+        and (key_hash := extra[_KEY_HASH]) is not None
     ]
     return run_through(charge(tx.shared, started, tx.now))
 
