@@ -28,12 +28,12 @@ from trellis.core.contracts import Contract
 from trellis.core.durations import SECOND, Duration
 from trellis.core.limits import NO_LIMIT, Limit
 from trellis.core.names import check_queue, check_service
-from trellis.core.policy import Hook, HookOn
+from trellis.core.policy import HookOn
 from trellis.core.schedules import Declared, Schedule
 from trellis.declaration import checks
 from trellis.declaration.contract import ContractSource, contract_of, declared_types
 from trellis.declaration.extensions import Extensible, check_arounds
-from trellis.declaration.hooks import Outcome, declare_hook_type
+from trellis.declaration.hooks import Outcome, declare_hook_type, hook_of
 from trellis.declaration.imports import check_included, import_included
 from trellis.declaration.job_type import JobType, check_defaults, declare_handler
 from trellis.declaration.limits import declared_limits
@@ -291,9 +291,9 @@ class Service(Extensible):
         self, job_type: JobType, on: HookOn, function: Callable[..., Any], options: TypeOptions
     ) -> Job[Outcome, Any]:
         """Declare a job type that runs when a job of another type ends: `@job.on_failure`."""
-        hook = declare_hook_type(job_type, on, function, with_defaults(self.defaults, options))
+        hook = declare_hook_type(job_type, on, function, options, self.defaults)
         job = Job[Outcome, Any](self._register(hook), self._connection, _INLINE)
-        job_type.add_hook(Hook(on, hook.name, hook.queue))
+        job_type.add_hook(hook_of(hook, on))
         return job
 
     # -- batches -------------------------------------------------------------------------------

@@ -97,5 +97,33 @@ def test_wrong_hooks_are_refused_when_they_are_declared() -> None:
 
     with pytest.raises(ConfigurationError, match="per_key"):
         shop.sell.on_failure(per_key=PerKey("x"))(fine)
+    with pytest.raises(ConfigurationError, match="has the tenant of the job that it follows"):
+        shop.sell.on_failure(fair="{job_id}")(fine)
     with pytest.raises(ConfigurationError, match="already has"):
         shop.sell.on_success(fine)
+
+
+def test_a_hook_leaves_out_the_defaults_that_it_cannot_have() -> None:
+    service = Service("shop", "memory://", defaults={"per_key": PerKey("all"), "deadline": "1h"})
+    shop = Shop(service)
+    assert shop.sell.job_type.policy.key is not None
+    assert shop.thank.job_type.policy.key is None
+    assert shop.thank.job_type.deadline == 3_600_000_000
+
+
+async def test_a_hook_with_a_schema_version_and_a_deadline_runs(service: Service) -> None:
+    told: asyncio.Queue[ActiveJob[Outcome]] = asyncio.Queue()
+
+    @service.job
+    async def sell(order: int) -> int:
+        return order
+
+    @sell.on_success(schema_version=2, deadline="1h")
+    async def thank(job: ActiveJob[Outcome]) -> None:
+        told.put_nowait(job)
+
+    await sell.create(7)
+    async with service.worker():
+        job = await asyncio.wait_for(told.get(), 20)
+    assert (job.payload.result, job.attempt) == (7, 1)
+    assert job.deadline is not None

@@ -23,8 +23,13 @@ _KEYS = st.fixed_dictionaries(
     optional={
         "maxActive": st.integers(1, 9),
         "hold": st.sampled_from(["attempt", "job"]),
+        "rate": st.sampled_from([None, "1/1s", "100/1m"]),
         "heartbeatTtlMs": _LIMIT,
     },
+)
+_FAIR = st.fixed_dictionaries(
+    {"template": st.sampled_from([["/id"], "customer-{id}"])},
+    optional={"weights": st.dictionaries(st.sampled_from(["gold", "iron"]), st.integers(1, 9))},
 )
 _DEPTHS = st.fixed_dictionaries(
     {},
@@ -49,6 +54,7 @@ _ENTRIES = st.fixed_dictionaries(
         "retry": st.fixed_dictionaries(
             {}, optional={"shape": st.sampled_from(["list", "fixed", "exponential"])}
         ),
+        "fair": st.none() | _FAIR,
         "aNewerField": st.integers(0, 1),
     },
 )
@@ -86,6 +92,9 @@ OTHERS: Final[dict[str, tuple[Any, Any]]] = {
     "retry.neverOn": (["OSError"], ["KeyError"]),
     "keyConcurrency.key": ("other/{id}", "another/{id}"),
     "keyConcurrency.hold": ("attempt", "job"),
+    "keyConcurrency.rate": ("3/1s", "4/1s"),
+    "fair.template": ("other-{id}", "another-{id}"),
+    "fair.weights": ({"tin": 2}, {"tin": 3}),
     "queue.whenFull": ("coalesce", "wait"),
     **dict.fromkeys(
         (
@@ -104,6 +113,7 @@ OTHERS: Final[dict[str, tuple[Any, Any]]] = {
             "retentionMs.dead",
             "retentionMs.other",
             "keyConcurrency.maxActive",
+            "keyConcurrency.burst",
             "keyConcurrency.heartbeatIntervalMs",
             "keyConcurrency.heartbeatTtlMs",
             "queue.maxQueuedPerKey",

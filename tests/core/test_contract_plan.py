@@ -140,6 +140,37 @@ def test_the_limits_of_a_key_may_only_be_relaxed(field: str, value: object, kind
 @pytest.mark.parametrize(
     ("was", "now", "kind"),
     [
+        ({}, {"rate": "100/1m"}, "migration"),
+        ({"rate": "100/1m"}, {}, "update"),
+        ({"rate": "100/1m"}, {"rate": "2/1s"}, "migration"),  # fewer of them at once
+        ({"rate": "100/1m"}, {"rate": "2/1s", "burst": 100}, "update"),
+        ({"rate": "2/1s", "burst": 100}, {"rate": "100/1m"}, "migration"),
+        ({"rate": "2/1s", "burst": 2}, {"rate": "2/1s"}, "update"),
+        ({"rate": "2/1s"}, {"rate": "2/1s", "burst": 1}, "migration"),
+    ],
+    ids=str,
+)
+def test_the_rate_of_a_key_may_only_be_relaxed(
+    was: dict[str, Any], now: dict[str, Any], kind: str
+) -> None:
+    before, after = (
+        {**KEYED, "keyConcurrency": {**KEYED["keyConcurrency"], **rate}} for rate in (was, now)
+    )
+    assert {each.kind for each in changes(before, after)} == {kind}
+
+
+def test_a_new_source_of_tenants_is_a_migration() -> None:
+    fair, other = ({"fair": {"template": [each]}} for each in ("/a", "/b"))
+    weighted = {"fair": {"template": ["/a"], "weights": {"gold": 3}}}
+    assert kinds({}, weighted) == ["fair migration"]
+    assert kinds(weighted, {}) == ["fair update"]
+    assert kinds(fair, other) == ["fair.template migration"]
+    assert kinds(fair, weighted) == kinds(weighted, fair) == ["fair.weights update"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "kind"),
+    [
         ("reject", "coalesce", "update"),
         ("reject", "replace-oldest", "update"),
         ("reject", "wait", "update"),

@@ -110,6 +110,13 @@ def test_a_file_that_is_not_json_is_refused() -> None:
         ({"queue": {"whenFull": "wait"}}, "the type has no keyConcurrency"),
         ({"limit": {"active": 0}}, "a limit, like"),
         ({"hooks": [{"on": "monday", "type": "a"}]}, "a list of hooks"),
+        ({"keyConcurrency": {"key": ["a"], "rate": "often"}}, "null or a rate"),
+        ({"keyConcurrency": {"key": ["a"], "burst": 3}}, "sync.keyConcurrency: .*burst"),
+        ({"fair": "{a}"}, "fair is not an object"),
+        ({"fair": {}}, "fair.template"),
+        ({"fair": {"template": "{a"}}, "sync.fair.template: .* is not a key template"),
+        ({"fair": {"template": ["/a"], "weights": {"gold": 0}}}, "from 1 to 1000 by tenant"),
+        ({"fair": {"template": ["/a"], "weights": ["gold"]}}, "from 1 to 1000 by tenant"),
         ({"payload": "Order"}, "a JSON schema"),
     ],
 )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from pydantic import BaseModel, SecretStr
 
-from trellis import ConfigurationError, PayloadInvalid, PerKey, Retry, Service
+from trellis import ConfigurationError, Fair, Outcome, PayloadInvalid, PerKey, Retry, Service
 from trellis.core.contracts import read_contract
+from trellis.core.job import JobId, Relations
 from trellis.core.limits import Limit
+from trellis.core.policy import Hook, KeyPolicy, Policy
 from trellis.declaration.contract import contract_fingerprint, load_contract
+from trellis.declaration.options import DeclareOptions, PolicyOptions
 from trellis.errors import ContractInvalid
 
 
@@ -27,6 +31,10 @@ class Order:
 
 class Small(msgspec.Struct):
     number: int
+
+
+class Card(BaseModel):
+    number: SecretStr
 
 
 def shop(**options: Any) -> Service:  # noqa: ANN401 - options of a type
@@ -99,6 +107,101 @@ async def test_a_service_declares_the_types_of_a_contract_without_handlers() -> 
             await declared["bill"].create({"number": "7"})
         with pytest.raises(PayloadInvalid, match="number: it is required"):
             await declared["bill"].create_many([{}])
+
+
+#: An option of a type that differs from its default, or why a contract does not have it.
+DECLARED: dict[str, object] = {
+    "retry": Retry.exponential("5s", attempts=7, never_on=(ValueError,)),
+    "timeout": "10m",
+    "activity_timeout": "1m",
+    "cancel_grace": "7s",
+    "on_lost": "fail",
+    "on_shutdown": "fail",
+    "dead_letters": False,
+    "max_crashes": 2,
+    "per_key": PerKey("order/{number}", 2, 3, "coalesce", "job", "5/1m", 2),
+    "retention": {"completed": "1h", "failed": "2h", "dead": "3h", "other": "4h"},
+    "queue": "letters",
+    "concurrency": 3,
+    "limit": Limit(active=3, rate="100/1m", burst=7),
+    "fair": Fair("{currency}", weights={"EUR": 3}),
+    "deadline": "1h",
+    "capture_logs": False,
+    "schema_version": 2,
+}
+#: What workers alone need: code, and where it runs.
+OF_WORKERS = {"isolation", "config", "around"}
+#: What a policy has from elsewhere than an option: the schemas, and decorators.
+DERIVED = {"secrets", "hooks"}
+
+
+def test_every_option_of_a_type_is_declared_here_or_not_part_of_a_contract() -> None:
+    assert DeclareOptions.__annotations__.keys() == DECLARED.keys() | OF_WORKERS
+    renamed = {"per_key": "key"}
+    assert {each.name for each in fields(Policy)} == DERIVED | {
+        renamed.get(each, each) for each in PolicyOptions.__annotations__
+    }
+    key, usual = PerKey("order/{number}"), DECLARED["per_key"]
+    assert isinstance(usual, PerKey)
+    for each in fields(KeyPolicy):  # each of them must survive the way through a contract
+        changed = getattr(usual.policy(), each.name) != getattr(key.policy(), each.name)
+        assert changed or each.name == "template"
+
+
+@pytest.mark.parametrize("option", DECLARED)
+def test_every_option_survives_the_way_through_a_contract(option: str) -> None:
+    service = shop(**{option: DECLARED[option]})
+    assert service.contract != shop().contract
+    reader = Service("shop", "memory://")
+    found = reader.declare_all(json.loads(service.contract.text()))["bill"].job_type
+    assert reader.contract == service.contract
+    (declared,) = service.job_types
+    for name in ("policy", "queue", "concurrency", "limit", "fair", "deadline", "capture_logs"):
+        assert getattr(found, name) == getattr(declared, name)
+    assert found.schema_version == declared.schema_version
+
+
+def test_secrets_survive_the_way_through_a_contract() -> None:
+    service = Service("shop", "memory://")
+    service.declare("pay", payload=Card, result=str)
+    reader = Service("shop", "memory://")
+    policy = reader.declare_all(service.contract.document())["pay"].job_type.policy
+    assert policy.secrets == ("/payload/number",)
+
+
+def test_hooks_survive_the_way_through_a_contract() -> None:
+    service = shop()
+    job = service.find("bill")
+
+    def report(ended: Outcome) -> None: ...
+
+    job.on_finished(queue="mails", schema_version=2, deadline="1h")(report)
+    reader = Service("shop", "memory://")
+    declared = reader.declare_all(service.contract.document())
+    assert reader.contract == service.contract
+    assert declared["bill"].job_type.policy == job.job_type.policy
+    with pytest.raises(ConfigurationError, match="hook has no hooks"):
+        declared["bill-on_finished"].on_failure(report)
+
+
+def test_a_hook_whose_type_the_contract_does_not_have_waits_in_its_own_queue() -> None:
+    document = {"jobs": {"sync": {"payload": {}, "hooks": [{"on": "failure", "type": "report"}]}}}
+    declared = Service("shop", "memory://").declare_all(document)
+    assert declared["sync"].job_type.policy.hooks == (Hook("failure", "report", "report"),)
+
+
+async def test_a_producer_with_a_contract_alone_keeps_rates_and_tenants() -> None:
+    options = {name: DECLARED[name] for name in ("per_key", "fair")}
+    producer = Service("shop", "memory://")
+    declared = producer.declare_all(shop(**options).contract.document())
+    async with producer:
+        ref = await declared["bill"].create({"number": 7, "currency": "EUR"})
+        (found,) = (await (await producer.connection.engine()).load([JobId(ref.id)])).records
+    assert found is not None
+    assert found.definition.relations == Relations(tenant="EUR", weight=3)
+    assert found.definition.policy.key == KeyPolicy(
+        "order/{number}", 2, 3, "coalesce", "job", "5/1m", 2
+    )
 
 
 def test_a_contract_may_be_a_file(tmp_path: Path) -> None:

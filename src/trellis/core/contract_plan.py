@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal, NamedTuple
 
-from trellis.core.contracts import Contract, Entry, to_micros
+from trellis.core.contracts import OBJECTS, Contract, Entry, to_micros
 from trellis.core.json_schema import Json
+from trellis.core.limits import parse_rate
 from trellis.core.retry import Retry
 from trellis.core.schema_changes import narrowings
 
@@ -82,8 +83,9 @@ def _entry_changes(
     old, new = _flat(before), _flat(after)
     absent = object()
     changed = {name for name in {*old, *new} if old.get(name, absent) != new.get(name, absent)}
-    if "keyConcurrency" in changed:
-        changed = {name for name in changed if not name.startswith(("keyConcurrency.", "queue."))}
+    for part, inner in _PARTS.items():
+        if part in changed:
+            changed = {name for name in changed if not name.startswith(inner)}
     if changed.intersection(_BACKOFF):
         changed.difference_update(_BACKOFF)
         yield _backoff(path, before, after)
@@ -98,13 +100,11 @@ def _flat(entry: Entry) -> dict[str, Json]:
     """Return the fields of an entry by path; of objects the inner ones."""
     found: dict[str, Json] = {}
     for name, value in entry.items():
-        if name == "queue" and value is None:
-            continue  # it comes and goes with the key
-        if name in {"retry", "retentionMs", "keyConcurrency", "queue"} and value is not None:
-            found.update({f"{name}.{inner}": each for inner, each in value.items()})
-        if name == "keyConcurrency":
+        if name in OBJECTS:
+            found.update({f"{name}.{inner}": each for inner, each in (value or {}).items()})
+        if name in _PARTS:
             found[name] = value is not None
-        elif name not in {"retry", "retentionMs", "queue"}:
+        elif name not in OBJECTS:
             found[name] = value
     return found
 
@@ -124,6 +124,10 @@ def _judged(
                 if now
                 else "The key is removed: jobs that excluded each other may run at the same time."
             )
+        case "keyConcurrency.rate" | "keyConcurrency.burst":
+            return _slower(before["keyConcurrency"], after["keyConcurrency"])
+        case "fair":
+            return _NO_TENANT if now else None
         case "dlq" if not now and not may_have_dead:
             return None
         case _ if name in _JUDGES:
@@ -192,6 +196,16 @@ def _never(_was: Json, _now: Json) -> None:
     return None
 
 
+def _slower(before: Entry, after: Entry) -> str | None:
+    if after["rate"] is None:
+        return None
+    if before["rate"] is not None:
+        old, new = (parse_rate(each["rate"], each["burst"]) for each in (before, after))
+        if new.starts * old.period >= old.starts * new.period and new.burst >= old.burst:
+            return None
+    return "Jobs of a key start less often: they wait longer, or are refused while it is full."
+
+
 def _when_full(was: Json, now: Json) -> str | None:
     if was == "reject" or now == "wait":
         return None
@@ -256,6 +270,9 @@ def _retry_of(entry: Entry) -> Retry:
     )
 
 
+#: Fields that are there or not, and how the names of what belongs to them begin.
+_PARTS: Final = {"keyConcurrency": ("keyConcurrency.", "queue."), "fair": ("fair.",)}
+_NO_TENANT: Final = "A job whose payload does not have what its tenant is made from is refused."
 _ANY_TIME: Final = "Jobs and workers of the version before go on as they are."
 #: What an update of a field means.
 _SAFE: Final[Mapping[str, str]] = {
@@ -264,6 +281,8 @@ _SAFE: Final[Mapping[str, str]] = {
     "result": "Every result of the version before is still read.",
     "schemaVersion": "Upgraders read the payloads of the version before; workers with the old code "
     "hand new jobs back.",
+    "fair": "Jobs of the type have no tenant from now on; those that wait keep theirs.",
+    "fair.weights": "Jobs that wait keep the weights they have.",
     "dlq": "No dead letter of the type waits for an operator, or dead letters are kept now.",
 }
 _JUDGES: Final[Mapping[str, _Judge]] = {
@@ -301,6 +320,11 @@ _JUDGES: Final[Mapping[str, _Judge]] = {
     "keyConcurrency.heartbeatTtlMs": _less("A silent worker loses its key sooner."),
     "queue.maxQueuedPerKey": _less("Work that could wait for its key may be refused."),
     "queue.whenFull": _when_full,
+    "fair.template": _always(_NO_TENANT),
+    "fair.weights": _never,
 }
 #: Every field of an entry that has a rule.
-RULED_FIELDS: Final = frozenset({*_JUDGES, *_BACKOFF, "payload", "result", "schemaVersion"})
+RULED_FIELDS: Final = frozenset(
+    {*_JUDGES, *_BACKOFF, "payload", "result", "schemaVersion"}
+    | {"keyConcurrency.rate", "keyConcurrency.burst"}
+)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, get_args
 
 from trellis.core.durations import Micros
+from trellis.core.fairness import check_weight
 from trellis.core.json_schema import Json, canonical_schema
 from trellis.core.keys import parse_template, segments_of, template_of
 from trellis.core.limits import Limit
@@ -127,6 +128,8 @@ def _entry(job_type: str, written: Json) -> Entry:
     else:
         entry["keyConcurrency"] = _merged(job_type, entry, "keyConcurrency", _KEY_DEFAULTS)
         entry["queue"] = _merged(job_type, entry, "queue", _DEPTH_DEFAULTS)
+    if entry["fair"] is not None:
+        entry["fair"] = _merged(job_type, entry, "fair", _FAIR_DEFAULTS)
     for name, defaults in (("retry", _RETRY_DEFAULTS), ("retentionMs", _RETENTION_DEFAULTS)):
         entry[name] = _merged(job_type, entry, name, defaults)
     for path, check in _CHECKS.items():
@@ -136,6 +139,7 @@ def _entry(job_type: str, written: Json) -> Entry:
     entry["upgradesFrom"] = sorted(entry["upgradesFrom"])
     check_queue(entry["queueName"])
     _read_key(job_type, entry, written)
+    _read_template(job_type, entry, "fair", "template")
     return entry
 
 
@@ -177,17 +181,29 @@ def _read_key(job_type: str, entry: dict[str, Json], written: Entry) -> None:
         )
     if key is None:
         return
+    _read_template(job_type, entry, "keyConcurrency", "key")
     try:
-        template = key["key"]
-        key["key"] = template_of(template) if isinstance(template, list) else template
-        parse_template(key["key"])
+        Limit(None, key["rate"], key["burst"])
     except ConfigurationError as error:
-        raise ContractInvalid(f"jobs.{job_type}.keyConcurrency.key: {error}") from error
+        raise ContractInvalid(f"jobs.{job_type}.keyConcurrency: {error}") from error
     beat, limit = key["heartbeatIntervalMs"], key["heartbeatTtlMs"]
     if beat is not None and limit is not None and limit <= beat:
         raise ContractInvalid(
             f"jobs.{job_type}.keyConcurrency.heartbeatTtlMs must exceed heartbeatIntervalMs."
         )
+
+
+def _read_template(job_type: str, entry: Entry, outer: str, inner: str) -> None:
+    """Write a template that is a list as a text."""
+    part = entry[outer]
+    if part is None:
+        return
+    try:
+        template = part[inner]
+        part[inner] = template_of(template) if isinstance(template, list) else template
+        parse_template(part[inner])
+    except ConfigurationError as error:
+        raise ContractInvalid(f"jobs.{job_type}.{outer}.{inner}: {error}") from error
 
 
 def unknown_fields(contract: Contract) -> list[str]:
@@ -196,12 +212,12 @@ def unknown_fields(contract: Contract) -> list[str]:
     for name, entry in contract.jobs.items():
         for field, value in entry.items():
             paths = [field]
-            if field in _OBJECTS and value is not None:
+            if field in OBJECTS and value is not None:
                 paths = [f"{field}.{inner}" for inner in value]
             found += [
                 f"jobs.{name}.{path}"
                 for path in paths
-                if path not in KNOWN_FIELDS and path not in _OBJECTS
+                if path not in KNOWN_FIELDS and path not in OBJECTS
             ]
     return sorted(found)
 
@@ -210,19 +226,16 @@ def unknown_fields(contract: Contract) -> list[str]:
 
 
 def _written(entry: Entry) -> dict[str, Json]:
-    """Return an entry as a file has it: the key as a list where it can be one."""
+    """Return an entry as a file has it: templates as lists where they can be lists."""
     found = dict(entry)
-    key = entry["keyConcurrency"]
-    if key is not None:
-        stale = next(
-            (word for word, ours in _STALE_POLICIES.items() if ours == entry["onLost"]), None
-        )
-        segments = segments_of(key["key"])
-        found["keyConcurrency"] = {
-            **key,
-            "key": key["key"] if segments is None else segments,
-            **({} if stale is None else {"stalePolicy": stale}),
-        }
+    for outer, inner in (("keyConcurrency", "key"), ("fair", "template")):
+        part = entry[outer]
+        if part is not None:
+            found[outer] = {**part, inner: segments_of(part[inner]) or part[inner]}
+    if entry["keyConcurrency"] is not None:
+        for word, ours in _STALE_POLICIES.items():
+            if ours == entry["onLost"]:
+                found["keyConcurrency"]["stalePolicy"] = word
     return found
 
 
@@ -276,6 +289,13 @@ def _is_limit(value: Json) -> bool:
     return True
 
 
+def _are_weights(value: Json) -> bool:
+    try:
+        return isinstance(value, dict) and all(check_weight(*each) for each in value.items())
+    except ConfigurationError:
+        return False
+
+
 def _is_hook(value: Json) -> bool:
     return (
         isinstance(value, dict)
@@ -299,6 +319,7 @@ _HOOKS: Final = _Check(
     'a list of hooks, like [{"on": "failure", "type": "report"}]',
     lambda value: isinstance(value, list) and all(map(_is_hook, value)),
 )
+_WEIGHTS: Final = _Check('whole numbers from 1 to 1000 by tenant, like {"gold": 3}', _are_weights)
 _RETENTION: Final = DEFAULT_POLICY.retention
 
 _DEFAULTS: Final[Entry] = {
@@ -307,6 +328,7 @@ _DEFAULTS: Final[Entry] = {
     "upgradesFrom": [],
     "concurrency": None,
     "limit": None,
+    "fair": None,
     "hooks": [],
     "maxDeliver": Retry().attempts,
     "backoffMs": [to_millis(delay) for delay in Retry().delays],
@@ -340,9 +362,12 @@ _KEY_DEFAULTS: Final[Entry] = {
     "key": None,
     "maxActive": 1,
     "hold": "attempt",
+    "rate": None,
+    "burst": None,
     "heartbeatIntervalMs": None,
     "heartbeatTtlMs": None,
 }
+_FAIR_DEFAULTS: Final[Entry] = {"template": None, "weights": {}}
 _DEPTH_DEFAULTS: Final[Entry] = {"maxQueuedPerKey": 0, "whenFull": "reject"}
 _CHECKS: Final[Mapping[str, _Check]] = {
     "payload": _SCHEMA,
@@ -371,11 +396,18 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "keyConcurrency.key": _TEMPLATE,
     "keyConcurrency.maxActive": _whole(1),
     "keyConcurrency.hold": _one_of(Hold),
+    "keyConcurrency.rate": _Check(
+        'null or a rate, like "10/1s"', lambda value: value is None or _is_limit({"rate": value})
+    ),
+    "keyConcurrency.burst": _whole(1, or_null=True),
     "keyConcurrency.heartbeatIntervalMs": _number(or_null=True),
     "keyConcurrency.heartbeatTtlMs": _number(or_null=True),
     "queue.maxQueuedPerKey": _whole(0, or_null=True),
     "queue.whenFull": _one_of(WhenFull),
+    "fair.template": _TEMPLATE,
+    "fair.weights": _WEIGHTS,
 }
-_OBJECTS: Final = frozenset(path.partition(".")[0] for path in _CHECKS if "." in path)
+#: The fields of an entry that are objects, or null.
+OBJECTS: Final = frozenset(path.partition(".")[0] for path in _CHECKS if "." in path)
 #: Every field of an entry that this version knows; objects are written with their inner fields.
 KNOWN_FIELDS: Final = frozenset(_CHECKS)

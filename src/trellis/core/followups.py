@@ -69,7 +69,7 @@ def hook_jobs(transition: Transition) -> list[NewJob]:
     if not hooks:
         return []
     payload = _outcome(transition)
-    relations = definition.relations
+    of_tenant = (definition.relations or Relations()).of_tenant
     return [
         NewJob(
             id=derived_id(definition.id, head.generation, f"hook/{hook.on}/{hook.type}"),
@@ -79,7 +79,9 @@ def hook_jobs(transition: Transition) -> list[NewJob]:
             payload=payload,
             policy=_hook_policy(definition.policy.secrets),
             context=definition.context,
-            relations=Relations(parent=definition.id, tenant=relations and relations.tenant),
+            deadline_in=hook.deadline,
+            schema_version=hook.schema_version,
+            relations=of_tenant._replace(parent=definition.id),
         )
         for hook in hooks
     ]

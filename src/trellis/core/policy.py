@@ -97,6 +97,9 @@ class Hook(NamedTuple):
     on: HookOn
     type: str
     queue: str
+    #: The schema version of its jobs, and their deadline, counted from the end that creates them.
+    schema_version: int = 1
+    deadline: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,7 @@ def decode_policy(text: str) -> Policy:
             "key": KeyPolicy(**_known(KeyPolicy, key)) if key else None,
             "retention": Retention(**_known(Retention, body["retention"])),
             "secrets": tuple(body.get("secrets", ())),
-            "hooks": tuple(Hook(*hook) for hook in body.get("hooks", ())),
+            "hooks": tuple(Hook(*hook[: len(Hook._fields)]) for hook in body.get("hooks", ())),
         }
     )
 

@@ -18,9 +18,11 @@ from trellis.core.contracts import (
 )
 from trellis.core.json_schema import Json
 from trellis.core.limits import Limit
-from trellis.core.policy import KeyPolicy
+from trellis.core.policy import Hook, HookOn, KeyPolicy
 from trellis.core.retry import Retry
+from trellis.declaration.fair import Fair
 from trellis.declaration.fingerprint import fingerprint
+from trellis.declaration.hooks import hook_of
 from trellis.declaration.job_type import JobType
 from trellis.declaration.options import TypeOptions
 from trellis.declaration.per_key import PerKey
@@ -66,6 +68,7 @@ def _entry(job_type: JobType) -> Entry:
         "queueName": job_type.queue,
         "concurrency": job_type.concurrency,
         "limit": asdict(job_type.limit) if job_type.limit else None,
+        "fair": None if job_type.fair is None else _fair_entry(job_type.fair),
         "hooks": [{"on": each.on, "type": each.type} for each in policy.hooks],
         "maxDeliver": policy.retry.attempts,
         "backoffMs": [to_millis(each) for each in policy.retry.delays],
@@ -96,9 +99,19 @@ def _retry(retry: Retry) -> Entry:
     }
 
 
+def _fair_entry(fair: Fair) -> Entry:
+    return {"template": fair.template, "weights": dict(fair.weights)}
+
+
 def _key(key: KeyPolicy) -> Entry:
     return {
-        "keyConcurrency": {"key": key.template, "maxActive": key.active, "hold": key.hold},
+        "keyConcurrency": {
+            "key": key.template,
+            "maxActive": key.active,
+            "hold": key.hold,
+            "rate": key.rate,
+            "burst": key.burst,
+        },
         "queue": {"maxQueuedPerKey": key.queued, "whenFull": key.when_full},
     }
 
@@ -113,7 +126,19 @@ def declared_types(source: ContractSource, service: str) -> list[JobType]:
         raise ConfigurationError(
             f"The contract is of service {contract.service!r}, and this is {service!r}."
         )
-    return [declared_type(service, name, entry) for name, entry in contract.jobs.items()]
+    found = {name: declared_type(service, name, entry) for name, entry in contract.jobs.items()}
+    for name, entry in contract.jobs.items():
+        for hook in entry["hooks"]:
+            found[name].add_hook(_hook(hook["on"], hook["type"], found.get(hook["type"])))
+    return list(found.values())
+
+
+def _hook(on: HookOn, name: str, job_type: JobType | None) -> Hook:
+    """Return a hook; a contract need not have the entry of its type."""
+    if job_type is None:
+        return Hook(on, name, name)
+    job_type.is_hook = True
+    return hook_of(job_type, on)
 
 
 def declared_type(service: str, name: str, entry: Entry) -> JobType:
@@ -130,6 +155,7 @@ def _options(name: str, entry: Entry) -> TypeOptions:
         "queue": entry["queueName"],
         "concurrency": entry["concurrency"],
         "limit": None if entry["limit"] is None else Limit(**entry["limit"]),
+        "fair": None if entry["fair"] is None else Fair(**entry["fair"]),
         "deadline": _duration(entry["deadlineMs"]),
         "timeout": _duration(entry["timeoutMs"]),
         "activity_timeout": _duration(entry["ackWaitMs"]),
@@ -160,8 +186,9 @@ def _options(name: str, entry: Entry) -> TypeOptions:
     if key is not None:
         queue = entry["queue"]
         options["per_key"] = PerKey(
-            key["key"], key["maxActive"], queue["maxQueuedPerKey"], queue["whenFull"], key["hold"]
-        )
+            key["key"], key["maxActive"], queue["maxQueuedPerKey"], queue["whenFull"], key["hold"],
+            key["rate"], key["burst"],
+        )  # fmt: skip
     return options
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from trellis.core.policy import HookOn
+from trellis.core.policy import Hook, HookOn
 from trellis.core.states import State
 from trellis.declaration.job_type import JobType, declare_handler
-from trellis.declaration.options import TypeOptions
+from trellis.declaration.options import DeclareOptions, TypeOptions, with_defaults
 from trellis.errors import ConfigurationError
 
 
@@ -50,21 +50,34 @@ class Outcome:
     is_whole: bool = True
 
 
+#: Options that a hook cannot have, and why.
+_REFUSED: Final[Mapping[str, str]] = {
+    "per_key": "it is always created. Take a job.lock(...) in its handler instead.",
+    "fair": "it has the tenant of the job that it follows. Leave fair= out.",
+}
+
+
 def declare_hook_type(
-    job_type: JobType, on: HookOn, function: Callable[..., Any], options: TypeOptions
+    job_type: JobType,
+    on: HookOn,
+    function: Callable[..., Any],
+    options: TypeOptions,
+    defaults: DeclareOptions,
 ) -> JobType:
-    """Return the type of a hook; raise `ConfigurationError` if it cannot be one."""
+    """Return the type of a hook; raise `ConfigurationError` if it cannot be one.
+
+    Defaults of its service that a hook cannot have do not hold for it.
+    """
     name = f"{job_type.service}/{job_type.name}"
     if job_type.is_hook:
         raise ConfigurationError(
             f"{name} is a hook itself, and a hook has no hooks. Handle its errors in its handler."
         )
-    if options.get("per_key") is not None:
-        raise ConfigurationError(
-            f"A hook of {name} cannot have per_key=: it is always created. Take a job.lock(...) in "
-            "its handler instead."
-        )
-    merged = options.copy()
+    for option, why in _REFUSED.items():
+        if options.get(option) is not None:
+            raise ConfigurationError(f"A hook of {name} cannot have {option}=: {why}")
+    merged = with_defaults(defaults, options)
+    merged["per_key"] = merged["fair"] = None
     merged["name"] = options.get("name") or f"{job_type.name}-on_{on}"
     hook = declare_handler(job_type.service, function, **merged)
     if hook.handler is None or hook.handler.payload is not Outcome:
@@ -74,3 +87,8 @@ def declare_hook_type(
         )
     hook.is_hook = True
     return hook
+
+
+def hook_of(job_type: JobType, on: HookOn) -> Hook:
+    """Return the hook whose jobs are of this type."""
+    return Hook(on, job_type.name, job_type.queue, job_type.schema_version, job_type.deadline)

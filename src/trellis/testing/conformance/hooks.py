@@ -197,6 +197,25 @@ class TestHooks(EngineSuite):
         await attempt(engine, taken, Complete(fence_of(taken)))
         assert [hook.definition.type for hook in await _created(engine)] == ["after_success"]
 
+    async def test_a_hook_has_the_schema_version_and_deadline_of_its_type(
+        self, engine: Engine
+    ) -> None:
+        policy = Policy(hooks=(Hook("finished", "later", "hooks", 3, 5 * SECOND),))
+        record = await accept_one(engine, a_job(policy=policy))
+        assert record.definition.policy == policy
+        await settle(engine, record, Cancel())
+        (hook,) = await _created(engine)
+        assert hook.definition.schema_version == 3
+        assert hook.definition.deadline_at == hook.definition.created_at + 5 * SECOND
+
+    async def test_a_hook_has_the_tenant_and_weight_of_its_job(self, engine: Engine) -> None:
+        relations = Relations(tenant="gold", weight=3)
+        new = a_job(policy=_hooked("success"), relations=relations)
+        taken = await start(engine, await a_session(engine), new)
+        await settle(engine, taken, Complete(fence_of(taken)))
+        (hook,) = await _created(engine)
+        assert hook.definition.relations == relations._replace(parent=new.id)
+
     async def test_an_outcome_that_is_too_large_is_cut(self, engine: Engine) -> None:
         payload = json.dumps("x" * 600_000)
         taken = await start(
