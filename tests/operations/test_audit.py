@@ -159,7 +159,7 @@ BATCHES: Final[dict[str, Change]] = {
         at.batch(), lambda each: at.jobs.batches.retry_failed(each, reason=WHY)
     ),
 }
-BATCH_READS: Final = frozenset({"find", "get", "members"})
+BATCH_READS: Final = frozenset({"find", "get", "members", "graph"})
 _START: Final = datetime(2040, 1, 1, tzinfo=UTC)
 
 
