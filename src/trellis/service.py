@@ -463,7 +463,7 @@ async def work(
     handled = [each for service in services for each in service.job_types if each.handler]
     async with AsyncExitStack() as stack:
         engine, make = await stack.enter_async_context(connection.borrowed())
-        contracts = await deploy_all(engine, [each.contract for each in services], settings)
+        contracts = await deploy_all(engine, services, settings)
         queues = {name: one for each in services for name, one in each.queue_limits.items()}
         await engine.declare_limits(declared_limits(handled, queues))
         states: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,24 @@ async def test_hooks_are_told_how_the_job_ended(service: Service) -> None:
     assert failed.error is not None
     assert (failed.error.message, failed.error.data) == ("no such order", {"order": -1})
     assert (await bad.status()).state is State.FAILED
+
+
+async def test_a_cancelled_job_of_a_producer_without_the_code_fires_its_hooks(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    service = Service("shop", url)
+    shop = Shop(service)
+    async with service.worker():
+        pass  # a worker stores the hooks of its types when it starts
+    async with Service("shop", url) as producer:
+        bare = producer.declare("sell", payload=int, result=dict[str, int])
+        ref = await bare.create(7)
+        await ref.cancel("sold out")
+    async with service.worker():
+        await _until_told(shop, 1)
+    ((kind, ended),) = shop.seen
+    assert (kind, ended.job_id, ended.state) == ("finished", ref.id, State.CANCELLED)
 
 
 def test_hooks_are_job_types_of_their_service() -> None:

@@ -12,16 +12,22 @@ from tests.harness.embedded_engines import *  # noqa: F403 - fixtures are found 
 from trellis import ConfigurationError, Operator, Service
 from trellis.config import OnMigration, worker_settings
 from trellis.core.contracts import Contract
-from trellis.core.job import JobId
+from trellis.core.job import JobId, Prerequisite, Relations
 from trellis.declaration.contract import contract_fingerprint
 from trellis.engines.audit import AuditFilter, By
 from trellis.engines.contracts import NewContract
+from trellis.engines.instrumented import Call, instrumented
+from trellis.engines.memory import MemoryEngine
 from trellis.engines.port import Engine
+from trellis.engines.sql.transaction import run_through
 from trellis.errors import ContractNotAccepted, ContractTooNew, NotFound
 from trellis.operations import contracts
 from trellis.operations.contracts import deploy_all, deploy_contract
 from trellis.testing.builders import a_job
 from trellis.testing.conformance.helpers import accept
+
+#: As a later version may write it.
+NEWER = '{"format":"trellis.jobs/9","service":"shop","types":{}}'
 
 
 def shop(payload: Any = int, **options: Any) -> Service:  # noqa: ANN401 - options of a type
@@ -31,7 +37,7 @@ def shop(payload: Any = int, **options: Any) -> Service:  # noqa: ANN401 - optio
 
 
 async def deploy(engine: Engine, service: Service, mode: OnMigration = "warn") -> None:
-    await deploy_contract(engine, service.contract, mode, "worker one")
+    await deploy_contract(engine, service, mode, "worker one")
 
 
 async def fill(engine: Engine, *payloads: str, **options: Any) -> list[JobId]:  # noqa: ANN401
@@ -45,8 +51,8 @@ async def statuses(engine: Engine) -> list[str]:
 
 
 async def test_a_worker_deploys_its_contract_once(engine: Engine) -> None:
-    found = await deploy_all(engine, [shop().contract], worker_settings({}, name="one"))
-    await deploy_all(engine, [shop().contract], worker_settings({}))
+    found = await deploy_all(engine, [shop()], worker_settings({}, name="one"))
+    await deploy_all(engine, [shop()], worker_settings({}))
     assert found == {"shop": contract_fingerprint(shop().contract)}
     (view,) = await Operator(engine).contracts()
     assert (view.number, view.status, view.actor) == (1, "deployed", "one")
@@ -54,7 +60,7 @@ async def test_a_worker_deploys_its_contract_once(engine: Engine) -> None:
 
 
 async def test_off_stores_nothing(engine: Engine) -> None:
-    assert await deploy_all(engine, [shop().contract], worker_settings({}, contract="off")) == {}
+    assert await deploy_all(engine, [shop()], worker_settings({}, contract="off")) == {}
     assert await engine.contracts() == []
 
 
@@ -206,6 +212,100 @@ async def test_a_contract_of_a_newer_version_is_not_overwritten(
     await deploy(engine, shop())
     assert "is not compared: The contract was written by a newer version" in caplog.text
     assert await statuses(engine) == ["1 deployed"]
+
+
+async def put_newer(engine: Engine, after: int, body: str = NEWER) -> None:
+    """Store a deployed contract that this version cannot read."""
+    new = NewContract("shop", after, body, f"sha256:{after}", "deployed")
+    assert await engine.put_contract(new, By("one"))
+
+
+@pytest.mark.parametrize("body", [NEWER, '{"service":"shop","jobs":{"bill":{"onLost":"later"}}}'])
+async def test_going_back_is_not_refused_after_a_newer_version_either(
+    engine: Engine, caplog: pytest.LogCaptureFixture, body: str
+) -> None:
+    await deploy(engine, shop())
+    await put_newer(engine, 1, body)
+    with pytest.raises(ContractTooNew, match="newer version of Trellis"):
+        await deploy(engine, shop(concurrency=3), "refuse")
+    await deploy(engine, shop(), "refuse")
+    assert "is not compared: " in caplog.text
+    assert await statuses(engine) == ["3 deployed", "2 deployed", "1 deployed"]
+    await deploy(engine, shop(), "refuse")
+    assert (await Operator(engine).plan_contract(shop())).changes == ()
+
+
+async def test_one_contract_of_a_newer_version_does_not_hide_the_others(engine: Engine) -> None:
+    await deploy(engine, shop())
+    await put_newer(engine, 1)
+    newer, known = await Operator(engine).contracts()
+    assert newer.document == {"format": "trellis.jobs/9", "service": "shop", "types": {}}
+    assert newer.problem is not None
+    assert "Upgrade Trellis here" in newer.problem
+    assert (known.problem, known.document) == (None, shop().contract.document())
+
+
+async def test_a_worker_that_refuses_checks_jobs_that_wait(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await deploy(engine, shop())
+    ids = await fill(engine, "1", '"a"')
+    assert (await Operator(engine).plan_contract(shop(int | None))).is_migration
+    with pytest.raises(ContractNotAccepted, match="1 of 2 waiting jobs of bill") as raised:
+        await deploy(engine, shop(int | None), "refuse")
+    assert f"{ids[1]} for one: The payload does not fit its type" in str(raised.value)
+    await Operator(engine).accept_contract(shop(int | None), "one is wrong already")
+    await deploy(engine, shop(int | None), "refuse")
+    assert caplog.records == []
+    await deploy(engine, shop(), "refuse")  # deployed before
+    await deploy(engine, shop(int | None, concurrency=3))  # only rules count without refuse
+    assert "cannot be read" not in caplog.text
+
+
+async def test_a_worker_that_starts_checks_some_jobs_and_uses_upgraders(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contracts, "CHECK_AT_START", 50)
+    await deploy(engine, shop())
+    await fill(engine, *(["1"] * 200))
+    new = shop(str, schema_version=2)
+    new.find("bill").upgrade(from_version=1)(str)
+    await deploy(engine, new, "refuse")
+    wrong = shop(bool, schema_version=3)
+    for version in (1, 2):
+        wrong.find("bill").upgrade(from_version=version)(lambda _old: "neither")
+    with pytest.raises(ContractNotAccepted, match=r"([0-9]+) of \1 waiting jobs of bill"):
+        await deploy(engine, wrong, "refuse")
+
+
+async def test_a_job_whose_payload_is_handed_on_later_is_not_checked(engine: Engine) -> None:
+    await deploy(engine, shop())
+    source = a_job(service="shop", type="other")
+    relations = Relations(payload_from=source.id)
+    follower = a_job(
+        service="shop", type="bill", payload="null", relations=relations,
+        after=(Prerequisite(source.id),),
+    )  # fmt: skip
+    await accept(engine, source, follower)
+    await deploy(engine, shop(int | str), "refuse")
+    (check,) = (await Operator(engine).plan_contract(shop(int | bool | str))).payloads
+    assert (check.checked, check.invalid) == (1, 0)
+
+
+async def test_an_acceptance_is_for_the_contract_that_was_compared() -> None:
+    memory = MemoryEngine()
+    await deploy(memory, shop())
+    reads: list[str] = []
+
+    def deploy_meanwhile(call: Call) -> None:
+        if call.verb == "contracts" and not reads:
+            reads.append(call.verb)
+            run_through(deploy(memory, shop(str)))
+
+    operator = Operator(instrumented(memory, deploy_meanwhile))
+    found = await operator.accept_contract(shop(str), "why not")
+    assert (found.deployed, found.changes) == (2, ())
+    assert await statuses(memory) == ["2 deployed", "1 deployed"]
 
 
 async def test_a_contract_is_found_by_its_number(engine: Engine) -> None:

@@ -41,6 +41,8 @@ def list_command(*, service: str | None, form: Form, url: str | None) -> None:
         name=lambda each: f"{each.service}/{each.number}",
         table=_table,
     )
+    for each in found if form is Form.TABLE else ():
+        _complain_about(each)
     if form is Form.TABLE and not found:
         complain("No contract is stored. A worker stores it when it starts.")
 
@@ -63,7 +65,7 @@ def _table(found: list[ContractView]) -> None:
                 each.service,
                 str(each.number),
                 each.status,
-                str(len(each.document["jobs"])),
+                str(len(each.document.get("jobs", ()))),
                 each.fingerprint[:_FINGERPRINT],
                 f"{each.at:%Y-%m-%d %H:%M:%S}",
                 each.actor,
@@ -89,7 +91,13 @@ def show_command(service: str, number: int | None, *, as_json: bool, url: str | 
         write_json(document(found))
         return
     complain(f"Contract {found.number} of {found.service}, {found.status} by {found.actor}.")
+    _complain_about(found)
     write_json(found.document)
+
+
+def _complain_about(found: ContractView) -> None:
+    if found.problem is not None:
+        complain(f"Contract {found.number} of {found.service} is not compared: {found.problem}")
 
 
 @contract.command("export")

@@ -17,8 +17,9 @@ from trellis.cli.output import Cell, Column, complain, visible, write_json, writ
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trellis.operations.contracts import ContractPlan, Declared, PayloadCheck
+    from trellis.operations.contracts import ContractPlan, Declared
     from trellis.operations.operator import Operator
+    from trellis.operations.payload_checks import PayloadCheck
 
 _WIDEST: Final = 40
 
@@ -86,9 +87,10 @@ async def _accept(declared: Declared, reason: str, jobs: Operator) -> ContractPl
 def declared_by(source: str | None) -> list[tuple[Declared, str | None]]:
     """Return the contract of a file, or the services that are named, with their URLs."""
     from trellis.cli.loading import load_services
+    from trellis.declaration.contract import load_contract
 
     if source is not None and (source.endswith(".json") or Path(source).is_file()):
-        return [(Path(source), None)]
+        return [(load_contract(source), None)]
     return [(each, each.url) for each in load_services([source] if source else None)]
 
 

@@ -73,12 +73,13 @@ def read_contract(document: Json, service: str | None = None) -> Contract:
 
     `service` is for documents that name no service.
     """
+    if isinstance(document, dict):
+        _check_format(document.get("format", f"{_FORMAT}{_VERSION}"))
     if not isinstance(document, dict) or not isinstance(document.get("jobs"), dict):
         raise ContractInvalid(
             'This is not a contract: it has no object "jobs" with an entry per job type. '
             "`trellis contract export module:service` writes one."
         )
-    _check_format(document.get("format", f"{_FORMAT}{_VERSION}"))
     name = document.get("service", service)
     if not isinstance(name, str):
         raise ContractInvalid('The contract names no service. Add "service": "billing".')

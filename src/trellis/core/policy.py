@@ -2,7 +2,8 @@
 
 A job keeps the policy of its type at creation, and what its creator said about it (`attempts`,
 `timeout`). Each claim puts the policy that the worker declares in force, so that a changed policy
-reaches jobs that wait, retry or run again; see `in_force`. Engines store each policy once, as
+reaches jobs that wait, retry or run again; see `in_force`. Until its first claim a job also has the
+hooks that workers declare for its type; see `before_claim`. Engines store each policy once, as
 canonical JSON text, and jobs refer to it by a small number.
 """
 
@@ -170,6 +171,20 @@ def in_force(
     if attempts is not None:
         policy = replace(policy, retry=replace(policy.retry, attempts=attempts))
     return policy if timeout is None else replace(policy, timeout=timeout)
+
+
+def before_claim(created: Policy, declared: Policy | None) -> Policy:
+    """Return the policy of a job that no worker has claimed, before what its creator asked for.
+
+    `declared` is what workers declare for its type. The creator may not know all hooks and secrets
+    of the type, so those are added; all else is as it was when the job was created.
+    """
+    if declared is None or not (declared.hooks or declared.secrets):
+        return created
+    known = {(hook.on, hook.type) for hook in declared.hooks}
+    others = (hook for hook in created.hooks if (hook.on, hook.type) not in known)
+    secrets = tuple(sorted({*created.secrets, *declared.secrets}))
+    return replace(created, hooks=(*declared.hooks, *others), secrets=secrets)
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Contracts as an engine stores them: values of the port, as in `values.py`.
+"""Contracts and declared types as an engine stores them: values of the port, as in `values.py`.
 
 The records of a service are numbered. The latest `deployed` one is the contract of the worker that
 started last with another contract than the one before. An `accepted` one after it allows a worker
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from trellis.core.durations import Instant
+from trellis.core.durations import Instant, Micros
 from trellis.core.events import JsonValue
+from trellis.core.policy import Policy
 from trellis.engines.audit import By, Change
 
 Status = Literal["deployed", "accepted"]
-#: How many of the latest records of a service are kept.
+#: How many of the latest records of a service are kept. The deployed one is kept even if more
+#: acceptances came after it.
 KEEP_CONTRACTS: Final = 100
+KEPT_CONTRACTS: Final = KEEP_CONTRACTS + 1
 
 
 class NewContract(NamedTuple):
@@ -48,6 +51,18 @@ class ContractRecord(NamedTuple):
             new.fingerprint,
             new.status,
         )
+
+
+class DeclaredType(NamedTuple):
+    """A job type as workers declare it, for jobs that no worker has claimed yet."""
+
+    service: str
+    type: str
+    queue: str
+    policy: Policy
+    schema_version: int = 1
+    #: The deadline of jobs that are created without one.
+    deadline: Micros | None = None
 
 
 def acceptance(new: NewContract) -> Change:

@@ -44,18 +44,11 @@ from trellis.core.schedules import Firing, Schedule
 from trellis.engines.archive import Archived, ArchiveState
 from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
-from trellis.engines.contracts import ContractRecord, NewContract
+from trellis.engines.contracts import KEPT_CONTRACTS, ContractRecord, DeclaredType, NewContract
 from trellis.engines.demand import Demand
 from trellis.engines.feed import Changes, Expired
 from trellis.engines.limits import LimitStatus
-from trellis.engines.operating import (
-    RATE_EVENTS,
-    Drain,
-    DrainChange,
-    JobFacts,
-    Rates,
-    WorkerName,
-)
+from trellis.engines.operating import RATE_EVENTS, Drain, DrainChange, JobFacts, Rates, WorkerName
 from trellis.engines.schedules import DueSchedules, SchedulePut, SlotRecord
 from trellis.engines.tokens import NewToken, TokenRecord
 from trellis.engines.values import (
@@ -314,17 +307,25 @@ class Batches(Protocol):
 
 
 class Contracts(Protocol):
-    """Verbs about the contracts of services."""
+    """Verbs about the contracts of services, and about the job types of their workers."""
 
     async def put_contract(self, new: NewContract, by: By = OPERATOR) -> ContractRecord | None:
-        """Store a contract as the next record of its service, and keep the latest hundred.
+        """Store a contract as the next record; keep the latest hundred and the deployed one.
 
         None, and nothing is stored, if the latest record is not the one that the caller knows. A
         repeated call finds what the first has stored. An acceptance gets an entry in the audit.
         """
 
-    async def contracts(self, service: str | None = None, limit: int = 100) -> list[ContractRecord]:
+    async def contracts(
+        self, service: str | None = None, limit: int = KEPT_CONTRACTS
+    ) -> list[ContractRecord]:
         """Return stored contracts, of one service or of all, by service, the latest first."""
+
+    async def declare_types(self, types: Sequence[DeclaredType]) -> None:
+        """Store what workers declare about types; unclaimed jobs get their hooks and secrets."""
+
+    async def declared_types(self) -> list[DeclaredType]:
+        """Return what is declared about job types, by service and type."""
 
 
 class Tokens(Protocol):
@@ -365,10 +366,9 @@ class Maintenance(Protocol):
     async def prune(self, limit: int) -> int:
         """Remove ended jobs that retention no longer keeps, leaving a removal record for each.
 
-        Those of a service that archives are put into its queue instead (`Archive`). Removal records
-        are removed after `KEEP_REMOVALS`.
-        Also remove sessions that ended `KEEP_SESSIONS` ago; `limit` and the answer count both. Of
-        a removed session the name of its worker is kept while there are jobs as old as it.
+        Those of a service that archives go into its queue instead (`Archive`). Sessions are removed
+        `KEEP_SESSIONS` after their end; `limit` and the answer count them too, and the name of the
+        worker is kept while there are jobs as old. Removal records stay for `KEEP_REMOVALS`.
         """
 
     async def prune_audit(self, keep: Micros, limit: int) -> int:

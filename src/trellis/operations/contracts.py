@@ -2,17 +2,18 @@
 
 A worker deploys the contract of its code when it starts. An update is stored at once. A migration
 that no operator accepted is logged, or keeps the worker from starting, by its setting `contract`. A
-contract that was deployed before is never refused: going back to an earlier release must work.
+contract that was deployed before is never refused: going back to an earlier release must work. So
+fingerprints are compared before a contract is read that a newer version may have written.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import random
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -20,9 +21,8 @@ from trellis.config import OnMigration, WorkerSettings
 from trellis.core.contract_plan import Change, Plan, plan
 from trellis.core.contracts import Contract, parse_contract
 from trellis.core.durations import to_datetime
-from trellis.core.job import JobRecord
 from trellis.core.json_schema import Json
-from trellis.core.states import WAITING, State
+from trellis.core.states import State
 from trellis.declaration.contract import (
     ContractSource,
     contract_fingerprint,
@@ -31,26 +31,28 @@ from trellis.declaration.contract import (
 )
 from trellis.declaration.job_type import JobType
 from trellis.engines.audit import By
-from trellis.engines.contracts import ContractRecord, NewContract, Status
+from trellis.engines.contracts import ContractRecord, DeclaredType, NewContract, Status
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter
 from trellis.errors import (
     ConfigurationError,
     ConflictPersists,
+    ContractInvalid,
     ContractNotAccepted,
     ContractTooNew,
     NotFound,
-    PayloadInvalid,
 )
+from trellis.operations.payload_checks import Extent, PayloadCheck, ReadPayload, check_payloads
 from trellis.portal import synced
 
 _logger = logging.getLogger(__name__)
 _TRIES: Final = 20
 _SHOWN: Final = 3
-_PAGE: Final = 500
 #: Above this many waiting jobs of a type, this many of them are checked, from random places.
 CHECK_ALL: Final = 100_000
 SAMPLE: Final = 10_000
+#: So many of a type are checked at most when a worker starts.
+CHECK_AT_START: Final = 1000
 
 
 @runtime_checkable
@@ -68,7 +70,6 @@ class DeclaresTypes(Protocol):
 
 #: A service, or a contract as a file, a document or a value.
 Declared: TypeAlias = DeclaresTypes | ContractSource
-_Read: TypeAlias = Callable[[str, int], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +83,10 @@ class ContractView:
     actor: str
     reason: str
     at: datetime
-    #: The contract as `trellis contract export` writes it.
+    #: The contract as it is stored.
     document: Mapping[str, Json]
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadCheck:
-    """Whether the waiting jobs of a type whose payload changes can still be read."""
-
-    type: str
-    waiting: int
-    checked: int
-    #: Whether only some were checked, chosen at random.
-    is_sample: bool
-    invalid: int
-    #: The first few of them: the id of the job, and what does not fit.
-    examples: tuple[tuple[str, str], ...]
+    #: Why this version of Trellis cannot compare other contracts with it; None: it can.
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +110,29 @@ class ContractPlan:
         )
 
 
-class _Comparison(NamedTuple):
-    """A declared contract beside what is stored."""
+class _Code(NamedTuple):
+    """A declared contract, and how the payloads of each type are read."""
+
+    contract: Contract
+    fingerprint: str
+    readers: Mapping[str, ReadPayload]
+
+    @property
+    def service(self) -> str:
+        """The service."""
+        return self.contract.service
+
+
+class _History(NamedTuple):
+    """The records of a service, as far as a declared contract is concerned."""
 
     #: The number of the latest record; 0: there is none.
     latest: int
     deployed: ContractRecord | None
-    plan: Plan
+    #: Whether it is the deployed one, was accepted since, or was deployed at any time.
+    is_deployed: bool
     is_accepted: bool
-    #: Whether it was deployed before the deployed one.
     was_deployed: bool
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether it is a migration that no operator accepted."""
-        return bool(self.plan.migrations) and not self.is_accepted
 
 
 # -- what is stored ------------------------------------------------------------------------------
@@ -167,35 +164,60 @@ def _view(record: ContractRecord) -> ContractView:
         record.by.actor,
         record.by.reason,
         to_datetime(record.at),
-        parse_contract(record.body).document(),
+        json.loads(record.body),
+        _problem(record),
     )
 
 
-async def _compare(engine: Engine, declared: Contract, fingerprint: str) -> _Comparison:
-    records = await engine.contracts(declared.service)
+def _problem(record: ContractRecord) -> str | None:
+    try:
+        _parsed(record)
+    except ContractInvalid as error:
+        return str(error)
+    return None
+
+
+def _parsed(record: ContractRecord) -> Contract:
+    """Return a stored contract; raise `ContractTooNew` if this version cannot read it."""
+    try:
+        return parse_contract(record.body)
+    except ContractTooNew:
+        raise
+    except ContractInvalid as error:
+        raise ContractTooNew(
+            f"Contract {record.number} of service {record.service} was probably written by a newer "
+            f"version of Trellis: {error} Nothing was changed. Upgrade Trellis here."
+        ) from error
+
+
+async def _history(engine: Engine, code: _Code) -> _History:
+    records = await engine.contracts(code.service)
     deployed = next((each for each in records if each.status == "deployed"), None)
-    before = None if deployed is None else parse_contract(deployed.body)
     since = [each for each in records if deployed is None or each.number > deployed.number]
-    return _Comparison(
+    same = [each for each in records if each.fingerprint == code.fingerprint]
+    return _History(
         records[0].number if records else 0,
         deployed,
-        await _plan(engine, before, declared),
-        any(each.fingerprint == fingerprint for each in since),
-        any(each.fingerprint == fingerprint and each.status == "deployed" for each in records),
+        deployed in same,
+        any(each in same for each in since),
+        any(each.status == "deployed" for each in same),
     )
 
 
-async def _plan(engine: Engine, before: Contract | None, declared: Contract) -> Plan:
+async def _compare(engine: Engine, code: _Code, history: _History) -> Plan:
     """Compare; which types have dead letters is read only where it matters."""
-    first = plan(before, declared)
+    if history.is_deployed:
+        return Plan(())
+    before = None if history.deployed is None else _parsed(history.deployed)
+    first = plan(before, code.contract)
     types = [each.path.split(".")[1] for each in first.migrations if each.path.endswith(".dlq")]
     if not types:
         return first
-    where = JobFilter(services=(declared.service,), states=(State.DEAD,))
+    where = JobFilter(services=(code.service,), states=(State.DEAD,))
     dead = {
         name for name in types if (await engine.find(where._replace(types=(name,)), limit=1)).jobs
     }
-    return plan(before, declared, dead)
+    return plan(before, code.contract, dead)
 
 
 # -- plan and accept -----------------------------------------------------------------------------
@@ -203,20 +225,19 @@ async def _plan(engine: Engine, before: Contract | None, declared: Contract) -> 
 
 async def plan_contract(engine: Engine, declared: Declared) -> ContractPlan:
     """Return what deploying this contract would change, with a check of waiting payloads."""
-    contract, readers = _read(declared)
-    fingerprint = contract_fingerprint(contract)
-    found = await _compare(engine, contract, fingerprint)
-    checks = [
-        await _check_payloads(engine, contract.service, name, readers[name])
-        for name in sorted(_with_other_payloads(found.plan) & readers.keys())
-    ]
+    code = _read(declared)
+    return await _plan(engine, code, await _history(engine, code))
+
+
+async def _plan(engine: Engine, code: _Code, history: _History) -> ContractPlan:
+    found = await _compare(engine, code, history)
     return ContractPlan(
-        contract.service,
-        fingerprint,
-        None if found.deployed is None else found.deployed.number,
-        found.plan.changes,
-        tuple(each for each in checks if each.waiting),
-        found.is_accepted,
+        code.service,
+        code.fingerprint,
+        None if history.deployed is None else history.deployed.number,
+        found.changes,
+        await check_payloads(engine, code.service, found, code.readers, Extent(CHECK_ALL, SAMPLE)),
+        history.is_accepted,
     )
 
 
@@ -230,27 +251,28 @@ async def accept_contract(engine: Engine, declared: Declared, by: By) -> Contrac
             "An acceptance needs a reason, which the audit keeps. Write --reason 'the old jobs are "
             "gone', or reason=... in Python. Nothing was stored."
         )
-    contract, _ = _read(declared)
+    code = _read(declared)
     for _ in range(_TRIES):
-        found = await plan_contract(engine, declared)
+        history = await _history(engine, code)
+        found = await _plan(engine, code, history)
         if found.is_accepted or not found.is_migration:
             return found
-        latest = await engine.contracts(contract.service, 1)
-        number = latest[0].number if latest else 0
-        if await _put(engine, contract, number, "accepted", by):
-            return await plan_contract(engine, declared)
-    raise _conflict(contract.service)
+        if await _put(engine, code, history.latest, "accepted", by):
+            return replace(found, is_accepted=True)
+    raise _conflict(code.service)
 
 
-def _read(declared: Declared) -> tuple[Contract, Mapping[str, _Read]]:
-    """Return the contract, and how the payloads of each type are read."""
+def _read(declared: Declared) -> _Code:
     if isinstance(declared, DeclaresTypes):
-        return declared.contract, {each.name: each.read for each in declared.job_types}
-    contract = load_contract(declared)
-    return contract, {name: _reader(contract, name) for name in contract.jobs}
+        contract = declared.contract
+        readers: dict[str, ReadPayload] = {each.name: each.read for each in declared.job_types}
+    else:
+        contract = load_contract(declared)
+        readers = {name: _reader(contract, name) for name in contract.jobs}
+    return _Code(contract, contract_fingerprint(contract), readers)
 
 
-def _reader(contract: Contract, name: str) -> _Read:
+def _reader(contract: Contract, name: str) -> ReadPayload:
     """Return how a payload is checked without the program: upgraders are believed to work."""
     entry = contract.jobs[name]
     job_type = declared_type(contract.service, name, entry)
@@ -262,14 +284,8 @@ def _reader(contract: Contract, name: str) -> _Read:
     return read
 
 
-def _with_other_payloads(found: Plan) -> set[str]:
-    fields = (".payload", ".schemaVersion", ".upgradesFrom")
-    return {each.path.split(".")[1] for each in found.changes if each.path.endswith(fields)}
-
-
-async def _put(engine: Engine, contract: Contract, after: int, status: Status, by: By) -> bool:
-    fingerprint = contract_fingerprint(contract)
-    new = NewContract(contract.service, after, contract.text(), fingerprint, status)
+async def _put(engine: Engine, code: _Code, after: int, status: Status, by: By) -> bool:
+    new = NewContract(code.service, after, code.contract.text(), code.fingerprint, status)
     return await engine.put_contract(new, by) is not None
 
 
@@ -280,61 +296,11 @@ def _conflict(service: str) -> ConflictPersists:
     )
 
 
-# -- waiting payloads ----------------------------------------------------------------------------
-
-
-async def _check_payloads(engine: Engine, service: str, name: str, read: _Read) -> PayloadCheck:
-    where = JobFilter(services=(service,), types=(name,), states=tuple(sorted(WAITING)))
-    waiting = sum((await engine.count(where)).combinations.values())
-    is_sample = waiting > CHECK_ALL
-    jobs = _some(engine, where) if is_sample else _all(engine, where)
-    checked = invalid = 0
-    examples: list[tuple[str, str]] = []
-    async for record in jobs:
-        checked += 1
-        try:
-            read(record.definition.payload, record.definition.schema_version)
-        except PayloadInvalid as error:
-            invalid += 1
-            if len(examples) < _SHOWN:
-                examples.append((record.definition.id, str(error)))
-    return PayloadCheck(name, waiting, checked, is_sample, invalid, tuple(examples))
-
-
-async def _all(engine: Engine, where: JobFilter) -> AsyncIterator[JobRecord]:
-    after: int | None = None
-    while True:
-        page = await engine.find(where, after=after, limit=_PAGE)
-        for record in page.jobs:
-            yield record
-        after = page.next_after
-        if after is None:
-            return
-
-
-async def _some(engine: Engine, where: JobFilter) -> AsyncIterator[JobRecord]:
-    """Yield jobs from random places of the queue, each once."""
-    page = await engine.find(where, limit=_PAGE)
-    lowest, highest = 0, page.jobs[0].definition.row + 1 if page.jobs else 1
-    seen: set[int] = set()
-    for _ in range(SAMPLE):  # most places have jobs; this ends where few have
-        if len(seen) >= SAMPLE:
-            return
-        place = random.randint(lowest + 1, highest)  # noqa: S311 - a sample, not a secret
-        page = await engine.find(where, after=place, limit=_PAGE // 5)
-        if not page.jobs:
-            lowest = min(place, highest - 1)
-        for record in page.jobs:
-            if record.definition.row not in seen:
-                seen.add(record.definition.row)
-                yield record
-
-
 # -- at the start of a worker --------------------------------------------------------------------
 
 
 async def deploy_contract(
-    engine: Engine, contract: Contract, mode: OnMigration, worker: str
+    engine: Engine, declared: Declared, mode: OnMigration, worker: str
 ) -> str | None:
     """Store the contract of a worker that starts; return its fingerprint, None if this is off.
 
@@ -342,49 +308,79 @@ async def deploy_contract(
     """
     if mode == "off":
         return None
-    fingerprint = contract_fingerprint(contract)
+    code = _read(declared)
     for _ in range(_TRIES):
+        history = await _history(engine, code)
+        if history.is_deployed:
+            return code.fingerprint
+        may_start = mode != "refuse" or history.was_deployed
         try:
-            found = await _compare(engine, contract, fingerprint)
+            blocked = await _blocked(engine, code, history, mode)
         except ContractTooNew as error:
-            if mode == "refuse":
+            if not may_start:
                 raise
-            _logger.warning(
-                "The contract of service %s is not compared: %s", contract.service, error
-            )
-            return fingerprint
-        if found.deployed is not None and found.deployed.fingerprint == fingerprint:
-            return fingerprint
-        if found.is_blocked and mode == "refuse" and not found.was_deployed:
-            raise ContractNotAccepted(f"{_blocked(contract.service, found)} No job was started.")
-        if await _put(engine, contract, found.latest, "deployed", By(worker)):
-            if found.is_blocked:
-                _logger.warning("%s The worker starts.", _blocked(contract.service, found))
-            return fingerprint
-    raise _conflict(contract.service)
+            blocked = f"The contract of service {code.service} is not compared: {error}"
+            if not history.was_deployed:
+                _logger.warning(blocked)
+                return code.fingerprint
+        if blocked and not may_start:
+            raise ContractNotAccepted(f"{blocked} No job was started.")
+        if await _put(engine, code, history.latest, "deployed", By(worker)):
+            if blocked:
+                _logger.warning("%s The worker starts.", blocked)
+            return code.fingerprint
+    raise _conflict(code.service)
 
 
 async def deploy_all(
-    engine: Engine, contracts: Sequence[Contract], settings: WorkerSettings
+    engine: Engine, services: Sequence[DeclaresTypes], settings: WorkerSettings
 ) -> dict[str, str]:
-    """Deploy the contracts of a worker's services; return their fingerprints by service."""
+    """Deploy the contracts of a worker's services; return their fingerprints by service.
+
+    Also store what they declare about the types that they run.
+    """
     worker = settings.name or f"worker {socket.gethostname()}-{os.getpid()}"
     found = {
-        each.service: await deploy_contract(engine, each, settings.contract, worker)
-        for each in contracts
+        each.contract.service: await deploy_contract(engine, each, settings.contract, worker)
+        for each in services
     }
+    handled = (one for each in services for one in each.job_types if one.handler)
+    await engine.declare_types(
+        [
+            DeclaredType(
+                each.service, each.name, each.queue, each.policy, each.schema_version, each.deadline
+            )
+            for each in handled
+        ]
+    )
     return {service: text for service, text in found.items() if text is not None}
 
 
-def _blocked(service: str, found: _Comparison) -> str:
-    changes = found.plan.migrations
-    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
-    some = "; ".join(f"{each.path}: {each.why}" for each in changes[:_SHOWN])
-    number = 0 if found.deployed is None else found.deployed.number
+async def _blocked(engine: Engine, code: _Code, history: _History, mode: OnMigration) -> str | None:
+    """Return why the contract needs an acceptance that it does not have; None: it may be deployed.
+
+    A worker that refuses migrations also checks some of the jobs that wait.
+    """
+    if history.is_accepted:
+        return None
+    found = await _compare(engine, code, history)
+    reasons = [f"{each.path}: {each.why}" for each in found.migrations]
+    if not reasons and mode == "refuse":
+        extent = Extent(CHECK_AT_START, CHECK_AT_START)
+        for each in await check_payloads(engine, code.service, found, code.readers, extent):
+            reasons += [
+                f"{each.invalid:,} of {each.checked:,} waiting jobs of {each.type} that were "
+                f"checked cannot be read, {job_id} for one: {problem}"
+                for job_id, problem in each.examples[:1]
+            ]
+    if not reasons:
+        return None
+    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    number = 0 if history.deployed is None else history.deployed.number
     return (
-        f"The code of service {service} differs from its deployed contract {number} by a migration "
-        f"that was not accepted ({some}{more}). See `trellis queues plan`; accept it with `trellis "
-        "queues accept --reason ...`."
+        f"The code of service {code.service} differs from its deployed contract {number} by a "
+        f"migration that was not accepted ({'; '.join(reasons[:_SHOWN])}{more}). See `trellis "
+        "queues plan`; accept it with `trellis queues accept --reason ...`."
     )
 
 

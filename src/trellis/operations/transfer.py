@@ -263,6 +263,8 @@ async def _copy_settings(source: Engine, target: Engine, by: By) -> None:
             await target.declare_limits([(scope, declared)])
             if override.parts:
                 await target.change_limit(scope, override, by)
+    types = {each[:2] for each in await target.declared_types()}
+    await target.declare_types([t for t in await source.declared_types() if t[:2] not in types])
     # A schedule goes on with its next slot. One that the target has already is left alone.
     moved = [SchedulePut(each._replace(version=0)) for each in await source.schedules()]
     await target.put_schedules(moved)

@@ -21,9 +21,10 @@ from trellis.core.commands import Cancel, Complete, Replay
 from trellis.core.durations import SECOND
 from trellis.core.job import Dedupe, JobId, NewJob, Prerequisite, Relations
 from trellis.core.limits import Limit, LimitSetting, Override, Scope
+from trellis.core.policy import Hook, Policy
 from trellis.core.schedules import change_plan
 from trellis.engines.audit import AuditFilter, By
-from trellis.engines.contracts import NewContract, Status
+from trellis.engines.contracts import DeclaredType, NewContract, Status
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.schedules import SchedulePut
 from trellis.engines.sqlite import SqliteEngine
@@ -239,6 +240,19 @@ async def test_contracts_go_along_but_those_of_the_target_stay(
     assert found == [(2, "b", ann), (1, "a", ann)]
     await carry(source, target)
     assert len(await target.contracts("shop")) == 2
+
+
+@once
+async def test_declared_types_go_along_but_those_of_the_target_stay(
+    source: SqliteEngine, target: PostgresEngine
+) -> None:
+    hooked = Policy(hooks=(Hook("finished", "report", "mails", 2, SECOND),))
+    one = DeclaredType("shop", "one", "letters", hooked, 2, 60 * SECOND)
+    two = DeclaredType("shop", "two", "two", Policy())
+    await source.declare_types([one, two])
+    await target.declare_types([own := two._replace(schema_version=3)])
+    await carry(source, target)
+    assert await target.declared_types() == [one, own]
 
 
 @once

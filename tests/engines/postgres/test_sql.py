@@ -18,7 +18,8 @@ from tests.harness.servers.databases import Databases
 from trellis import ActiveJob, PerKey, Retry, Service, control
 from trellis.core.durations import SECOND
 from trellis.core.job import JobId
-from trellis.core.policy import DEFAULT_POLICY, encode_policy
+from trellis.core.policy import DEFAULT_POLICY, Hook, Policy, encode_policy
+from trellis.engines.contracts import DeclaredType
 from trellis.engines.operating import Drain
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
@@ -124,6 +125,28 @@ async def test_the_policy_is_the_one_the_type_was_created_with_else_the_default(
     assert two is not None
     assert (one.definition.policy, one.definition.queue) == (DEFAULT_POLICY, "pay")
     assert (two.definition.policy, two.definition.queue) == (pay.job_type.policy, "money")
+
+
+async def test_a_job_from_sql_has_the_schema_version_and_deadline_of_its_type(
+    engine: PostgresEngine, url: str, sql: Sql
+) -> None:
+    async with Service("shop", url) as shop:
+        bare = shop.declare("pay", payload=int, result=int, schema_version=3)
+        await bare.create(1, deadline="5s")
+        before = enqueue(sql, "shop", "pay", "1")
+        hook = Hook("finished", "report", "mails")
+        declared = DeclaredType("shop", "pay", "money", Policy(hooks=(hook,)), 2, 60 * SECOND)
+        await engine.declare_types([declared])
+        await bare.create(2, queue="other")  # the declaration of a worker counts
+        after = enqueue(sql, "shop", "pay", "3")
+        soon = enqueue(sql, "shop", "pay", "3", deadline="1 second")
+    found = (await engine.load([before, after, soon])).records  # type: ignore[list-item]
+    jobs = [each.definition for each in found if each is not None]
+    assert [each.schema_version for each in jobs] == [3, 2, 2]
+    assert [each.queue for each in jobs] == ["pay", "money", "money"]
+    lives = [each.deadline_at and each.deadline_at - each.created_at for each in jobs]
+    assert lives == [None, 60 * SECOND, SECOND]
+    assert jobs[1].policy == declared.policy
 
 
 def test_the_default_policy_in_the_migration_is_that_of_the_code(sql: Sql) -> None:

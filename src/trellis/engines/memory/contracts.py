@@ -1,17 +1,25 @@
-"""Verbs of the memory engine about contracts."""
+"""Verbs of the memory engine about contracts and declared types."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from trellis.engines.audit import OPERATOR, By, storable_by
 from trellis.engines.clock import Clock
-from trellis.engines.contracts import KEEP_CONTRACTS, ContractRecord, NewContract, acceptance
+from trellis.engines.contracts import (
+    KEEP_CONTRACTS,
+    KEPT_CONTRACTS,
+    ContractRecord,
+    DeclaredType,
+    NewContract,
+    acceptance,
+)
 from trellis.engines.memory.store import Store
 
 
 class ContractVerbs:
-    """The part of the memory engine that keeps contracts."""
+    """The part of the memory engine that keeps what services declare."""
 
     _clock: Clock
     _lock: threading.RLock
@@ -33,10 +41,14 @@ class ContractVerbs:
             if new.status == "accepted":
                 self._store.record(acceptance(new), by)
             known.append(stored)
-            del known[:-KEEP_CONTRACTS]
+            deployed = [each for each in known if each.status == "deployed"][-1:]
+            old = [each for each in known[:-KEEP_CONTRACTS] if each in deployed]
+            known[:-KEEP_CONTRACTS] = old
             return stored
 
-    async def contracts(self, service: str | None = None, limit: int = 100) -> list[ContractRecord]:
+    async def contracts(
+        self, service: str | None = None, limit: int = KEPT_CONTRACTS
+    ) -> list[ContractRecord]:
         """Return stored contracts, by service, the latest first."""
         with self._lock:
             return [
@@ -45,3 +57,18 @@ class ContractVerbs:
                 if service in {None, name}
                 for record in reversed(records)
             ][:limit]
+
+    async def declare_types(self, types: Sequence[DeclaredType]) -> None:
+        """Store what workers declare about job types, for waiting jobs too."""
+        with self._lock:
+            new = {(each.service, each.type): each for each in types}
+            self._store.types |= new
+            for entry in self._store.entries.values():
+                declared = new.get((entry.definition.service, entry.definition.type))
+                if declared is not None:
+                    entry.put_in_force(declared.policy, is_claim=False)
+
+    async def declared_types(self) -> list[DeclaredType]:
+        """Return what is declared about job types, by service and type."""
+        with self._lock:
+            return [each for _, each in sorted(self._store.types.items())]

@@ -19,13 +19,13 @@ from trellis.core.events import Event, late_result
 from trellis.core.fairness import tenant_of
 from trellis.core.job import Definition, Fence, Head, JobId, JobRecord, NewJob, SessionId, define
 from trellis.core.lifecycle import Transition, creation, decide, first_run_at
-from trellis.core.policy import Policy, in_force
+from trellis.core.policy import Policy, before_claim, in_force
 from trellis.core.schedules import Schedule
 from trellis.core.states import ENDED, State
 from trellis.core.timers import keep_until, look_at
 from trellis.engines.audit import AuditEntry, By, Change, storable, storable_by
 from trellis.engines.clock import Clock
-from trellis.engines.contracts import ContractRecord
+from trellis.engines.contracts import ContractRecord, DeclaredType
 from trellis.engines.demand import Demand, demanded
 from trellis.engines.memory.archive import Archives
 from trellis.engines.memory.dependencies import DependencyTable
@@ -142,12 +142,15 @@ class Entry:
             return None
         return decision._replace(before=head, head=decision.head._replace(run_at=head.run_at))
 
-    def put_in_force(self, declared: Policy | None) -> None:
-        """Let the policy that a worker declares decide about the job from now on."""
-        if declared is not None:
-            was = self.definition
-            policy = in_force(self.created_with, declared, was.attempts, was.timeout)
-            self.definition = was._replace(policy=policy)
+    def put_in_force(self, declared: Policy | None, *, is_claim: bool = True) -> None:
+        """Let what workers declare decide about the job; before its first claim only the hooks."""
+        if self.head.claims and (declared is None or not is_claim):
+            return
+        created, was = self.created_with, self.definition
+        if not is_claim:
+            created, declared = before_claim(created, declared), None
+        policy = in_force(created, declared, was.attempts, was.timeout)
+        self.definition = was._replace(policy=policy)
 
     @property
     def look_at(self) -> Instant | None:
@@ -254,6 +257,8 @@ class Store:
         self.audit: list[AuditEntry] = []
         self.contracts: dict[str, list[ContractRecord]] = {}
         self.tokens: dict[str, TokenRecord] = {}
+        #: What workers declare, by service and type.
+        self.types: dict[tuple[str, str], DeclaredType] = {}
         self._last_entry = 0
         self.feed = Feed()
         self.archives = Archives()
@@ -322,6 +327,8 @@ class Store:
             self.idempotency[entry.idempotency] = definition.row
         if new.after:
             self.dependencies.add(entry, new)
+        if scope in self.types:
+            entry.put_in_force(self.types[scope].policy, is_claim=False)
         return entry
 
     def drop(self, entry: Entry) -> None:

@@ -21,6 +21,7 @@ from trellis.core.job import Fence, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.core.names import check_lock_name
 from trellis.engines.audit import By
+from trellis.engines.contracts import DeclaredType
 from trellis.engines.demand import Demand
 from trellis.engines.hints import Hints
 from trellis.engines.postgres import (
@@ -40,7 +41,7 @@ from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import fragments
 from trellis.engines.postgres.transaction import Queries, Transaction
 from trellis.engines.postgres.url import read_address
-from trellis.engines.sql import followups, locks, maintenance, sessions, slots
+from trellis.engines.sql import contracts, followups, locks, maintenance, sessions, slots
 from trellis.engines.sql.create import Withdrawn
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.notes import keep_notes
@@ -354,6 +355,13 @@ class PostgresEngine(SharedVerbs):
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that are long over."""
         return await self._within(lambda tx: maintenance.prune(tx, limit), "maintenance")
+
+    async def declare_types(self, types: Sequence[DeclaredType]) -> None:
+        """Store what workers declare about job types."""
+        self._check_open()
+        await self._registry.enter_policies(self._hot, {each.policy for each in types})
+        number_of = self._registry.policy_numbers.__getitem__
+        await self._within(lambda tx: contracts.declare_types(tx, types, number_of), "contracts")
 
     # -- import --------------------------------------------------------------------------------
 

@@ -40,8 +40,8 @@ class Registry:
         self.lane_numbers: dict[Lane, int] = {}
         self.policy_numbers: dict[Policy, int] = {}
         self._in_force: dict[tuple[int | None, ...], Policy] = {}
-        #: What was entered together, so that the type's policy is known to SQL.
-        self._entered: set[tuple[Lane, Policy]] = set()
+        #: What was entered together with a schema version, so that SQL knows it of the type.
+        self._entered: set[tuple[Lane, Policy, int]] = set()
         #: The span after which a waiting job counts one priority higher.
         self.aging: Micros | None = None
         #: Changes whenever lanes were read, for what is derived from them.
@@ -84,7 +84,7 @@ class Registry:
             if last is not None and new.policy is last.policy and lane_of(new) == lane_of(last):
                 continue
             last = new
-            if (lane_of(new), new.policy) not in entered:
+            if (lane_of(new), new.policy, new.schema_version) not in entered:
                 return False
         return True
 
@@ -122,15 +122,15 @@ class Registry:
                 self._remember(number, by_digest[digest])
 
     async def _enter_types(self, link: StatementRunner, jobs: Sequence[NewJob]) -> None:
-        pairs = {(lane_of(new), new.policy) for new in jobs} - self._entered
+        kinds = {(lane_of(new), new.policy, new.schema_version) for new in jobs} - self._entered
         types = {
-            (lane.service, lane.type): (lane.queue, self.policy_numbers[policy])
-            for lane, policy in pairs
+            (lane.service, lane.type): (lane.queue, self.policy_numbers[policy], version)
+            for lane, policy, version in kinds
         }
         rows = [(*names, *values) for names, values in sorted(types.items())]
         if rows:
             await link.rows("type_put", *map(list, zip(*rows, strict=True)))
-        self._entered |= pairs
+        self._entered |= kinds
 
     async def read_lanes(self, link: StatementRunner) -> None:
         """Read all lanes."""

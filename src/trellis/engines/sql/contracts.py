@@ -1,11 +1,19 @@
-"""Verbs about contracts."""
+"""Verbs about contracts and declared types."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from trellis.core.policy import Policy, decode_policy
 from trellis.engines.audit import By, storable_by
-from trellis.engines.contracts import KEEP_CONTRACTS, ContractRecord, NewContract, acceptance
+from trellis.engines.contracts import (
+    KEEP_CONTRACTS,
+    ContractRecord,
+    DeclaredType,
+    NewContract,
+    acceptance,
+)
 from trellis.engines.sql.audit import record
 from trellis.engines.sql.rows import Row
 from trellis.engines.sql.transaction import Transaction
@@ -39,6 +47,28 @@ async def contracts(tx: Transaction, service: str | None, limit: int) -> list[Co
     """Return stored contracts, by service, the latest first."""
     between = (service, service) if service else _ALL
     return [_record(row) for row in await tx.rows("contract_list", *between, limit)]
+
+
+async def declare_types(
+    tx: Transaction, types: Sequence[DeclaredType], number_of: Callable[[Policy], int]
+) -> None:
+    """Store what workers declare; `number_of` returns the number of a stored policy."""
+    latest = {(each.service, each.type): each for each in types}
+    await tx.run_many(
+        "type_declare",
+        [
+            (*names, each.queue, number_of(each.policy), each.schema_version, each.deadline)
+            for names, each in sorted(latest.items())  # in the order of all transactions
+        ],
+    )
+
+
+async def declared_types(tx: Transaction) -> list[DeclaredType]:
+    """Return what is declared about job types, by service and type."""
+    return [
+        DeclaredType(service, name, queue, decode_policy(policy), version, deadline)
+        for service, name, queue, policy, version, deadline in await tx.rows("type_list")
+    ]
 
 
 def _record(row: Row) -> ContractRecord:

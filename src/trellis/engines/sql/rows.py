@@ -28,12 +28,13 @@ from trellis.core.job import (
     SessionId,
     build_definition,
 )
-from trellis.core.policy import Policy, decode_policy, encode_policy, in_force
+from trellis.core.policy import Policy, before_claim, decode_policy, encode_policy, in_force
 from trellis.core.states import State
 
 Row: TypeAlias = Sequence[Any]
 
-#: Columns of the record view behind those of the head.
+#: Columns of the record view: one of the head, and those behind it.
+CLAIMS: Final = 31
 SEEN_AT: Final = 42
 AVAILABILITY: Final = 43
 
@@ -56,7 +57,7 @@ def record_from(row: Row) -> JobRecord:
         type=job_type,
         queue=queue,
         payload=payload,
-        policy=_in_force(policy, declared, attempts, timeout),
+        policy=_in_force(policy, declared, attempts, timeout, is_claimed=row[CLAIMS] > 0),
         context=Context(request_id, traceparent, tracestate),
         priority=priority,
         created_at=created_at,
@@ -78,11 +79,21 @@ def record_from(row: Row) -> JobRecord:
 
 @lru_cache(maxsize=4096)
 def _in_force(
-    created: str, declared: str | None, attempts: int | None, timeout: int | None
+    created: str,
+    declared: str | None,
+    attempts: int | None,
+    timeout: int | None,
+    *,
+    is_claimed: bool,
 ) -> Policy:
-    """Return the policy in force from the texts of those at creation and at the last claim."""
-    latest = None if declared is None else decode_policy(declared)
-    return in_force(decode_policy(created), latest, attempts, timeout)
+    """Return the policy in force from the texts of those at creation and at the last claim.
+
+    Of a job that was never claimed, the second is what workers declare for its type.
+    """
+    first, latest = decode_policy(created), None if declared is None else decode_policy(declared)
+    if not is_claimed:
+        first, latest = before_claim(first, latest), None
+    return in_force(first, latest, attempts, timeout)
 
 
 def mark_of(new: NewJob, text: str | None) -> str | None:

@@ -20,7 +20,12 @@ from trellis.core.schedules import Firing, Schedule
 from trellis.engines.archive import Archived, ArchiveState
 from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
-from trellis.engines.contracts import ContractRecord, NewContract
+from trellis.engines.contracts import (
+    KEPT_CONTRACTS,
+    ContractRecord,
+    DeclaredType,
+    NewContract,
+)
 from trellis.engines.feed import Changes, Expired
 from trellis.engines.limits import LimitStatus
 from trellis.engines.operating import (
@@ -273,7 +278,9 @@ class SharedVerbs(Protocol):
         """Return members of a batch."""
         return await self.run_work(lambda tx: batches.members(tx, batch_id, after, limit))
 
-    async def contracts(self, service: str | None = None, limit: int = 100) -> list[ContractRecord]:
+    async def contracts(
+        self, service: str | None = None, limit: int = KEPT_CONTRACTS
+    ) -> list[ContractRecord]:
         """Return stored contracts, by service, the latest first."""
         return await self.run_work(lambda tx: contracts.contracts(tx, service, limit))
 
@@ -286,6 +293,10 @@ class SharedVerbs(Protocol):
     async def tokens(self) -> list[TokenRecord]:
         """Return all tokens, the newest first."""
         return await self.run_read(token_rows.tokens)
+
+    async def declared_types(self) -> list[DeclaredType]:
+        """Return what is declared about job types."""
+        return await self.run_read(contracts.declared_types)
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return a page of matching jobs, newest first."""

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +17,9 @@ from trellis.core.lifecycle import Transition
 from trellis.core.names import check_lock_name
 from trellis.engines.audit import By, migration_of
 from trellis.engines.clock import Clock, SystemClock
+from trellis.engines.contracts import DeclaredType
 from trellis.engines.demand import Demand
-from trellis.engines.sql import audit, locks, maintenance, sessions, transaction
+from trellis.engines.sql import audit, contracts, locks, maintenance, sessions, transaction
 from trellis.engines.sql.create import Withdrawn
 from trellis.engines.sql.notes import keep_notes
 from trellis.engines.sql.rows import Row
@@ -286,6 +288,15 @@ class SqliteEngine(SharedVerbs):
         return await self._write(
             _shared(lambda tx: maintenance.prune(tx, limit)), promotion.peek_pruning
         )
+
+    async def declare_types(self, types: Sequence[DeclaredType]) -> None:
+        """Store what workers declare about job types."""
+
+        def declare(tx: Transaction) -> None:
+            number_of = partial(tx.registry.policy_number, tx)
+            transaction.run_through(contracts.declare_types(tx.shared, types, number_of))
+
+        await self._write(declare)
 
     # -- export --------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ T = TypeVar("T")
 _TABLES: Final = (
     "job", "queue", "outcome", "event", "session", "key_slot", "note", "item", "log",
     "idempotency", "queue_setting", "drain_change", "lock", "past_session", "removal",
-    "job_limit", "limit_bucket", "lingering", "key_bucket", "key_wake", "contract", "audit",
+    "job_limit", "limit_bucket", "lingering", "key_bucket", "key_wake", "contract", "job_type",
+    "audit",
     "schedule", "schedule_slot",
     "archive", "archive_queue",
     "batch", "batch_member",

@@ -93,6 +93,18 @@ class TestContracts(EngineSuite):
         assert kept == list(range(KEEP_CONTRACTS + 2, 2, -1))
         assert len(await engine.contracts("mail")) == 1
 
+    async def test_the_deployed_one_is_kept_however_many_are_accepted(self, engine: Engine) -> None:
+        await put(engine, 0, "a")
+        await put(engine, 1, "b")
+        for number in range(2, KEEP_CONTRACTS + 5):
+            await put(engine, number, f"c{number}", "accepted")
+        last = KEEP_CONTRACTS + 5
+        kept = [number for _, number, _, _ in await listed(engine, "shop")]
+        assert kept == [*range(last, 5, -1), 2]
+        await put(engine, last, "d")
+        kept = [number for _, number, _, _ in await listed(engine, "shop")]
+        assert kept == list(range(last + 1, 6, -1))
+
     @needs("processes")
     async def test_of_two_workers_that_start_at_once_one_is_first(
         self, engine: Engine, another: Another

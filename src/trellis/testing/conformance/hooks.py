@@ -11,10 +11,11 @@ import pytest
 from trellis.core.commands import Cancel, Command, Complete, Dismiss, Expire, Fail, Replay, Snooze
 from trellis.core.durations import SECOND, to_datetime
 from trellis.core.followups import derived_id
-from trellis.core.job import Failure, JobRecord, Relations
+from trellis.core.job import Failure, JobRecord, Prerequisite, Relations
 from trellis.core.policy import Hook, HookOn, KeyPolicy, Policy
 from trellis.core.retry import Retry
 from trellis.core.states import State
+from trellis.engines.contracts import DeclaredType
 from trellis.engines.demand import Demand
 from trellis.engines.operating import Drain
 from trellis.engines.port import Engine
@@ -48,6 +49,16 @@ async def _created(engine: Engine) -> list[JobRecord]:
     """Return the jobs of hooks, oldest first."""
     page = await engine.find(JobFilter(queues=("hooks",)))
     return sorted(page.jobs, key=lambda each: each.definition.row)
+
+
+def _declared(policy: Policy) -> DeclaredType:
+    return DeclaredType(SERVICE, "invoice", "invoices", policy)
+
+
+async def _reloaded(engine: Engine, record: JobRecord) -> JobRecord:
+    (found,) = (await engine.load([record.definition.id])).records
+    assert found is not None
+    return found
 
 
 class TestHooks(EngineSuite):
@@ -196,6 +207,78 @@ class TestHooks(EngineSuite):
         taken = await claim_one(engine, await a_session(engine), declared)
         await attempt(engine, taken, Complete(fence_of(taken)))
         assert [hook.definition.type for hook in await _created(engine)] == ["after_success"]
+
+    async def test_a_job_that_no_worker_has_claimed_has_the_hooks_of_its_type(
+        self, engine: Engine
+    ) -> None:
+        before = await accept_one(engine, a_job(type="invoice"))
+        await engine.declare_types([_declared(_hooked("finished"))])
+        after = await accept_one(engine, a_job(type="invoice", deadline_in=SECOND))
+        other = await accept_one(engine, a_job(type="other"))
+        for record in (before, after, other):
+            await settle(engine, await _reloaded(engine, record), Cancel())
+        parents = [hook.definition.relations for hook in await _created(engine)]
+        assert parents == [Relations(parent=each.definition.id) for each in (before, after)]
+
+    async def test_hooks_of_the_type_and_of_the_creator_fire_once_each(
+        self, engine: Engine
+    ) -> None:
+        (finished,) = _hooked("finished").hooks
+        older = (finished._replace(queue="elsewhere"), Hook("finished", "removed", "hooks"))
+        record = await accept_one(engine, a_job(policy=Policy(hooks=older)))
+        await engine.declare_types([_declared(_hooked("finished"))])
+        await settle(engine, await _reloaded(engine, record), Cancel())
+        assert [hook.definition.type for hook in await _created(engine)] == [
+            "after_finished",
+            "removed",
+        ]
+
+    async def test_a_claim_replaces_the_hooks_that_were_declared_for_the_type(
+        self, engine: Engine
+    ) -> None:
+        await engine.declare_types([_declared(_hooked("finished"))])
+        await accept_one(engine, a_job())
+        bare = Demand(SERVICE, ("invoice",), 1, policies=(Policy(),))
+        taken = await claim_one(engine, await a_session(engine), bare)
+        assert (taken.definition.policy, await _reloaded(engine, taken)) == (Policy(), taken)
+        await attempt(engine, taken, Complete(fence_of(taken)))
+        assert await _created(engine) == []
+
+    async def test_the_latest_declaration_of_a_type_counts(self, engine: Engine) -> None:
+        declared = _declared(_hooked("finished"))
+        await engine.declare_types([declared, declared._replace(type="other", deadline=SECOND)])
+        record = await accept_one(engine, a_job())
+        await engine.declare_types([latest := declared._replace(policy=Policy(), schema_version=2)])
+        await engine.declare_types([])
+        assert await engine.declared_types() == [
+            latest, declared._replace(type="other", deadline=SECOND),
+        ]  # fmt: skip
+        await settle(engine, await _reloaded(engine, record), Cancel())
+        assert await _created(engine) == []
+
+    async def test_secrets_of_the_type_are_masked_before_the_first_claim(
+        self, engine: Engine
+    ) -> None:
+        await engine.declare_types([_declared(_hooked("finished", secrets=("/payload/card",)))])
+        record = await accept_one(engine, a_job(policy=Policy(secrets=("/payload/pin",))))
+        assert record.definition.policy.secrets == ("/payload/card", "/payload/pin")
+        await settle(engine, record, Cancel())
+        (hook,) = await _created(engine)
+        assert hook.definition.policy.secrets == ("/payload/payload/card", "/payload/payload/pin")
+
+    async def test_replaced_and_dependent_jobs_have_the_hooks_of_their_type(
+        self, engine: Engine
+    ) -> None:
+        await engine.declare_types([_declared(_hooked("finished"))])
+        rule = KeyPolicy("user/{id}", 1, 0, "replace-oldest")
+        old, new = a_keyed_job("user/7", rule), a_keyed_job("user/7", rule)
+        first = await accept_one(engine, a_job(type="first"))
+        waiting = a_job(after=(Prerequisite(first.definition.id),))
+        await engine.create([old, waiting])
+        assert await engine.create([new]) == [Replaced(new.id, old.id)]
+        await settle(engine, first, Cancel())
+        states = [json.loads(each.definition.payload)["state"] for each in await _created(engine)]
+        assert states == ["skipped", "cancelled"]
 
     async def test_a_hook_has_the_schema_version_and_deadline_of_its_type(
         self, engine: Engine

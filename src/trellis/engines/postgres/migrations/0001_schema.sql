@@ -554,7 +554,21 @@ create table trellis.token (
   reason     text not null
 );
 
--- A job with its head in one row, as programs read it.
+-- What workers last declared of each type: the hooks of jobs that no worker has claimed, and what SQL
+-- creates jobs with. While no worker has (is_declared), as its latest job was created from Python.
+create table trellis.job_type (
+  service        text not null,
+  type           text not null,
+  queue          text not null,
+  policy         integer not null,
+  schema_version integer not null,
+  deadline       bigint,
+  is_declared    boolean not null,
+  primary key (service, type)
+);
+
+-- A job with its head in one row, as programs read it. declared: the policy of the worker that claimed
+-- it last; before the first claim, the one that workers declare for its type.
 create view trellis.record as
 select
   j.seq, j.id, l.service, l.type, l.queue, j.payload, p.body as policy,
@@ -585,18 +599,11 @@ left join lateral (
   where q.job is null and x.job = j.seq
   order by x.generation desc limit 1
 ) o on true
-left join trellis.policy d on d.id = coalesce(q.policy, o.policy);
+left join trellis.job_type t
+  on coalesce(q.claims, o.claims) = 0 and t.service = l.service and t.type = l.type and t.is_declared
+left join trellis.policy d on d.id = coalesce(q.policy, o.policy, t.policy);
 
 -- For programs that use SQL: a function that creates jobs, and views to read.
-
--- The queue and policy that programs last declared for a type: those of jobs created from SQL.
-create table trellis.job_type (
-  service text not null,
-  type    text not null,
-  queue   text not null,
-  policy  integer not null,
-  primary key (service, type)
-);
 
 -- The policy of a type that no program has created a job of yet.
 insert into trellis.policy (digest, body) values (
@@ -778,13 +785,13 @@ begin
     (extract(epoch from enqueue.run_at) * 1000000)::bigint,
     now_at + (extract(epoch from enqueue.delay) * 1000000)::bigint,
     now_at));
-  end_at := now_at + (extract(epoch from enqueue.deadline) * 1000000)::bigint;
+  end_at := now_at + coalesce((extract(epoch from enqueue.deadline) * 1000000)::bigint, kind.deadline);
   new_id := trellis.new_job_id();
   insert into trellis.job (
     id, lane, policy, schema_version, created_at, payload, traceparent, deadline_at, tags, dedupe,
     dedupe_while, dedupe_until, attempts, timeout)
   values (
-    new_id, lane_id, kind.policy, 1, now_at, enqueue.payload::text,
+    new_id, lane_id, kind.policy, coalesce(kind.schema_version, 1), now_at, enqueue.payload::text,
     coalesce(enqueue.traceparent,
       '00-' || replace(gen_random_uuid()::text, '-', '') || '-'
       || encode(substr(uuid_send(gen_random_uuid()), 1, 8), 'hex') || '-00'),
@@ -813,7 +820,7 @@ $$;
 
 comment on function trellis.enqueue is
   'Create a job in this transaction and return its id; with dedupe or idempotency_key, perhaps that '
-  'of an earlier job. Queue and policy are those the type was last created with from Python.';
+  'of an earlier job. Queue, policy, schema version and deadline are those that workers declare.';
 
 -- `live` is a constant of each half, so "where live" never reads what has ended.
 create view trellis.jobs as

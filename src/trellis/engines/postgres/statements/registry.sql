@@ -20,8 +20,11 @@ select p.digest, p.id from unnest($1::text[]) n(digest) join trellis.policy p on
 select p.id, p.body from unnest($1::int[]) n(id) join trellis.policy p on p.id = n.id
 
 -- name: type_put
--- Remember the queue and policy of each type, for jobs that are created from SQL.
-insert into trellis.job_type as t (service, type, queue, policy)
-select * from unnest($1::text[], $2::text[], $3::text[], $4::int[])
-on conflict (service, type) do update set queue = excluded.queue, policy = excluded.policy
-where (t.queue, t.policy) is distinct from (excluded.queue, excluded.policy)
+-- Remember the queue, policy and schema version of each type that no worker has declared, for jobs
+-- that are created from SQL.
+insert into trellis.job_type as t (service, type, queue, policy, schema_version, is_declared)
+select d.*, false from unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::int[]) d
+on conflict (service, type) do update
+set queue = excluded.queue, policy = excluded.policy, schema_version = excluded.schema_version
+where not t.is_declared and (t.queue, t.policy, t.schema_version) is distinct from
+  (excluded.queue, excluded.policy, excluded.schema_version)

@@ -497,7 +497,20 @@ create table trellis_token (
   reason     text not null
 ) without rowid;
 
--- A job with its head in one row, as programs read it.
+-- What workers last declared of each type: the hooks of jobs that no worker has claimed, and what to
+-- create others with.
+create table trellis_job_type (
+  service        text not null,
+  type           text not null,
+  queue          text not null,
+  policy         integer not null,
+  schema_version integer not null,
+  deadline       integer,
+  primary key (service, type)
+) without rowid;
+
+-- A job with its head in one row, as programs read it. declared: the policy of the worker that claimed
+-- it last; before the first claim, the one that workers declare for its type.
 create view trellis_record as
 select
   j.seq, j.id, l.service, l.type, l.queue, j.payload, p.body as policy,
@@ -526,7 +539,9 @@ left join trellis_queue q on q.job = j.seq
 left join trellis_outcome o
   on q.job is null and o.job = j.seq
  and o.generation = (select max(x.generation) from trellis_outcome x where x.job = j.seq)
-left join trellis_policy d on d.id = coalesce(q.policy, o.policy);
+left join trellis_job_type t
+  on coalesce(q.claims, o.claims) = 0 and t.service = l.service and t.type = l.type
+left join trellis_policy d on d.id = coalesce(q.policy, o.policy, t.policy);
 
 -- The items of the latest attempt of each job.
 create view trellis_job_items as

@@ -1,4 +1,4 @@
--- Contracts of services.
+-- Contracts of services, and what workers declare about job types.
 
 -- name: contract_add
 insert or ignore into trellis_contract
@@ -12,4 +12,18 @@ from trellis_contract c where c.service between ? and ?
 order by c.service, c.number desc limit ?
 
 -- name: contract_trim
-delete from trellis_contract where service = ? and number <= ?
+-- Remove the records of a service up to a number, except the one that is deployed.
+delete from trellis_contract as c where c.service = ? and c.number <= ?
+  and c.number is not (
+    select max(d.number) from trellis_contract d
+    where d.service = c.service and d.status = 'deployed')
+
+-- name: type_declare
+insert or replace into trellis_job_type
+  (service, type, queue, policy, schema_version, deadline)
+values (?, ?, ?, ?, ?, ?)
+
+-- name: type_list
+select t.service, t.type, t.queue, p.body, t.schema_version, t.deadline
+from trellis_job_type t join trellis_policy p on p.id = t.policy
+order by t.service, t.type
