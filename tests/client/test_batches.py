@@ -75,6 +75,25 @@ async def test_a_fan_in_job_reads_the_results_of_all_members(service: Service) -
     assert (progress.succeeded, progress.unsuccessful) == (2, 1)
 
 
+async def test_a_fan_in_job_uses_the_share_of_its_own_tenant_or_of_the_first_member(
+    service: Service,
+) -> None:
+    office = Office(service)
+
+    @service.job(fair="{author}")
+    async def publish(book: dict[str, str]) -> None: ...
+
+    async with service.batch(then=publish, then_payload={"author": "ada"}) as own:
+        await own.create(office.write, "one", tenant="bob")
+    async with service.batch(then=office.combine) as inherited:
+        await inherited.create(office.write, "one", tenant="bob")
+        await inherited.create(office.write, "two", tenant="eve")
+    async with service.worker():
+        views = [await each.ref.wait("20s") for each in (own, inherited)]
+    fan_ins = [office.write.ref(view.fan_in or "") for view in views]
+    assert [(await each.status()).tenant for each in fan_ins] == ["ada", "bob"]
+
+
 async def test_a_running_member_adds_to_its_batch(service: Service) -> None:
     office = Office(service)
     async with service.batch(then=office.combine) as batch:

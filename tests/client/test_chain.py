@@ -11,12 +11,14 @@ from trellis import (
     ConfigurationError,
     Draining,
     Fail,
+    Fair,
     Job,
     JobFailed,
     PerKey,
     Service,
     State,
 )
+from trellis.core.job import JobId, Relations
 from trellis.engines.values import JobFilter, QueueSettings
 
 
@@ -128,6 +130,35 @@ def test_a_chain_works_without_an_event_loop(url: str) -> None:
         assert [each.status_sync().state for each in ref.refs] == [State.PENDING] * 2
         ref.cancel_sync()
         assert ref.refs[1].status_sync().state is State.CANCELLED
+
+
+async def test_a_job_of_a_chain_has_the_tenant_that_its_payload_names(service: Service) -> None:
+    shop = Shop(service)
+
+    @service.job(fair=Fair("cents-{cents}", weights={"cents-700": 3}))
+    async def book(total: Total) -> str:
+        return f"{total.cents}"
+
+    chain = await (shop.price | book).create(Order(7))
+    assert (await chain.refs[1].status()).tenant is None
+    async with service.worker():
+        assert await chain.wait("20s") == "700"
+    (found,) = (await (await service.connection.engine()).load([JobId(chain.refs[1].id)])).records
+    assert found is not None
+    assert found.definition.relations == Relations(
+        tenant="cents-700", weight=3, payload_from=JobId(chain.refs[0].id)
+    )
+
+
+async def test_a_step_that_takes_a_result_keeps_the_tenant_it_was_given(service: Service) -> None:
+    shop = Shop(service)
+    flow = service.workflow()
+    flow.step("price", shop.price, Order(7))
+    flow.step("tax", shop.add_tax, payload_from="price", tenant="gold")
+    refs = await flow.create()
+    async with service.worker():
+        await refs["tax"].wait("20s")
+    assert (await refs["tax"].status()).tenant == "gold"
 
 
 async def test_a_chain_needs_jobs_whose_key_is_known(service: Service) -> None:

@@ -19,7 +19,7 @@ from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
 from trellis.client.ref import JobRef
 from trellis.client.requests import CreateOptions, ManyOptions, new_job
-from trellis.core.admission import check_identifier
+from trellis.core.names import check_identifier
 from trellis.core.batches import (
     FireOn,
     NewBatch,

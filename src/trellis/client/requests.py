@@ -160,7 +160,10 @@ def new_follower(job_type: JobType, source: NewJob, /, **options: Unpack[CreateO
     new = vary(pattern, new_job_id(), "null", source.context)
     if job_type.takes_nothing:
         return new
-    return new._replace(relations=(new.relations or Relations())._replace(payload_from=source.id))
+    relations = new.relations
+    if relations is None:
+        relations = Relations() if job_type.fair is None else job_type.fair.until_known
+    return new._replace(relations=relations._replace(payload_from=source.id))
 
 
 def _has_templates(pattern: NewJob, job_type: JobType) -> bool:

@@ -22,14 +22,13 @@ from trellis.core.durations import Instant
 from trellis.core.fairness import check_weight
 from trellis.core.job import Dedupe, DedupeWhile, Definition, Head, JobId, NewJob, Relations
 from trellis.core.keys import hash_key
-from trellis.core.names import check_queue, check_service, check_type
+from trellis.core.names import check_identifier, check_queue, check_service, check_type
 from trellis.core.policy import KeyPolicy, check_word
 from trellis.core.states import ENDED, State
 from trellis.errors import ConfigurationError
 
 MIN_PRIORITY: Final = -4
 MAX_PRIORITY: Final = 4
-MAX_IDENTIFIER_LENGTH: Final = 512
 
 
 class Reason(StrEnum):
@@ -320,20 +319,3 @@ def check_attempts(attempts: int) -> None:
     """Raise `ConfigurationError` for a number of attempts below 1."""
     if attempts < 1:
         raise ConfigurationError("attempts must be at least 1: the first run counts as one.")
-
-
-def check_identifier(what: str, text: object) -> None:
-    """Raise `ConfigurationError` for a key or name that not every engine can store."""
-    if not isinstance(text, str) or not 0 < len(text) <= MAX_IDENTIFIER_LENGTH:
-        raise ConfigurationError(
-            f"{what} must be a text of 1 to {MAX_IDENTIFIER_LENGTH} characters."
-        )
-    if "\0" in text or not _is_unicode(text):
-        raise ConfigurationError(
-            f"{what} contains U+0000 or a lone surrogate, which not every engine can store. "
-            "Remove it."
-        )
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)

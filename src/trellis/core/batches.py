@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from trellis.core.durations import Instant, micros
+from trellis.core.fairness import tenant_of
 from trellis.core.followups import derived_id, ulid
 from trellis.core.job import Fence, JobId, NewJob, Relations
 from trellis.core.states import SUCCEEDED, UNSUCCESSFUL, State
@@ -141,20 +142,30 @@ def fan_in_id(batch_id: str, then: NewJob) -> JobId:
     return derived_id(then.id, 0, f"fan-in/{batch_id}")
 
 
-def finish(batch: Batch, now: Instant, *, succeeded: bool) -> tuple[Batch, NewJob | None]:
+def lacks_tenant(batch: Batch) -> bool:
+    """Return whether its fan-in job, if it has one, takes the tenant of its first member."""
+    then = batch.new.then
+    return then is not None and tenant_of(then.relations) is None
+
+
+def finish(
+    batch: Batch, now: Instant, *, succeeded: bool, first: Relations | None = None
+) -> tuple[Batch, NewJob | None]:
     """Return a complete batch after it has finished, and its fan-in job if that is created now.
 
-    `succeeded`: every member, and every batch inside it, succeeded.
+    `succeeded`: every member, and every batch inside it, succeeded. `first` is what its first
+    member belongs to: a fan-in job without a tenant uses the share of that one.
     """
     then, is_cancelled = batch.new.then, batch.cancelled_at is not None
     fires = then is not None and not is_cancelled and (succeeded or batch.new.fire_on == "finished")
     job = None
     if then is not None and fires:
+        own = then.relations or Relations()
+        if lacks_tenant(batch) and first is not None:
+            own = own._replace(tenant=first.tenant, weight=first.weight)
         job = then._replace(
             id=fan_in_id(batch.new.id, then),
-            relations=(then.relations or Relations())._replace(
-                batch=batch.new.parent, fan_in_of=batch.new.id
-            ),
+            relations=own._replace(batch=batch.new.parent, fan_in_of=batch.new.id),
         )
     after = batch._replace(
         finished_at=now,

@@ -15,12 +15,16 @@ cancelled, or that ran while no other tenant waited, do not count against the te
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from trellis.core.durations import SECOND, Instant, Micros
 from trellis.core.job import NewJob, Relations
-from trellis.errors import ConfigurationError
+from trellis.core.keys import derive_key
+from trellis.core.names import check_identifier
+from trellis.errors import ConfigurationError, KeyUnresolved
 
 #: What one job of weight 1 moves the end of its tenant's share.
 TURN: Final[Micros] = 10_000
@@ -87,6 +91,21 @@ def _end_of(share: Share | None, virtual: Instant) -> Instant:
         return virtual
     last = virtual if share.last is None else max(share.last, virtual)
     return min(share.end, last + TURN)
+
+
+def with_tenant(relations: Relations | None, payload: str) -> Relations | None:
+    """Return what a job belongs to whose payload, JSON text, is known only now.
+
+    A payload that its tenant cannot be made from leaves it without a tenant: it was accepted
+    before, so it cannot be refused.
+    """
+    if relations is None or relations.fair is None:
+        return relations
+    tenant = None
+    with suppress(KeyUnresolved, ConfigurationError):
+        tenant = check_identifier("tenant", derive_key(relations.fair, json.loads(payload)))
+    weight = dict(relations.weights or ()).get(tenant or "")
+    return relations._replace(tenant=tenant, weight=weight, fair=None, weights=None)
 
 
 def tenant_of(relations: Relations | None) -> str | None:

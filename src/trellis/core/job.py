@@ -219,6 +219,9 @@ class Relations(NamedTuple):
     fan_in_of: str | None = None
     #: How many turns its tenant gets for each turn of another; None: one.
     weight: int | None = None
+    #: While its payload is not known: the template of its tenant, and the weights of tenants.
+    fair: str | None = None
+    weights: tuple[tuple[str, int], ...] | None = None
 
     @property
     def of_tenant(self) -> Relations:

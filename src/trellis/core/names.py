@@ -1,8 +1,8 @@
-"""Names that services, job types, queues and locks may have.
+"""Names that services, job types, queues and locks may have, and identifiers.
 
 A name of the first three must be one token of a NATS subject, a label of a metric and a part of a
-URL, so that moving to another engine never needs a rename. A lock may have any text that every
-engine can store.
+URL, so that moving to another engine never needs a rename. A lock, a tenant or a dedupe key may be
+any text that every engine can store.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 #: Trellis uses `workers` and `trellis` beside the names of services.
 RESERVED_SERVICES: Final = frozenset({"workers", "trellis"})
 
-#: The length of the longest name of a lock.
-MAX_NAME_LENGTH: Final = 512
+#: The length of the longest identifier.
+MAX_IDENTIFIER_LENGTH: Final = 512
 
 
 def check_service(name: object) -> str:
@@ -53,13 +53,18 @@ def _check(what: str, name: object) -> str:
 
 def check_lock_name(name: str) -> str:
     """Refuse a name that not every engine can store; return it otherwise."""
-    if not 0 < len(name) <= MAX_NAME_LENGTH:
+    return check_identifier("The name of a lock", name)
+
+
+def check_identifier(what: str, text: object) -> str:
+    """Refuse a text that not every engine can store; return it otherwise."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_IDENTIFIER_LENGTH:
         raise ConfigurationError(
-            f"The name of a lock must be a text of 1 to {MAX_NAME_LENGTH} characters."
+            f"{what} must be a text of 1 to {MAX_IDENTIFIER_LENGTH} characters."
         )
-    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name):
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text):
         raise ConfigurationError(
-            "The name of a lock contains U+0000 or a lone surrogate, which not every engine can "
-            "store. Remove it."
+            f"{what} contains U+0000 or a lone surrogate, which not every engine can store. "
+            "Remove it."
         )
-    return name
+    return text

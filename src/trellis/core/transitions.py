@@ -31,6 +31,7 @@ from trellis.core.commands import (
 )
 from trellis.core.durations import Instant
 from trellis.core.events import Data, JsonValue
+from trellis.core.fairness import with_tenant
 from trellis.core.job import Definition, Failure, Head, ended_head
 from trellis.core.policy import OnLost
 from trellis.core.states import State
@@ -320,7 +321,9 @@ def redefine(definition: Definition, command: Adjust | Resolve) -> Definition:
     """Return the definition after an operator's change, or with the payload handed on to it."""
     if isinstance(command, Resolve):
         text = command.payload
-        return definition if text is None else definition._replace(payload=text)
+        if text is None:
+            return definition
+        return definition._replace(payload=text, relations=with_tenant(definition.relations, text))
     attempts, policy = definition.attempts, definition.policy
     if command.attempts is not None:
         attempts = command.attempts

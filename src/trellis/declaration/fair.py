@@ -47,6 +47,11 @@ class Fair:
         """Return what a job of this tenant belongs to."""
         return Relations(tenant=tenant, weight=self.weights.get(tenant))
 
+    @property
+    def until_known(self) -> Relations:
+        """What a job belongs to before its payload, and so its tenant, is known."""
+        return Relations(fair=self.template, weights=tuple(sorted(self.weights.items())) or None)
+
 
 def check_fair(value: object) -> Fair | None:
     """Return the option `fair`; raise `ConfigurationError` if it is neither a template nor Fair."""

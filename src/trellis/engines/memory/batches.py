@@ -183,7 +183,13 @@ class BatchVerbs:
                 for each in entry.members.values()
                 if each.finished_as is not None
             ) and all(each.batch.succeeded for each in self._in(entry))
-            entry.batch, job = finish(entry.batch, self._clock.now(), succeeded=succeeded)
+            first = self._store.entries[min(entry.members)].definition if entry.members else None
+            entry.batch, job = finish(
+                entry.batch,
+                self._clock.now(),
+                succeeded=succeeded,
+                first=first and first.relations,
+            )
             if job is not None:
                 self._create_following([job])
                 self._join(job, Accepted(job.id))

@@ -20,16 +20,23 @@ from trellis.core.batches import (
     NewBatch,
     finish,
     is_success,
+    lacks_tenant,
     stops_the_rest,
 )
 from trellis.core.followups import is_member
-from trellis.core.job import Fence, JobId, NewJob
+from trellis.core.job import Fence, JobId, NewJob, Relations
 from trellis.core.lifecycle import Transition
 from trellis.core.states import State
 from trellis.engines.audit import By, Change
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.sql import audit
-from trellis.engines.sql.rows import Row, decode_request, encode_request, record_from
+from trellis.engines.sql.rows import (
+    Row,
+    decode_relations,
+    decode_request,
+    encode_request,
+    record_from,
+)
 from trellis.engines.sql.transaction import Storage, Transaction
 from trellis.engines.values import Accepted, Coalesced, CreateResult, Replaced
 
@@ -143,7 +150,8 @@ async def _finish(tx: Transaction, storage: Storage, batches: Iterable[int]) -> 
         waiting = []
         for batch in complete:
             succeeded = await tx.one("batch_unsuccessful", batch.row, batch.row) is None
-            after, job = finish(batch, tx.now, succeeded=succeeded)
+            first = await _first_member(tx, batch) if lacks_tenant(batch) else None
+            after, job = finish(batch, tx.now, succeeded=succeeded, first=first)
             await tx.run(
                 "batch_finish", after.finished_at, after.succeeded, after.fan_in, batch.row
             )
@@ -153,6 +161,11 @@ async def _finish(tx: Transaction, storage: Storage, batches: Iterable[int]) -> 
             if batch.new.parent is not None:
                 outer = await tx.one("batch_read", batch.new.parent)
                 waiting += [] if outer is None else [outer[0]]
+
+
+async def _first_member(tx: Transaction, batch: Batch) -> Relations | None:
+    """Return what the first member of a batch belongs to."""
+    return decode_relations(await tx.value("batch_first", batch.row))
 
 
 async def create_following(tx: Transaction, storage: Storage, jobs: Sequence[NewJob]) -> None:

@@ -18,7 +18,7 @@ from trellis.core.dependencies import Link, judge
 from trellis.core.job import FollowsOn, JobId, JobRecord, NewJob
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.states import ENDED, State
-from trellis.engines.sql.rows import record_from, state_from
+from trellis.engines.sql.rows import encode_relations, record_from, state_from
 from trellis.engines.sql.slots import hand_over
 from trellis.engines.sql.transaction import Storage, Transaction
 from trellis.errors import EngineBusy
@@ -220,7 +220,11 @@ async def _resolve(tx: Transaction, storage: Storage, decisions: Sequence[Transi
         await storage.move(transition)
         command = transition.command
         if isinstance(command, Resolve) and command.payload is not None:
-            await tx.run("dependency_payload", command.payload, definition.row)
+            relations = encode_relations(definition.relations)
+            await tx.run("dependency_payload", command.payload, relations, definition.row)
+            if definition.relations is not None and definition.relations.tenant is not None:
+                fair = (definition.relations.tenant, definition.relations.weight)
+                await tx.run("dependency_tenant", *fair, definition.row)
         if definition.key_hash is not None and head.run_at <= tx.now:
             keys.setdefault(definition.key_hash, []).append(definition.row)
     if decisions:

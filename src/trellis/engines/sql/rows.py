@@ -217,6 +217,8 @@ def decode_relations(text: str | None) -> Relations | None:
     if text is None:
         return None
     given = json.loads(text)
+    if "weights" in given:
+        given["weights"] = tuple((tenant, weight) for tenant, weight in given["weights"])
     return Relations(**{name: given[name] for name in Relations._fields if name in given})
 
 
@@ -227,11 +229,10 @@ def encode_request(new: NewJob) -> str:
         for name, value in new._asdict().items()
         if name not in NewJob._field_defaults or value != NewJob._field_defaults[name]
     }
-    apart = {
-        "policy": encode_policy(new.policy),
-        "relations": encode_relations(new.relations),
-    }
-    return json.dumps(given | apart, ensure_ascii=False)
+    given["policy"] = encode_policy(new.policy)
+    if new.relations is not None:
+        given["relations"] = encode_relations(new.relations)
+    return json.dumps(given, ensure_ascii=False)
 
 
 def decode_request(text: str) -> NewJob:

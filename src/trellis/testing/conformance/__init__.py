@@ -72,7 +72,7 @@ from trellis.testing.conformance.dependencies import (
 from trellis.testing.conformance.durability import TestDurability, TestOpen, TestSharedStore
 from trellis.testing.conformance.error_filters import TestFailures
 from trellis.testing.conformance.facts import TestFacts, TestWhoRanAJob
-from trellis.testing.conformance.fairness import TestAging, TestFairShare
+from trellis.testing.conformance.fairness import TestAging, TestFairShare, TestInheritedTenants
 from trellis.testing.conformance.feed import TestFeed, TestFeedLosses
 from trellis.testing.conformance.fences import TestFences
 from trellis.testing.conformance.hints import TestHints
@@ -119,6 +119,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestClaimLimits,
     TestClaimTimes,
     TestFairShare,
+    TestInheritedTenants,
     TestAging,
     TestPolicyInForce,
     TestCommit,

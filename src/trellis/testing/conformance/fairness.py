@@ -7,15 +7,25 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Unpack
 
-from trellis.core.commands import Adjust, Cancel, Fail, Release, Replay, Retry, Snooze
+from trellis.core.batches import NewBatch
+from trellis.core.commands import Adjust, Cancel, Complete, Fail, Release, Replay, Retry, Snooze
 from trellis.core.durations import SECOND
-from trellis.core.job import Failure, JobRecord, NewJob, Relations
-from trellis.core.policy import Policy
+from trellis.core.job import Failure, JobRecord, NewJob, Prerequisite, Relations
+from trellis.core.policy import Hook, Policy
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.engines.audit import AuditFilter, By, Change
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, QueueSettings
-from trellis.testing.builders import JobParts, a_demand, a_job, a_keyed_job, complete, fence_of
+from trellis.testing.builders import (
+    SERVICE,
+    JobParts,
+    a_demand,
+    a_job,
+    a_job_id,
+    a_keyed_job,
+    complete,
+    fence_of,
+)
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     IN_TURN,
@@ -27,6 +37,7 @@ from trellis.testing.conformance.helpers import (
     ids,
     settle,
     start,
+    the,
 )
 from trellis.testing.conformance.suite import EngineSuite
 
@@ -254,6 +265,108 @@ class TestFairShare(EngineSuite):
         await engine.create(of("a", 2000))
         await accept(engine, *of("b", 3))
         assert tenants(await claim(engine, await a_session(engine), limit=6)) == "ababab"
+
+
+class TestInheritedTenants(EngineSuite):
+    """Jobs that follow others have a tenant as well, with its weight."""
+
+    async def test_a_hook_takes_a_turn_of_the_tenant_of_its_job(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        policy = Policy(hooks=(Hook("finished", "invoice", "invoices"),))
+        (new,) = of("b", weight=3, policy=policy)
+        taken = await start(engine, session, new)
+        await accept(engine, *of("a", 3))
+        await settle(engine, taken, complete(taken))
+        (hook,) = (await engine.find(JobFilter(parent=new.id))).jobs
+        assert hook.definition.relations == Relations(parent=new.id, tenant="b", weight=3)
+        assert tenants(await claim(engine, session)) == "abaa"
+
+    async def test_a_fan_in_has_its_own_tenant_or_that_of_the_first_member(
+        self, engine: Engine
+    ) -> None:
+        gold, iron = Relations(tenant="gold", weight=3), Relations(tenant="iron", weight=2)
+        assert await _fan_in(engine, a_job(relations=gold), iron, iron) == gold
+        assert await _fan_in(engine, a_job(), iron, gold) == iron
+        assert await _fan_in(engine, a_job(), Relations(), gold) == Relations()
+        assert await _fan_in(engine, a_job()) == Relations()
+
+    async def test_a_job_that_takes_a_result_gets_its_tenant_with_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine)
+        first = await start(engine, session, a_job())
+        follower = await accept_one(engine, _follower(first))
+        assert tenants([follower]) == "-"
+        await accept(engine, *of("a", 3))
+        clock.advance("10s")  # with the rank of its due time it would be the last
+        await settle(engine, first, Complete(fence_of(first), '{"tenant":"b"}'))
+        expected = Relations(payload_from=first.definition.id, tenant="b", weight=3)
+        assert (await the(engine, follower.definition.id)).definition.relations == expected
+        page = await engine.find(JobFilter(tenant="b"))
+        assert ids(page.jobs) == ids([follower])
+        assert (await engine.count(JobFilter(), "tenant")).groups == {"": 1, "a": 3, "b": 1}
+        taken = await claim(engine, session)
+        assert tenants(taken) == "baaa"
+        assert taken[0].definition.relations == expected
+        assert taken[0].definition.payload == '{"tenant":"b"}'
+
+    async def test_a_result_that_is_there_already_gives_a_new_job_its_tenant(
+        self, engine: Engine
+    ) -> None:
+        session = await a_session(engine)
+        first = await start(engine, session, a_job())
+        await settle(engine, first, Complete(fence_of(first), '{"tenant":"b"}'))
+        await accept(engine, *of("a", 2))
+        follower = await accept_one(engine, _follower(first))
+        assert tenants([follower]) == "b"
+        assert tenants(await claim(engine, session)) == "aba"
+
+    async def test_a_result_without_a_tenant_leaves_the_job_without_one(
+        self, engine: Engine
+    ) -> None:
+        session = await a_session(engine)
+        results = ["null", "{}", '{"tenant":""}', '{"tenant":[]}', '{"tenant":"a\\u0000"}']
+        for result in results:
+            first = await start(engine, session, a_job())
+            follower = await accept_one(engine, _follower(first))
+            await settle(engine, first, Complete(fence_of(first), result))
+            taken = await claim_one(engine, session)
+            assert ids([taken]) == ids([follower])
+            assert taken.definition.relations == Relations(payload_from=first.definition.id)
+
+    async def test_a_tenant_that_the_creator_named_stays(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        first = await start(engine, session, a_job())
+        relations = Relations(tenant="c", weight=2, payload_from=first.definition.id)
+        await accept_one(engine, _follower(first)._replace(relations=relations))
+        await settle(engine, first, Complete(fence_of(first), '{"tenant":"b"}'))
+        assert (await claim_one(engine, session)).definition.relations == relations
+
+
+def _follower(first: JobRecord) -> NewJob:
+    """Return a job whose payload, with its tenant, is the result of another."""
+    relations = Relations(
+        payload_from=first.definition.id, fair="{tenant}", weights=(("b", 3), ("c", 9))
+    )
+    after = (Prerequisite(first.definition.id),)
+    return a_job(payload="null", relations=relations, after=after)
+
+
+async def _fan_in(engine: Engine, then: NewJob, *members: Relations) -> Relations:
+    """Return the tenant of the fan-in job of a batch with these members, and its weight."""
+    new = NewBatch(a_job_id(), SERVICE, then=then)
+    await engine.open_batch(new)
+    jobs = await accept(engine, *(a_job(relations=each._replace(batch=new.id)) for each in members))
+    await engine.seal_batch(new.id)
+    for record in jobs:
+        await settle(engine, record, Cancel())
+    found = await engine.batch_status(new.id)
+    assert found is not None
+    assert found.batch.fan_in is not None
+    relations = (await the(engine, found.batch.fan_in)).definition.relations
+    assert relations is not None
+    assert relations.fan_in_of == new.id
+    return relations.of_tenant
 
 
 class TestAging(EngineSuite):

@@ -191,3 +191,8 @@ delete from trellis.batch where seq in (
   select b.seq from trellis.batch b where b.finished_at is not null and b.finished_at <= $1
     and not exists (select 1 from trellis.batch_member m where m.batch = b.seq)
   order by b.finished_at limit $2)
+
+-- name: batch_first
+-- What the first member of a batch belongs to.
+select j.relations from trellis.batch_member m join trellis.job j on j.seq = m.job
+where m.batch = $1 order by m.job limit 1

@@ -75,7 +75,15 @@ join trellis.outcome o on o.job = d.prerequisite and o.generation = d.generation
 where p.id = $2
 
 -- name: dependency_payload
-update trellis.job set payload = $1 where seq = $2
+update trellis.job set payload = $1, relations = $2 where seq = $3
+
+-- name: dependency_tenant
+-- The tenant of a job, which may be known only with its payload: its promotion gives it a rank.
+update trellis.queue
+set tenant = $1, weight = $2,
+    availability = case when availability = 'ready' and rank is null
+      then 'scheduled' else availability end
+where job = $3
 
 -- name: dependency_unadmitted
 -- Let jobs of keys whose locks other transactions hold be admitted after this transaction.

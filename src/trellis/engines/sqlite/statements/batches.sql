@@ -192,3 +192,8 @@ delete from trellis_batch where seq in (
 
 -- name: prune_batches_peek
 select 1 from trellis_batch where finished_at is not null and finished_at <= ? limit 1
+
+-- name: batch_first
+-- What the first member of a batch belongs to.
+select j.relations from trellis_batch_member m join trellis_job j on j.seq = m.job
+where m.batch = ? order by m.job limit 1

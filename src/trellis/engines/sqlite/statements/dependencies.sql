@@ -40,7 +40,15 @@ join trellis_outcome o on o.job = d.prerequisite and o.generation = d.generation
 where d.job = ? and p.id = ?
 
 -- name: dependency_payload
-update trellis_job set payload = ? where seq = ?
+update trellis_job set payload = ?, relations = ? where seq = ?
+
+-- name: dependency_tenant
+-- The tenant of a job, which may be known only with its payload: its promotion gives it a rank.
+update trellis_queue
+set tenant = ?, weight = ?,
+    availability = case when availability = 'ready' and rank is null
+      then 'scheduled' else availability end
+where job = ?
 
 -- name: dependency_links
 -- Links of these jobs in both directions. Bound: ids, ids, limit.
