@@ -20,7 +20,7 @@ from trellis.core.job import JobId
 from trellis.engines import make_engine
 from trellis.engines.schedules import SchedulePut
 from trellis.engines.worker_report import BlockedLoop, LostThread, WorkerReport
-from trellis.testing.builders import a_declaration, a_worker
+from trellis.testing.builders import a_declaration, a_job, a_worker
 
 
 def test_doctor_creates_no_database(command: Run, tmp_path: Path) -> None:
@@ -104,6 +104,30 @@ def test_lost_threads_and_a_blocked_loop_are_shown_with_what_helps(
     (document,) = json.loads(command("workers", "--json", "--url", url).out)
     assert [each["job_id"] for each in document["lost_threads"]] == ["A", "B"]
     assert document["blocked_loop"]["where"] == "shop.py:4 in wait"
+
+
+def test_waiting_jobs_that_no_live_worker_runs_are_reported(command: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+
+    async def fill() -> None:
+        engine = make_engine(url)
+        await engine.open()
+        types = [f"t{number}" for number in range(8)]
+        await engine.create([a_job(type=each) for each in [*types, "t0", "served"]])
+        details = json.dumps({"types": ["shop/served"], "slots": 1})
+        live = await engine.open_session(a_worker()._replace(details=details), 60 * SECOND)
+        details = json.dumps({"types": ["shop/t0"], "slots": 1})
+        ended = await engine.open_session(a_worker()._replace(details=details), 60 * SECOND)
+        await engine.close_session(ended.id)
+        assert live != ended
+        await engine.close()
+
+    asyncio.run(fill())
+    ran = command("doctor", "--quick", "--url", url)
+    assert "Warning     No live worker runs shop/t0, and 2 jobs of it wait. Start" in ran.out
+    assert "No live worker runs shop/t4, and 1 job of it waits." in ran.out
+    assert "Warning     Jobs of 3 more types wait that no live worker runs." in ran.out
+    assert not any(name in ran.out for name in ("shop/t5", "shop/served"))
 
 
 def test_doctor_finds_a_head_that_its_journal_contradicts(command: Run, tmp_path: Path) -> None:

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from trellis import ActiveJob, ConfigurationError, Fail, Outcome, PerKey, Retry, Service, State
+from trellis import (
+    ActiveJob,
+    ConfigurationError,
+    Fail,
+    Operator,
+    Outcome,
+    PerKey,
+    Retry,
+    Service,
+    State,
+)
+from trellis.config import worker_settings
+from trellis.insight.doctor import diagnose
 
 
 class Shop:
@@ -87,6 +99,35 @@ async def test_a_cancelled_job_of_a_producer_without_the_code_fires_its_hooks(
         await _until_told(shop, 1)
     ((kind, ended),) = shop.seen
     assert (kind, ended.job_id, ended.state) == ("finished", ref.id, State.CANCELLED)
+
+
+async def test_a_hook_that_was_removed_from_the_code_waits_and_is_reported(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    before, after = Service("shop", url), Service("shop", url)
+    shop = Shop(before)
+
+    @after.job
+    async def sell(order: int) -> dict[str, int]:
+        return {"order": order}
+
+    async with before, after:
+        ref = await shop.sell.create(7)
+        operator = Operator(await after.connection.engine())
+        await operator.pause("shop/sell")
+        async with after.worker():
+            await ref.cancel("sold out")
+            (hook,) = [each async for each in operator.find(parent=ref.id)]
+            assert (hook.type, hook.state) == ("sell-on_finished", State.PENDING)
+            why = await operator.why(hook.id)
+            assert [cause.code for cause in why.causes] == ["no_worker"]
+            assert why.text == "No live worker runs shop/sell-on_finished."
+            found = await diagnose(operator.engine, worker_settings({}), journals=False)
+    (warning,) = [each for each in found.warnings if "No live worker runs" in each]
+    assert warning == (
+        "No live worker runs shop/sell-on_finished, and 1 job of it waits. Start a worker with the "
+        "code that declares the type, or cancel them: trellis jobs cancel "
+        "type:shop/sell-on_finished"
+    )
 
 
 def test_hooks_are_job_types_of_their_service() -> None:

@@ -14,6 +14,7 @@ from trellis.config import WorkerSettings
 from trellis.core.durations import SECOND, Instant, in_words
 from trellis.core.fold import fold
 from trellis.core.job import JobId, JobRecord
+from trellis.core.states import WAITING
 from trellis.engines.archive import ARCHIVE_LOCK, ArchiveState
 from trellis.engines.audit import AuditFilter
 from trellis.engines.port import Engine
@@ -31,6 +32,9 @@ LARGE_AUDIT: Final = 1_000_000
 #: How long expired jobs may wait before the doctor mentions it.
 _ARCHIVE_PATIENCE: Final = 2 * 3600 * SECOND
 _EVERYTHING: Final = JobFilter()
+_WAITING: Final = JobFilter(states=tuple(sorted(WAITING)))
+#: Types without a worker that are named one by one.
+_TYPES_SHOWN: Final = 5
 
 Progress = Callable[[int, int], None]
 
@@ -65,12 +69,15 @@ class Diagnosis(NamedTuple):
     now: Instant = 0
     #: Batches that have been open for so long that their creators are probably gone.
     forgotten: tuple[BatchView, ...] = ()
+    #: How many jobs of each type (service/type) wait.
+    waiting: Mapping[str, int] = {}
 
     @property
     def warnings(self) -> list[str]:
         """What is wrong with the engine and with the workers, each with what to do."""
         return [
             *self.health.warnings,
+            *_unserved_warnings(self.waiting, self.workers),
             *chain.from_iterable(map(_worker_warnings, self.workers)),
             *_schedule_warnings(self.schedules, self.workers),
             *_contract_warnings(self.workers),
@@ -140,7 +147,14 @@ async def diagnose(
         for each in await engine.locks()
         if each.name.startswith(ARCHIVE_LOCK)
     }
-    found = found._replace(archives=archives, archiving=archiving, now=now, forgotten=forgotten)
+    waiting = (await engine.count(_WAITING, "service", "type")).combinations
+    found = found._replace(
+        archives=archives,
+        archiving=archiving,
+        now=now,
+        forgotten=forgotten,
+        waiting={"/".join(names): number for names, number in waiting.items()},
+    )
     if not journals:
         return found
     total = sum(states.values())
@@ -167,6 +181,22 @@ async def _has_large_audit(engine: Engine) -> bool:
         return False
     last = latest[0].number - LARGE_AUDIT
     return bool(last > 0 and await engine.audit(AuditFilter(), after=last + 1, limit=1))
+
+
+def _unserved_warnings(waiting: Mapping[str, int], workers: Sequence[WorkerView]) -> Iterator[str]:
+    """Yield which types have waiting jobs that no live worker runs."""
+    live = [each for each in workers if each.state in {"live", "draining"}]
+    served = {name for each in live for name in each.types}
+    unserved = sorted(waiting.keys() - served)
+    for name in unserved[:_TYPES_SHOWN]:
+        jobs = "1 job of it waits" if waiting[name] == 1 else f"{waiting[name]:,} jobs of it wait"
+        yield (
+            f"No live worker runs {name}, and {jobs}. Start a worker with the code that "
+            f"declares the type, or cancel them: trellis jobs cancel type:{name}"
+        )
+    if len(unserved) > _TYPES_SHOWN:
+        more = len(unserved) - _TYPES_SHOWN
+        yield f"Jobs of {more:,} more types wait that no live worker runs. See: trellis queues"
 
 
 def _worker_warnings(worker: WorkerView) -> Iterator[str]:

@@ -303,7 +303,7 @@ class TestInheritedTenants(EngineSuite):
         expected = Relations(payload_from=first.definition.id, tenant="b", weight=3)
         assert (await the(engine, follower.definition.id)).definition.relations == expected
         page = await engine.find(JobFilter(tenant="b"))
-        assert ids(page.jobs) == ids([follower])
+        assert ids([*page.jobs]) == ids([follower])
         assert (await engine.count(JobFilter(), "tenant")).groups == {"": 1, "a": 3, "b": 1}
         taken = await claim(engine, session)
         assert tenants(taken) == "baaa"
