@@ -24,7 +24,7 @@ from tests.harness.faults.processes import Group, Place, left_behind
 from tests.harness.faults.recorder import boot_ns
 from tests.harness.faults.stores.store import Store
 from tests.harness.faults.waiting import Impatience, until
-from tests.harness.flow.facts import Change, Facts, Kill, Span, wall
+from tests.harness.flow.facts import SECOND, Change, Facts, Kill, Span, wall
 from tests.harness.flow.limits import BURST, RATE
 from tests.harness.flow.rules import check
 from trellis import Operator
@@ -189,9 +189,16 @@ class FlowCampaign:
         if producer is not None:
             producer.hang_up()
             await until(lambda: producer.exit_code is not None, "the producer to finish", 60)
-        asked = wall()
+
+        def is_decided() -> bool:
+            self._tend()
+            self._paused = Span(wall() // SECOND * SECOND, None)
+            return self._store.latest_slot() >= self._paused.asked
+
+        # A pause also counts for slots that are due and not decided yet, so none may be left.
+        await until(is_decided, "a leader to decide all slots", self._size.rest)
         await jobs.schedules.pause("flow/tick", reason="The campaign ends.")
-        self._paused = Span(asked, wall())
+        self._paused = self._paused._replace(done=wall())
 
     async def _come_to_rest(self) -> None:
         def is_at_rest() -> bool:

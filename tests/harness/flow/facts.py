@@ -75,8 +75,9 @@ class Facts:
     told: Sequence[Row]
     kills: Sequence[Kill]
     changes: Sequence[Change]
-    #: From before the first worker started until one had a session; the pause of the schedule.
+    #: From before the first worker started until one had a session.
     declared: Span
+    #: From the last slot that was decided before the pause until the schedule was paused.
     paused: Span
 
     @cached_property

@@ -95,6 +95,11 @@ class Looking(ABC):
         self._ready = rows[0][0] if rows else self._ready
         return self._ready
 
+    def latest_slot(self) -> int:
+        """Return the last slot of a schedule that was decided; 0 if none was."""
+        rows = self._ask("select max(slot) from {schedule_slot}")
+        return int(rows[0][0] or 0) if rows else 0
+
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Return all rows that the flow campaign judges, by table."""
         found: dict[str, list[dict[str, Any]]] = {}

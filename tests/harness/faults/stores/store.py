@@ -42,6 +42,9 @@ class Store(Protocol):
     def unfinished(self) -> int:
         """Count the jobs that wait or run, and the slots that are taken."""
 
+    def latest_slot(self) -> int:
+        """Return the last slot of a schedule that was decided; 0 if none was."""
+
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Return all rows that the flow campaign judges, by table."""
 
