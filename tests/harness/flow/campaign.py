@@ -31,8 +31,12 @@ from trellis import Operator
 
 _OPTIONS: Final = ("--lease=1.2s", "--grace=0.5s", "--poll=300ms", "--concurrency=6")
 _TARGETS: Final = ("group", "group", "child", "guardian")
-#: What a producer is asked for, round after round; see `producer.py`.
+#: What a producer is asked for, round after round, and how long the members of batches wait that
+#: are to be cancelled; see `producer.py`.
 _KINDS: Final = ("flood", "failing", "nested", "cancelled", "failing", "abandoned")
+_DELAY: Final = "2s"
+#: The same in the last rounds, in which no worker is killed: longer than it takes to cancel them.
+_LAST_DELAY: Final = "30s"
 #: How long the sessions of killed processes may take to end, in seconds: many leases.
 _REAPING: Final = 15
 
@@ -168,23 +172,23 @@ class FlowCampaign:
         """What the producer that runs writes down."""
         return self._folder / "clients" / f"producer-{self._names}.jsonl"
 
-    def _feed(self, kind: str) -> None:
+    def _feed(self, kind: str, delay: str = _DELAY) -> None:
         if self._producer is None or self._producer.exit_code is not None:
             self._names += 1
             name = self._client.stem
             arguments = ["-m", f"{__package__}.producer", name, self._seed]
             self._producer = Group(arguments, self._place, f"{name}.log", fed=True)
-        self._producer.feed(f"{kind}\n")
+        self._producer.feed(f"{kind} {delay}\n")
 
     # -- rest ------------------------------------------------------------------------------------
 
     async def _stop_feeding(self, jobs: Operator) -> None:
         """Let a producer finish, with the rounds of which none was finished; pause the schedule."""
         told = _lines(self._folder / "clients")
-        finished = {line["kind"] for line in told if line["event"] == "round"}
+        finished = {line["kind"] for line in told if line["event"] == "round"} - {"failing"}
         for kind in dict.fromkeys(_KINDS):
             if kind not in finished:
-                self._feed(kind)
+                self._feed(kind, _LAST_DELAY)
         producer = self._producer
         if producer is not None:
             producer.hang_up()

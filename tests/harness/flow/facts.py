@@ -116,7 +116,8 @@ class Facts:
         runs = [
             Run(
                 row["job"], row["kind"], row["attempt"], row["t"],
-                ends.get((row["pid"], row["run"]), died.get(row["pid"], over)),
+                # It may have begun between the look at the clock and the kill.
+                max(row["t"] + 1, ends.get((row["pid"], row["run"]), died.get(row["pid"], over))),
                 row["at"], self.claims.get(row["attempt"]),
             )
             for row in self.effects

@@ -1,8 +1,8 @@
 """A producer: creates rounds of jobs of every kind, one for each line of its standard input.
 
-`python -m tests.harness.flow.producer NAME SEED`. A line names what the round has beside the usual.
-It writes down what it was told. When it is killed, a batch may stay open: such a batch must never
-finish by itself.
+`python -m tests.harness.flow.producer NAME SEED`. A line names what the round has beside the usual,
+and how long members wait that are to be cancelled before they start. It writes down what it was
+told. When it is killed, a batch may stay open: such a batch must never finish by itself.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from trellis.client.batches import OpenBatch
 _MEMBERS: Final = (0, 1, 40)
 #: What a large tenant has waiting when the small one comes.
 _FLOOD: Final = 60
-#: Members that wait for so long are cancelled with their batch, unless everything goes wrong.
-_LATER: Final = "3s"
 
 
 class Oops(Exception):
@@ -39,6 +37,7 @@ class Producer:
         self._random = Random(f"{seed}/{name}")
         self._log = Log(FOLDER / "clients" / f"{name}.jsonl")
         self._numbers = count(1)
+        self._delay = "1s"
         self._kinds = {
             "nested": self._nested,
             "failing": self._failing,
@@ -47,8 +46,9 @@ class Producer:
             "flood": self._flood,
         }
 
-    async def produce(self, kind: str) -> None:
+    async def produce(self, kind: str, delay: str) -> None:
         """Create one round: a plain batch, what the kind says, a chain, and single jobs."""
+        self._delay = delay
         is_whole = True
         for part in (self._plain, self._kinds[kind], self._chain, self._singles):
             try:
@@ -100,17 +100,17 @@ class Producer:
         options: Any = {"then": jobs.collect, "on_failure": "cancel_rest"}
         async with self._sealed(app.batch(**options)) as spared:
             await spared.create_many(jobs.child, self._payloads(3))
-            ref = await spared.create(jobs.child, 0, delay=_LATER)
+            ref = await spared.create(jobs.child, 0, delay=self._delay)
             self._log.write(event="cancelling a member", job=ref.id)
             await ref.cancel()
         async with self._sealed(app.batch(**options)) as batch:
-            await batch.create_many(jobs.child, self._payloads(4), delay=_LATER)
+            await batch.create_many(jobs.child, self._payloads(4), delay=self._delay)
             await batch.create(jobs.failing)
             await batch.create_many(jobs.child, self._payloads(4))
 
     async def _cancelled(self) -> None:
         async with self._sealed(app.batch(then=jobs.collect)) as batch:
-            await batch.create_many(jobs.child, self._payloads(4), delay=_LATER)
+            await batch.create_many(jobs.child, self._payloads(4), delay=self._delay)
             await batch.create_many(jobs.child, self._payloads(4))
         self._log.write(event="cancelling", batch=batch.id)
         await batch.ref.cancel("no longer wanted")
@@ -119,7 +119,7 @@ class Producer:
     async def _abandoned(self) -> None:
         with suppress(Oops):
             async with self._sealed(app.batch(then=jobs.collect)) as batch:
-                await batch.create_many(jobs.child, self._payloads(4), delay=_LATER)
+                await batch.create_many(jobs.child, self._payloads(4), delay=self._delay)
                 raise Oops
 
     # -- others --------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     async with app:
         while line := await loop.run_in_executor(None, sys.stdin.readline):
-            await producer.produce(line.strip())
+            await producer.produce(*line.split())
 
 
 if __name__ == "__main__":

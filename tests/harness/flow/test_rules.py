@@ -425,6 +425,16 @@ def _by_a_dead_process(history: History) -> None:
         history.run(f"l{number + 3}", "limited", BEGIN + 31)
 
 
+def _by_a_process_that_was_just_killed(history: History) -> None:
+    """Let handlers begin after the look at the clock that is before the kill."""
+    history.kills.append(Kill((BEGIN + 40) * 1000, 3))
+    for number in range(2 * ACTIVE):
+        history.job(f"l{number + 3}", "limited")
+    for number in range(ACTIVE):
+        history.run(f"l{number + 3}", "limited", BEGIN + 41, lasts=None, pid=3)
+        history.run(f"l{number + 3 + ACTIVE}", "limited", BEGIN + 50)
+
+
 def _alone_cancelled(history: History) -> None:
     history.told.append({"event": "cancelling a member", "job": "n"})
     _cancel_a_member_of_a_batch_that_goes_on(history)
@@ -437,6 +447,7 @@ RIGHT: Final[dict[str, Callable[[History], None]]] = {
     "handlers beside those that ran before a change": _beside_what_ran_before_a_change,
     "handlers under a change that may have failed": _under_a_change_that_may_have_failed,
     "handlers after those of a dead process": _by_a_dead_process,
+    "handlers after those of a process that was just killed": _by_a_process_that_was_just_killed,
     "a member that was cancelled alone": _alone_cancelled,
 }
 
