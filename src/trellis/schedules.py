@@ -1,6 +1,6 @@
 """Schedules through the port: declared by workers, fired by the leader, changed by operators.
 
-`core.schedules` decides; an engine stores the decision if the schedule is still as it was read.
+`core.schedules` decides; an engine stores the step if the schedule is still as it was read.
 Otherwise it is read again and decided again.
 """
 
@@ -13,12 +13,12 @@ from typing import Final
 from trellis.core import schedules as rules
 from trellis.core.durations import Instant
 from trellis.core.job import JobId, NewJob
-from trellis.core.schedules import Declared, Schedule
+from trellis.core.schedules import Declared, Schedule, Step
 from trellis.core.states import ENDED
 from trellis.declaration.ids import new_job_id
-from trellis.engines.audit import By, Change
+from trellis.engines.audit import OPERATOR, By, Change
 from trellis.engines.port import Engine
-from trellis.engines.schedules import SchedulePut
+from trellis.engines.schedules import advanced
 from trellis.engines.values import CreateResult
 from trellis.errors import EngineBusy, ScheduleNotFound
 
@@ -39,18 +39,26 @@ async def declare_schedules(
     engine: Engine, service: str, declared: Sequence[Declared], owns: Owns
 ) -> None:
     """Store what the code of a service declares; retire its own schedules that are gone."""
-    wanted = {each.name: each for each in declared}
+    names = {each.name for each in declared}
     for _ in range(_TRIES):
         now = await engine.now()
         stored = {each.name: each for each in await engine.schedules([service])}
-        changed = [rules.declare(stored.get(each.name), each, now) for each in declared]
-        changed += [
-            rules.retire(each, now)
-            for name, each in stored.items()
-            if name not in wanted and owns(each)
+        added = [rules.declare(each, now) for each in declared if each.name not in stored]
+        edits = [
+            (stored[each.name], rules.declare_again(stored[each.name], each))
+            for each in declared
+            if each.name in stored
         ]
-        puts = [SchedulePut(each) for each in changed if each is not None]
-        if not puts or all(await engine.put_schedules(puts)):
+        edits += [
+            (each, rules.retire(each, now))
+            for name, each in stored.items()
+            if name not in names and owns(each)
+        ]
+        is_stored = all(await engine.add_schedules(added)) if added else True
+        for before, after in edits:
+            if after is not None and await _edit(engine, before, after, now) is None:
+                is_stored = False
+        if is_stored:
             return
     raise _busy(f"The schedules of {service}")
 
@@ -61,33 +69,72 @@ async def fire_due(engine: Engine) -> Instant | None:
     An error about one schedule does not keep the others from being due; it is raised at the end.
     """
     due = await engine.due_schedules(_PAGE)
+    is_done = len(due.schedules) < _PAGE
     failed: Exception | None = None
     for schedule in due.schedules:
         try:
-            await _fire(engine, schedule, due.now)
+            is_done = await _fire(engine, schedule, due.now) and is_done
         except Exception as error:  # noqa: BLE001 - raised below
             failed = failed or error
     if failed is not None:
         raise failed
-    return due.now if len(due.schedules) == _PAGE else due.next_slot
+    return due.next_slot if is_done else due.now
 
 
-async def _fire(engine: Engine, schedule: Schedule, now: Instant) -> None:
-    """Decide the due slots of one schedule, page after page."""
+async def _fire(engine: Engine, schedule: Schedule, now: Instant) -> bool:
+    """Decide the due slots of one schedule, page after page; return whether all are decided.
+
+    Another leader or an operator may have changed it meanwhile: then it is read again later.
+    """
     current: Schedule | None = schedule
     for _ in range(_ROUNDS):
-        if current is None or current.next_slot is None or current.next_slot > now:
-            return
-        live = await _unfinished(engine, current.live)
-        await engine.fire(rules.decide_slots(current, now, live))
-        # Read again: another leader may have decided, or an operator changed the schedule.
-        found = await engine.schedules([schedule.service])
-        current = next((each for each in found if each.name == schedule.name), None)
+        if current is None:
+            return False
+        if current.next_slot is None or current.next_slot > now:
+            return True
+        current = await _store(
+            engine, rules.decide_slots(current, now, await _live(engine, current))
+        )
+    return False
 
 
-async def _unfinished(engine: Engine, ids: Sequence[JobId]) -> list[JobId]:
-    if not ids:
-        return []
+async def _edit(
+    engine: Engine,
+    before: Schedule,
+    after: Schedule,
+    now: Instant,
+    *,
+    change: Change | None = None,
+    by: By = OPERATOR,
+) -> Schedule | None:
+    """Store an edit with the slots that it decides; None: the schedule has changed meanwhile."""
+    current: Schedule | None = before
+    while current is not None:
+        is_due = current.next_slot is not None and current.next_slot <= now
+        live = await _live(engine, current) if is_due else current.live
+        step = rules.edit(current, after, now, live)
+        if step.is_whole:
+            return await _store(engine, step, change, by)
+        current = await _store(engine, step)
+    return None
+
+
+async def _store(
+    engine: Engine, step: Step, change: Change | None = None, by: By = OPERATOR
+) -> Schedule | None:
+    """Store a step; return the schedule as it is stored then, None if it must be read again."""
+    records = await engine.advance_schedule(step, change, by)
+    if records is None:
+        return None
+    after = advanced(step, records)
+    return after._replace(version=after.version + 1)
+
+
+async def _live(engine: Engine, schedule: Schedule) -> Sequence[JobId]:
+    """Return the jobs of a schedule that have not ended, as far as its policy needs that."""
+    ids = schedule.live
+    if schedule.plan.overlap != "skip" or not ids:
+        return ids
     records = (await engine.load(ids)).records
     return [
         record.definition.id
@@ -112,9 +159,11 @@ async def change_schedule(
     """Change a schedule with an audit entry; return it as it is stored then."""
     for _ in range(_TRIES):
         schedule = await find_schedule(engine, service, name)
-        changed, change = decide(schedule, await engine.now())
-        if (await engine.put_schedules([SchedulePut(changed, change, by)]))[0]:
-            return await find_schedule(engine, service, name)
+        now = await engine.now()
+        after, change = decide(schedule, now)
+        stored = await _edit(engine, schedule, after, now, change=change, by=by)
+        if stored is not None:
+            return stored
     raise _busy(f"The schedule {service}/{name}")
 
 

@@ -17,8 +17,8 @@ from trellis import schedules
 from trellis.config import KEYS
 from trellis.core.durations import SECOND
 from trellis.core.job import JobId
+from trellis.core.schedules import Step
 from trellis.engines import make_engine
-from trellis.engines.schedules import SchedulePut
 from trellis.engines.worker_report import BlockedLoop, LostThread, WorkerReport
 from trellis.testing.builders import a_declaration, a_job, a_worker
 
@@ -157,7 +157,8 @@ def test_doctor_names_schedules_that_are_behind_or_that_no_worker_runs(
             behind._replace(next_slot=await engine.now() - 3600 * SECOND),
             ahead._replace(next_slot=await engine.now() + 3600 * SECOND),
         ]
-        await engine.put_schedules([SchedulePut(each) for each in later])
+        for each in later:
+            await engine.advance_schedule(Step(each))
         await engine.close()
 
     asyncio.run(declare())

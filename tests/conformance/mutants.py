@@ -26,7 +26,7 @@ from trellis.core.fairness import Ranked, Share, Turn
 from trellis.core.job import Fence, JobRecord, NewJob
 from trellis.core.lifecycle import Transition
 from trellis.core.limits import Use
-from trellis.core.schedules import Firing, Schedule
+from trellis.core.schedules import Schedule, Step
 from trellis.engines import schedules as engine_schedules
 from trellis.engines.audit import By, Change
 from trellis.engines.contracts import ContractRecord, NewContract
@@ -119,6 +119,21 @@ def _spend_nothing(patch: pytest.MonkeyPatch) -> None:
 def _free_locks_instead_of_linger(patch: pytest.MonkeyPatch) -> None:
     for module in (commit, sqlite_batches, postgres_batches):
         patch.setattr(module, "may_run_on", lambda _: False)
+
+
+def _edit_at_any_time(patch: pytest.MonkeyPatch) -> None:
+    honest = schedules.advance_schedule
+
+    async def advance_schedule(
+        tx: shared.Transaction,
+        storage: shared.Storage,
+        step: Step,
+        change: Change | None,
+        by: By,
+    ) -> list[SlotRecord] | None:
+        return await honest(tx, storage, step._replace(until=None), change, by)
+
+    patch.setattr(schedules, "advance_schedule", advance_schedule)
 
 
 def _believe_any_note(patch: pytest.MonkeyPatch) -> None:
@@ -419,9 +434,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "list contracts from the first on": _sql(("contract_list", "c.number desc", "c.number")),
     "trim one contract too many": _sql(("contract_trim", "number <= ?", "number <= ? + 1")),
     "fire a schedule that has changed": _sql(("schedule_lock", "version = ?", "version >= ? * 0")),
-    "store a schedule over a newer one": _sql(
-        ("schedule_set", "and version = ?", "and version >= ? * 0")
-    ),
+    "edit a schedule after a slot became due": _edit_at_any_time,
     "forget which slots were decided": _sql(("slot_known", "slot in (", "slot + 1 in (")),
     "fire a slot too late": _sql(("schedule_due", "next_slot <= ?", "next_slot < ?")),
     "end a watched job without what follows": _sql(
@@ -480,5 +493,6 @@ SHARED: Final = (
     "free a slot whose handler may still run",
     "free a lock whose handler may still run",
     "forget what lingers under a limit",
+    "edit a schedule after a slot became due",
     "spend no token of a rate",
 )

@@ -98,7 +98,7 @@ NOTICED_BY: Final = {
     "spend no token of a rate": "TestRateLimits",
     "refill a bucket by another clock": "TestRateLimits",
     "fire a schedule that has changed": "TestFiring",
-    "store a schedule over a newer one": "TestSchedules",
+    "edit a schedule after a slot became due": "TestScheduleEdits",
     "forget which slots were decided": "TestFiring",
     "fire a slot too late": "TestFiring",
     "end a watched job without what follows": "TestJoining",

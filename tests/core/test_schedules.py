@@ -8,7 +8,8 @@ from trellis.core import schedules as rules
 from trellis.core.durations import SECOND, micros
 from trellis.core.job import JobId
 from trellis.core.policy import KeyPolicy, Policy
-from trellis.core.schedules import PAGE, Schedule, SlotDecision, Window
+from trellis.core.schedules import PAGE, Schedule, SlotDecision, Step, Window
+from trellis.core.timing import next_slot
 from trellis.errors import ConfigurationError, KeyUnresolved, PayloadInvalid
 from trellis.testing.builders import a_declaration
 
@@ -18,9 +19,7 @@ LIVE = (JobId("A"),)
 
 
 def a_schedule(**parts: object) -> Schedule:
-    schedule = rules.declare(None, a_declaration(**parts), NOW)  # type: ignore[arg-type]
-    assert schedule is not None
-    return schedule._replace(version=1)
+    return rules.declare(a_declaration(**parts), NOW)._replace(version=1)  # type: ignore[arg-type]
 
 
 def outcomes(
@@ -50,7 +49,7 @@ def test_the_latest_slot_is_created_and_on_time_the_late_ones_are_missed() -> No
     assert [(each.outcome, each.late) for each in decided.slots] == [
         ("missed", True), ("missed", True), ("missed", True), ("missed", True), ("created", False),
     ]  # fmt: skip
-    assert decided.next_slot == NOW + 6 * MINUTE
+    assert decided.schedule.next_slot == NOW + 6 * MINUTE
     assert [slot for slot, _ in decided.jobs] == [NOW + 5 * MINUTE]
 
 
@@ -82,7 +81,7 @@ def test_one_decision_covers_a_bounded_number_of_slots() -> None:
         decided = rules.decide_slots(schedule, now, ())
         assert len(decided.slots) <= PAGE
         seen += [each.slot for each in decided.slots]
-        schedule = schedule._replace(next_slot=decided.next_slot)
+        schedule = decided.schedule
     assert len(seen) == 2500
     assert all(b - a == SECOND for a, b in pairwise(seen))
 
@@ -141,6 +140,8 @@ def test_a_key_that_the_payload_lost_skips_the_slot() -> None:
         ({"tz": "Mars"}, ConfigurationError),
         ({"overlap": "queue", "policy": Policy(key=KeyPolicy("o/{order}"))}, ConfigurationError),
         ({"policy": Policy(key=KeyPolicy("o/{other}"))}, KeyUnresolved),
+        ({"fair": "{tenant}"}, KeyUnresolved),
+        ({"fair": "{tenant}", "payload": '{"tenant":""}'}, ConfigurationError),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused(
@@ -150,31 +151,111 @@ def test_a_plan_that_cannot_work_is_refused(
         a_schedule(**parts)
 
 
+def changed(schedule: Schedule, now: int, **changes: str | int | bool) -> Step:
+    return rules.edit(schedule, rules.change_plan(schedule, changes), now, ())
+
+
 def test_a_changed_time_is_in_force_from_now_on() -> None:
+    now = NOW + MINUTE - 1
+    step = changed(a_schedule(), now, when="@every 5m")
+    assert (step.schedule.plan.when, step.schedule.next_slot) == ("@every 5m", NOW + 5 * MINUTE)
+    assert (step.slots, step.until, step.is_whole) == ((), NOW + MINUTE, True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"when": "@every 7m"}, {"when": "30 4 * * *"}, {"tz": "Asia/Kathmandu"}]
+)
+def test_slots_that_are_due_when_the_times_change_are_decided_by_the_plan_before(
+    changes: dict[str, str],
+) -> None:
+    schedule = a_schedule(when="0 * * * *")
+    now = NOW + 190 * MINUTE
+    step = changed(schedule, now, missed="skip", **changes)
+    assert [(each.slot, each.outcome) for each in step.slots] == [
+        (NOW + 60 * MINUTE, "missed"),
+        (NOW + 120 * MINUTE, "missed"),
+        (NOW + 180 * MINUTE, "created"),
+    ]
+    assert [slot for slot, _ in step.jobs] == [NOW + 180 * MINUTE]
+    assert step.until == NOW + 240 * MINUTE
+    plan = step.schedule.plan
+    assert step.schedule.next_slot == next_slot(plan.when, plan.tz, now)
+    assert dict(step.schedule.changes) == {"missed": "skip", **changes}
+
+
+def test_a_due_slot_whose_times_stay_is_left_to_the_new_plan() -> None:
     schedule = a_schedule()
-    now = NOW + 3 * MINUTE + 1
-    changed = rules.change_plan(schedule, {"when": "@every 5m"}, now)
-    assert (changed.plan.when, changed.next_slot) == ("@every 5m", NOW + 5 * MINUTE)
-    kept = rules.change_plan(schedule, {"missed": "all"}, now)
-    assert kept.next_slot == schedule.next_slot
+    step = changed(schedule, NOW + 3 * MINUTE, missed="all", paused=True)
+    assert step == Step(rules.change_plan(schedule, {"missed": "all", "paused": True}))
+    assert step.schedule.next_slot == schedule.next_slot
+
+
+def test_the_due_slots_of_a_retired_schedule_are_missed() -> None:
+    schedule, now = a_schedule(when="@every 1h"), NOW + 190 * MINUTE
+    retired = rules.retire(schedule, now)
+    assert retired is not None
+    step = rules.edit(schedule, retired, now, ())
+    entry = SlotDecision(NOW + 60 * MINUTE, "missed", True, "retired", NOW + 180 * MINUTE)
+    assert (step.slots, step.jobs, step.until) == ((entry,), (), NOW + 240 * MINUTE)
+    assert step.schedule == retired._replace(next_slot=None)
+    early = rules.edit(schedule, retired, NOW, ())
+    assert (early.slots, early.until) == ((), NOW + 60 * MINUTE)
+    one = rules.edit(schedule, retired, NOW + 60 * MINUTE, ())
+    assert one.slots == (SlotDecision(NOW + 60 * MINUTE, "missed", why="retired"),)
+
+
+def test_due_slots_of_a_type_that_is_no_longer_scheduled_are_missed() -> None:
+    schedule = a_schedule()
+    other = a_declaration(when="@every 1h")
+    other = other._replace(template=other.template._replace(type="other"))
+    after = rules.declare_again(schedule, other)
+    assert after is not None
+    step = rules.edit(schedule, after, NOW + MINUTE, ())
+    assert step.slots == (SlotDecision(NOW + MINUTE, "missed", why="edited"),)
+    assert step.schedule.next_slot == NOW + 60 * MINUTE
+
+
+def test_an_edit_follows_more_due_slots_than_one_step_decides() -> None:
+    schedule, now = a_schedule(when="@every 1s", missed="all"), NOW + 2500 * SECOND
+    after = rules.change_plan(schedule, {"when": "@every 1h"})
+    steps = [rules.edit(schedule, after, now, ())]
+    while not steps[-1].is_whole:
+        steps.append(rules.edit(steps[-1].schedule, after, now, ()))
+    assert [len(each.slots) for each in steps] == [1000, 1000, 500]
+    assert {each.schedule.plan.when for each in steps[:-1]} == {"@every 1s"}
+    assert steps[-1].schedule.plan.when == "@every 1h"
+
+
+def test_a_time_zone_that_this_host_lacks_can_be_changed() -> None:
+    schedule = a_schedule()
+    lacking = schedule._replace(declared=schedule.declared._replace(when="0 * * * *", tz="Mars"))
+    step = changed(lacking, NOW + 2 * MINUTE, tz="UTC")
+    assert step.slots == (SlotDecision(NOW + MINUTE, "missed", why="edited"),)
+    assert step.schedule.next_slot == NOW + 60 * MINUTE
 
 
 def test_a_value_that_is_declared_again_is_no_change_any_more() -> None:
-    changed = rules.change_plan(a_schedule(), {"missed": "all", "tz": "Europe/Vienna"}, NOW)
-    assert dict(changed.changes) == {"missed": "all", "tz": "Europe/Vienna"}
-    assert dict(rules.change_plan(changed, {"missed": "last"}, NOW).changes) == {
-        "tz": "Europe/Vienna"
-    }
+    step = rules.change_plan(a_schedule(), {"missed": "all", "tz": "Europe/Vienna"})
+    assert dict(step.changes) == {"missed": "all", "tz": "Europe/Vienna"}
+    assert dict(rules.change_plan(step, {"missed": "last"}).changes) == {"tz": "Europe/Vienna"}
 
 
 def test_a_change_after_the_clock_was_set_back_starts_at_the_new_time() -> None:
     ahead = a_schedule()._replace(next_slot=NOW + micros("90d"))
-    assert rules.change_plan(ahead, {"missed": "all"}, NOW).next_slot == NOW + MINUTE
+    assert changed(ahead, NOW, missed="all").schedule.next_slot == NOW + MINUTE
 
 
 def test_a_retired_schedule_stays_retired_when_it_is_changed() -> None:
-    retired = rules.retire(a_schedule(), NOW)
+    retired = rules.retire(a_schedule()._replace(next_slot=None), NOW)
     assert retired is not None
     assert rules.retire(retired, NOW + 1) is None
-    changed = rules.change_plan(retired, {"when": "@every 5m"}, NOW)
-    assert (changed.next_slot, changed.retired_at) == (None, NOW)
+    after = changed(retired, NOW, when="@every 5m").schedule
+    assert (after.next_slot, after.retired_at) == (None, NOW)
+
+
+def test_a_tenant_that_the_payload_lost_skips_the_slot() -> None:
+    schedule = a_schedule()
+    for fair, why in (("{tenant}", "key_unresolved"), ("{order}", "configuration")):
+        template = schedule.template._replace(fair=fair)
+        lost = schedule._replace(template=template, changes={"payload": '{"order":""}'})
+        assert outcomes(lost, NOW + MINUTE) == [("skipped", False, why)]

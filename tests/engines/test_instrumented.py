@@ -16,7 +16,7 @@ from trellis.core.job import SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.limits import Reset, Scope
 from trellis.core.policy import DEFAULT_POLICY
-from trellis.core.schedules import Firing, Plan, Schedule, Template
+from trellis.core.schedules import Plan, Schedule, Step, Template
 from trellis.engines.audit import AuditFilter, By
 from trellis.engines.batches import BatchFilter
 from trellis.engines.contracts import NewContract
@@ -70,9 +70,9 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "logs": ((a_job().id,), 0),
     "keys": (("shop", "invoice"), 0),
     "watch": ((["ready"],), 1),
-    "put_schedules": (([],), 0),
+    "add_schedules": (([],), 0),
     "due_schedules": ((5,), 1),
-    "fire": ((Firing(SCHEDULE, (), (), None, ()),), 0),
+    "advance_schedule": ((Step(SCHEDULE),), 0),
     "run_schedule": ((SCHEDULE, a_job(), By()), 1),
     "slots": (("shop", "nightly"), 0),
     "links": (([a_job().id],), 0),

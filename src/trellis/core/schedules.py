@@ -6,7 +6,8 @@ one with the changes on top, so a new declaration never undoes an operator's cha
 
 `decide_slots` decides every due slot once, in order. The version of the schedule guards the
 decision: of two processes that decide at the same time, one stores it. A job that a slot creates
-has an id derived from the slot, and the ledger has one entry for each slot.
+has an id derived from the slot, and the ledger has one entry for each slot. An edit that changes
+the times of a schedule, or retires it, decides the slots that are due in the same step (`edit`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from trellis.core.admission import check_new_job
 from trellis.core.durations import Instant, Micros, micros
 from trellis.core.followups import ulid
 from trellis.core.job import JobId, NewJob, Relations, fresh_context
 from trellis.core.json_text import parse_json_text
-from trellis.core.keys import derive_key, hash_key
+from trellis.core.keys import derive_key
 from trellis.core.names import check_schedule
 from trellis.core.policy import KeyPolicy, Policy, check_word
 from trellis.core.timing import check_timing, iter_slots, latest_slot, next_slot
@@ -104,7 +106,7 @@ class Schedule(NamedTuple):
     #: Fields of the plan that operators changed, with their values.
     changes: Changes = _NOTHING
     windows: tuple[Window, ...] = ()
-    #: Its jobs that had not ended when it was last due, the oldest first.
+    #: Its latest jobs that may not have ended, the oldest first.
     live: tuple[JobId, ...] = ()
     #: The first slot that is not decided yet; None: there is none, or it is retired.
     next_slot: Instant | None = None
@@ -132,22 +134,28 @@ class SlotDecision(NamedTuple):
     outcome: SlotOutcome
     #: It was decided more than a minute after its time.
     late: bool = False
-    #: Why it creates no job: `overlap`, `paused`, `window`, or the reason of the admission.
+    #: Why it creates no job: `overlap`, `paused`, `window`, `edited`, `retired`, or the reason of
+    #: the admission.
     why: str | None = None
     #: The last of several slots that this one entry stands for.
     through: Instant | None = None
 
 
-class Firing(NamedTuple):
-    """The decision about the due slots of a schedule; it holds while the version is the same."""
+class Step(NamedTuple):
+    """A decision about a schedule: its due slots, an edit, or both; stored whole or not at all.
 
+    It holds while the version of the schedule is the same, and before `until`.
+    """
+
+    #: As the step leaves it, except for the jobs that it creates; the version is that before.
     schedule: Schedule
-    slots: tuple[SlotDecision, ...]
+    slots: tuple[SlotDecision, ...] = ()
     #: The jobs of the slots that create one.
-    jobs: tuple[tuple[Instant, NewJob], ...]
-    next_slot: Instant | None
-    #: The jobs of the schedule that have not ended.
-    live: tuple[JobId, ...] = ()
+    jobs: tuple[tuple[Instant, NewJob], ...] = ()
+    #: The first slot that an edit leaves undecided. Once it is due, the edit is decided again.
+    until: Instant | None = None
+    #: False: more slots are due than one step decides, and the edit follows them.
+    is_whole: bool = True
 
 
 # -- checks ------------------------------------------------------------------------------------
@@ -164,9 +172,8 @@ def check_plan(plan: Plan, template: Template) -> Plan:
             f"overlap='queue' lets the jobs of a schedule wait for each other, but jobs of "
             f"{template.type} already wait for their key. Use overlap='skip' or 'allow'."
         )
-    payload = parse_json_text(plan.payload)
-    if template.policy.key is not None:
-        derive_key(template.policy.key.template, payload)
+    parse_json_text(plan.payload)
+    job_of(Schedule("service", "name", plan, template), JobId(_ulid(0, 0)), None, 0)
     return plan._replace(when=check_timing(plan.when, plan.tz))
 
 
@@ -176,48 +183,31 @@ def check_declared(declared: Declared) -> Declared:
     return declared._replace(plan=check_plan(declared.plan, declared.template))
 
 
-# -- declarations ------------------------------------------------------------------------------
+# -- declarations and edits --------------------------------------------------------------------
 
 
-def declare(stored: Schedule | None, declared: Declared, now: Instant) -> Schedule | None:
-    """Return the schedule as this declaration leaves it; None if nothing changes.
-
-    A new or returned schedule is first due after its declaration. Another time or zone is in force
-    from now on; the operators' changes stay.
-    """
+def declare(declared: Declared, now: Instant) -> Schedule:
+    """Return a new schedule; it is first due after its declaration."""
     service, name, plan, template = declared
-    if stored is None:
-        fresh = Schedule(service, name, plan, template)
-        return fresh._replace(next_slot=next_slot(plan.when, plan.tz, now))
-    if (stored.declared, stored.template, stored.retired_at) == (plan, template, None):
-        return None
+    return Schedule(service, name, plan, template, next_slot=next_slot(plan.when, plan.tz, now))
+
+
+def declare_again(stored: Schedule, declared: Declared) -> Schedule | None:
+    """Return a stored schedule as its code declares it now; None if nothing changes.
+
+    The operators' changes stay.
+    """
+    _, _, plan, template = declared
     after = stored._replace(declared=plan, template=template, retired_at=None)
-    return plan_slots(stored, after, now)
+    return None if after == stored else after
 
 
 def retire(stored: Schedule, now: Instant) -> Schedule | None:
     """Return a schedule that the code no longer declares; None if it is retired already."""
-    if stored.retired_at is not None:
-        return None
-    return stored._replace(retired_at=now, next_slot=None)
+    return stored._replace(retired_at=now) if stored.retired_at is None else None
 
 
-def plan_slots(before: Schedule, after: Schedule, now: Instant) -> Schedule:
-    """Return the changed schedule with its next slot: the same one, unless its times changed."""
-    if after.retired_at is not None:
-        return after
-    old, new = before.plan, after.plan
-    is_same = (old.when, old.tz, before.retired_at) == (new.when, new.tz, None)
-    # The clock may have been set back since the last decision. A change is a fresh start.
-    is_ahead = before.next_slot is None or before.next_slot > (
-        next_slot(new.when, new.tz, now) or now
-    )
-    if is_same and not is_ahead:
-        return after
-    return after._replace(next_slot=next_slot(new.when, new.tz, now))
-
-
-def change_plan(stored: Schedule, changes: Changes, now: Instant) -> Schedule:
+def change_plan(stored: Schedule, changes: Changes) -> Schedule:
     """Return the schedule with further changes by an operator; raise for values not allowed.
 
     A value that is the declared one again is no change any more.
@@ -226,17 +216,71 @@ def change_plan(stored: Schedule, changes: Changes, now: Instant) -> Schedule:
     plan = check_plan(stored.declared._replace(**wanted), stored.template)
     declared = stored.declared._asdict()
     kept = {name: value for name, value in plan._asdict().items() if value != declared[name]}
-    return plan_slots(stored, stored._replace(changes=kept), now)
+    return stored._replace(changes=kept)
+
+
+def edit(before: Schedule, after: Schedule, now: Instant, live: Sequence[JobId]) -> Step:
+    """Return the step from one form of a schedule to another; `live` are its unfinished jobs.
+
+    While its times are the same, a due slot stays due, and the new plan decides it. When the times
+    change, the slots that are due are decided by the plan before the change. When the schedule is
+    retired or gets another type, its due slots are missed.
+    """
+    after = after._replace(version=before.version)
+    if _times(before) == _times(after):
+        return Step(after._replace(next_slot=_coming(before, after, now)))
+    decided = _leave_times(before, after, now, live)
+    following = decided.schedule.next_slot
+    if following is not None and following <= now:
+        return decided._replace(is_whole=False)
+    plan = after.plan
+    coming = None if after.retired_at is not None else next_slot(plan.when, plan.tz, now)
+    edited = after._replace(next_slot=coming, live=decided.schedule.live)
+    return decided._replace(schedule=edited, until=following)
+
+
+def _times(schedule: Schedule) -> tuple[str, str, bool]:
+    """Return on what the slots of a schedule depend."""
+    return schedule.plan.when, schedule.plan.tz, schedule.retired_at is None
+
+
+def _coming(before: Schedule, after: Schedule, now: Instant) -> Instant | None:
+    """Return the next slot after an edit that leaves the times as they are."""
+    if after.retired_at is not None:
+        return None
+    first = next_slot(after.plan.when, after.plan.tz, now)
+    # The clock may have been set back since the last decision. An edit is a fresh start.
+    is_ahead = before.next_slot is None or before.next_slot > (first or now)
+    return first if is_ahead else before.next_slot
+
+
+def _leave_times(before: Schedule, after: Schedule, now: Instant, live: Sequence[JobId]) -> Step:
+    """Decide the due slots of a schedule whose times are about to change."""
+    first, plan = before.next_slot, before.plan
+    if first is None or first > now:
+        return Step(before)
+    why = "edited" if after.retired_at is None else "retired"
+    entry = SlotDecision(first, "missed", now - first > TOLERANCE, why)
+    try:
+        if after.retired_at is None and before.template.type == after.template.type:
+            return decide_slots(before, now, live)
+        # Perhaps no worker knows the type any more.
+        latest = latest_slot(plan.when, plan.tz, now)
+        following = next_slot(plan.when, plan.tz, now)
+    except ConfigurationError:  # this host does not know the time zone before the change
+        latest = following = None
+    through = latest if latest is not None and latest > first else None
+    return Step(before._replace(next_slot=following), (entry._replace(through=through),))
 
 
 # -- due slots ---------------------------------------------------------------------------------
 
 
-def decide_slots(schedule: Schedule, now: Instant, live: Sequence[JobId]) -> Firing:
+def decide_slots(schedule: Schedule, now: Instant, live: Sequence[JobId]) -> Step:
     """Decide the due slots of a schedule, at most `PAGE`; `live` are its unfinished jobs."""
     plan, first = schedule.plan, schedule.next_slot
     if first is None or first > now:
-        return Firing(schedule, (), (), first, tuple(live))
+        return Step(schedule)
     due = [first]
     following: Instant | None = None
     for slot in islice(iter_slots(plan.when, plan.tz, first), PAGE):
@@ -263,17 +307,18 @@ def decide_slots(schedule: Schedule, now: Instant, live: Sequence[JobId]) -> Fir
             for slot, outcome, *_ in decided
             if outcome == "created"
         ]
-    except KeyUnresolved:
-        # The code has another key since, and an operator's payload does not have its fields.
+    except (KeyUnresolved, ConfigurationError) as error:
+        # The code has another key or tenant since, which an operator's payload does not give.
         jobs = []
-        decided = [_unresolved(each) for each in decided]
-    return Firing(schedule, tuple(decided), tuple(jobs), following, tuple(live))
+        decided = [_refused(each, error.code) for each in decided]
+    after = schedule._replace(next_slot=following, live=tuple(live))
+    return Step(after, tuple(decided), tuple(jobs))
 
 
-def _unresolved(decision: SlotDecision) -> SlotDecision:
+def _refused(decision: SlotDecision, why: str) -> SlotDecision:
     if decision.outcome != "created":
         return decision
-    return decision._replace(outcome="skipped", why="key_unresolved")
+    return decision._replace(outcome="skipped", why=why)
 
 
 def _decide(
@@ -291,9 +336,9 @@ def _decide(
     return SlotDecision(slot, "created", late)
 
 
-def remember(schedule: Schedule, live: Sequence[JobId], created: Sequence[JobId]) -> Schedule:
+def remember(schedule: Schedule, created: Sequence[JobId]) -> Schedule:
     """Return the schedule with its jobs that may overlap with the next slot."""
-    return schedule._replace(live=(*live, *created)[-_REMEMBERED:])
+    return schedule._replace(live=(*schedule.live, *created)[-_REMEMBERED:])
 
 
 # -- jobs --------------------------------------------------------------------------------------
@@ -307,7 +352,10 @@ def _slot_job(schedule: Schedule, slot: Instant) -> NewJob:
 
 
 def job_of(schedule: Schedule, job_id: JobId, slot: Instant | None, randomness: int) -> NewJob:
-    """Return the request for a job of a schedule, for a slot or outside of them."""
+    """Return the request for a job of a schedule, for a slot or outside of them.
+
+    Raise `KeyUnresolved` or `ConfigurationError` if the payload gives no key or no tenant.
+    """
     plan, template = schedule.plan, schedule.template
     fair = template.fair
     tenant = None if fair is None else derive_key(fair, json.loads(plan.payload))
@@ -329,15 +377,13 @@ def job_of(schedule: Schedule, job_id: JobId, slot: Instant | None, randomness: 
         ),
     )
     policy = template.policy
-    if policy.key is None and plan.overlap == "queue":
+    if policy.key is not None:
+        new = new._replace(key=derive_key(policy.key.template, json.loads(plan.payload)))
+    elif plan.overlap == "queue":
         # One at a time, in order: the next job waits until the one before it has ended.
-        policy = replace(policy, key=_IN_TURN)
-        key = f"schedule/{schedule.name}"
-    elif policy.key is not None:
-        key = derive_key(policy.key.template, json.loads(plan.payload))
-    else:
-        return new
-    return new._replace(policy=policy, key=key, key_hash=hash_key(new.service, new.type, key))
+        in_turn = replace(policy, key=_IN_TURN)
+        new = new._replace(policy=in_turn, key=f"schedule/{schedule.name}")
+    return check_new_job(new)
 
 
 _IN_TURN: Final = KeyPolicy("schedule", active=1, queued=None, when_full="wait", hold="job")

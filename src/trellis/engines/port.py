@@ -40,16 +40,16 @@ from trellis.core.events import Event
 from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.core.limits import Limit, LimitChange, LimitSetting, Scope
-from trellis.core.schedules import Firing, Schedule
+from trellis.core.schedules import Schedule, Step
 from trellis.engines.archive import Archived, ArchiveState
-from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By
+from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By, Change
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.contracts import KEPT_CONTRACTS, ContractRecord, DeclaredType, NewContract
 from trellis.engines.demand import Demand
 from trellis.engines.feed import Changes, Expired
 from trellis.engines.limits import LimitStatus
 from trellis.engines.operating import RATE_EVENTS, Drain, DrainChange, JobFacts, Rates, WorkerName
-from trellis.engines.schedules import DueSchedules, SchedulePut, SlotRecord
+from trellis.engines.schedules import DueSchedules, SlotRecord
 from trellis.engines.tokens import NewToken, TokenRecord
 from trellis.engines.values import (
     Activity,
@@ -205,21 +205,20 @@ class Schedules(Protocol):
     async def schedules(self, services: Sequence[str] = ()) -> list[Schedule]:
         """Return the schedules of these services, or of all; by service and name."""
 
-    async def put_schedules(self, puts: Sequence[SchedulePut]) -> list[bool]:
-        """Store schedules, each separately; False: its version is no longer the one given.
-
-        A stored schedule has the next version. The audit entry is stored with it.
-        """
+    async def add_schedules(self, added: Sequence[Schedule]) -> list[bool]:
+        """Store new schedules, each separately; False: there is one of that name already."""
 
     async def due_schedules(self, limit: int) -> DueSchedules:
         """Return the schedules whose next slot is not after now, and the next slot after now."""
 
-    async def fire(self, firing: Firing) -> list[SlotRecord] | None:
-        """Create the jobs of due slots, write the ledger and advance, in one step.
+    async def advance_schedule(
+        self, step: Step, change: Change | None = None, by: By = OPERATOR
+    ) -> list[SlotRecord] | None:
+        """Store a step whole: jobs of due slots, the ledger, the schedule, an audit entry.
 
         Each job passes the ordinary admission; one that is not accepted makes its slot `skipped`.
         Slots that the ledger has already are left alone. Returns the new entries; None, and nothing
-        is stored, if the version of the schedule is no longer the one decided against.
+        is stored, if the version of the schedule has changed, or `until` has come.
         """
 
     async def run_schedule(self, schedule: Schedule, new: NewJob, by: By) -> CreateResult | None:

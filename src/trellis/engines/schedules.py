@@ -13,25 +13,15 @@ from trellis.core.durations import Instant
 from trellis.core.job import JobId
 from trellis.core.policy import decode_policy, encode_policy
 from trellis.core.schedules import (
-    Firing,
     Plan,
     Schedule,
     SlotDecision,
+    Step,
     Template,
     Window,
     remember,
 )
-from trellis.engines.audit import By, Change
 from trellis.engines.values import Accepted, Coalesced, CreateResult, Rejected, Replaced
-
-
-class SchedulePut(NamedTuple):
-    """A schedule to store; `version` in it is that of the stored one, 0 if there is none."""
-
-    schedule: Schedule
-    #: What the audit says about it; None for a declaration by code.
-    change: Change | None = None
-    by: By = By()
 
 
 class DueSchedules(NamedTuple):
@@ -65,15 +55,14 @@ def slot_record(decision: SlotDecision, answer: CreateResult | None, now: Instan
             assert_never(unreachable)
 
 
-def advance(firing: Firing, records: Sequence[SlotRecord]) -> Schedule:
-    """Return the schedule after its due slots were decided."""
+def advanced(step: Step, records: Sequence[SlotRecord]) -> Schedule:
+    """Return the schedule after a step, with the version before it."""
     created = [
         each.job_id
         for each in records
         if each.decision.outcome == "created" and each.job_id is not None
     ]
-    after = firing.schedule._replace(next_slot=firing.next_slot)
-    return remember(after, firing.live, created)
+    return remember(step.schedule, created)
 
 
 def encode_schedule(schedule: Schedule) -> str:

@@ -102,11 +102,11 @@ class Schedules:
             )
         declared = {(each.service, each.name): each for each in types}
 
-        def decide(schedule: Schedule, now: Instant) -> Schedule:
+        def decide(schedule: Schedule, _: Instant) -> Schedule:
             job_type = declared.get((schedule.service, schedule.template.type))
             if job_type is not None and "payload" in changes:
                 _check_payload(job_type, str(changes["payload"]))
-            return rules.change_plan(schedule, changes, now)
+            return rules.change_plan(schedule, changes)
 
         return await self._change(name, "schedule.set", decide, reason)
 
@@ -115,7 +115,7 @@ class Schedules:
         return await self._change(
             name,
             "schedule.pause",
-            lambda each, now: rules.change_plan(each, {"paused": True}, now),
+            lambda each, _: rules.change_plan(each, {"paused": True}),
             reason,
         )
 
@@ -124,7 +124,7 @@ class Schedules:
         return await self._change(
             name,
             "schedule.resume",
-            lambda each, now: rules.change_plan(each, {"paused": False}, now),
+            lambda each, _: rules.change_plan(each, {"paused": False}),
             reason,
         )
 
@@ -133,7 +133,7 @@ class Schedules:
         return await self._change(
             name,
             "schedule.reset",
-            lambda each, now: rules.plan_slots(each, each._replace(changes={}), now),
+            lambda each, _: each._replace(changes={}),
             reason,
         )
 

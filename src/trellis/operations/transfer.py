@@ -17,7 +17,6 @@ from trellis.engines.audit import OPERATOR, By, Change
 from trellis.engines.batches import BatchFilter
 from trellis.engines.contracts import NewContract
 from trellis.engines.port import Engine
-from trellis.engines.schedules import SchedulePut
 from trellis.engines.transfer import (
     Busy,
     CanExport,
@@ -266,8 +265,7 @@ async def _copy_settings(source: Engine, target: Engine, by: By) -> None:
     types = {each[:2] for each in await target.declared_types()}
     await target.declare_types([t for t in await source.declared_types() if t[:2] not in types])
     # A schedule goes on with its next slot. One that the target has already is left alone.
-    moved = [SchedulePut(each._replace(version=0)) for each in await source.schedules()]
-    await target.put_schedules(moved)
+    await target.add_schedules(await source.schedules())
     for archive in await source.archives():
         await target.declare_archive(archive.service, by)  # one that is off needs a row to be so
         await target.set_archive(archive.service, on=archive.is_on, by=by)

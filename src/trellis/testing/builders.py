@@ -177,8 +177,13 @@ class ScheduleParts(TypedDict, total=False):
 
 
 def a_declaration(
-    name: str = "nightly", *, policy: Policy = DEFAULT_POLICY, **parts: Unpack[ScheduleParts]
+    name: str = "nightly",
+    *,
+    policy: Policy = DEFAULT_POLICY,
+    fair: str | None = None,
+    **parts: Unpack[ScheduleParts],
 ) -> Declared:
     """Return a schedule of the shop: by default an invoice every minute."""
     plan = Plan("@every 1m", payload='{"order":7}')._replace(**parts)
-    return check_declared(Declared(SERVICE, name, plan, Template(TYPE, QUEUE, policy)))
+    template = Template(TYPE, QUEUE, policy, fair=fair)
+    return check_declared(Declared(SERVICE, name, plan, template))

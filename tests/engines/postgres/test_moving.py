@@ -22,11 +22,10 @@ from trellis.core.durations import SECOND
 from trellis.core.job import Dedupe, JobId, NewJob, Prerequisite, Relations
 from trellis.core.limits import Limit, LimitSetting, Override, Scope
 from trellis.core.policy import Hook, Policy
-from trellis.core.schedules import change_plan
+from trellis.core.schedules import Step, change_plan
 from trellis.engines.audit import AuditFilter, By
 from trellis.engines.contracts import DeclaredType, NewContract, Status
 from trellis.engines.postgres import PostgresEngine
-from trellis.engines.schedules import SchedulePut
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
 from trellis.errors import CapabilityMissing, EngineError, MoveRefused
@@ -168,15 +167,15 @@ async def test_schedules_go_along_but_what_the_target_has_stays(
     declared = [a_declaration("a"), a_declaration("b")]
     await schedules.declare_schedules(source, "shop", declared, lambda _: True)
     (first, second) = await source.schedules()
-    changed = change_plan(first, {"missed": "all"}, await source.now())
-    assert await source.put_schedules([SchedulePut(changed)]) == [True]
+    changed = change_plan(first, {"missed": "all"})
+    assert await source.advance_schedule(Step(changed)) == []
     await schedules.declare_schedules(target, "shop", declared[1:], lambda _: True)
     (theirs,) = await target.schedules()
     moved = await move(Endpoint(source, "file"), Endpoint(target, "server"))
     assert moved.schedules == 2
     assert await target.schedules() == [changed._replace(version=1), theirs]
     with pytest.raises(EngineError, match="were moved to server"):
-        await source.put_schedules([SchedulePut(second)])
+        await source.advance_schedule(Step(second))
 
 
 async def test_settings_of_queues_go_along_but_what_was_set_at_the_target_stays(

@@ -25,9 +25,9 @@ from trellis.core.fold import fold
 from trellis.core.job import Failure, JobId, JobRecord, NewJob, Prerequisite, Relations
 from trellis.core.policy import DEFAULT_POLICY, Hook, KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry as RetryPolicy
+from trellis.core.schedules import Schedule, Step, change_plan
 from trellis.core.states import LIVE
-from trellis.engines.audit import By
-from trellis.engines.schedules import SchedulePut
+from trellis.engines.audit import By, Change
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import (
     Accepted,
@@ -154,17 +154,16 @@ class Work:
         await engine.prune(10)
 
     async def fire(self) -> None:
-        """Declare schedules whose slots of some hours are due, and let them create jobs."""
+        """Declare schedules whose slots of some hours are due; edit one and fire the other."""
         declared = [
             a_declaration(when="@every 1h", missed="all"),
             a_declaration("other", when="@every 1h", missed="all", overlap="skip"),
         ]
         await schedules.declare_schedules(self.engine, SERVICE, declared, lambda _: True)
-        puts = [
-            SchedulePut(each._replace(next_slot=(each.next_slot or 0) - 5 * HOUR))
-            for each in await self.engine.schedules()
-        ]
-        await self.engine.put_schedules(puts)
+        for each in await self.engine.schedules():
+            due = each._replace(next_slot=(each.next_slot or 0) - 5 * HOUR)
+            await self.engine.advance_schedule(Step(due))
+        await schedules.change_schedule(self.engine, SERVICE, "nightly", in_vienna, By("ann"))
         await schedules.fire_due(self.engine)
         await schedules.run_schedule(self.engine, SERVICE, "other", By("ann"))
 
@@ -267,6 +266,11 @@ async def check_told(engine: SqliteEngine, records: dict[JobId, JobRecord], told
         elif "version" in fact:
             versions = [event.version for event in await engine.journal(job_id)]
             check(fact["version"] in versions, f"lost: {fact}, journal has {versions}")
+
+
+def in_vienna(schedule: Schedule, _: int) -> tuple[Schedule, Change]:
+    """Change the zone of a schedule: its next slot is the same, and its due slots are decided."""
+    return change_plan(schedule, {"tz": "Europe/Vienna"}), Change("schedule.set", schedule.title)
 
 
 async def check_slots(engine: SqliteEngine) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 from trellis.core.durations import Instant
 from trellis.core.job import NewJob
-from trellis.core.schedules import KEEP_SLOTS, Firing, Schedule, remember
-from trellis.engines.audit import By, Change
+from trellis.core.schedules import KEEP_SLOTS, Schedule, Step, remember
+from trellis.engines.audit import OPERATOR, By, Change
 from trellis.engines.clock import Clock
 from trellis.engines.memory.store import Store
 from trellis.engines.schedules import (
     DueSchedules,
-    SchedulePut,
     SlotRecord,
-    advance,
+    advanced,
     slot_record,
 )
 from trellis.engines.values import Accepted, CreateResult, Replaced
@@ -37,17 +36,15 @@ class ScheduleVerbs:
             found = sorted(self._store.schedules.items())
             return [each for (service, _), each in found if not services or service in services]
 
-    async def put_schedules(self, puts: Sequence[SchedulePut]) -> list[bool]:
-        """Store schedules whose version is still the same."""
+    async def add_schedules(self, added: Sequence[Schedule]) -> list[bool]:
+        """Store new schedules."""
         with self._lock:
-            return [self._put_one(put) for put in puts]
+            return [self._add_schedule(each) for each in added]
 
-    def _put_one(self, put: SchedulePut) -> bool:
-        if not self._is_current(put.schedule):
+    def _add_schedule(self, schedule: Schedule) -> bool:
+        if (schedule.service, schedule.name) in self._store.schedules:
             return False
-        self._store_schedule(put.schedule)
-        if put.change is not None:
-            self._store.record(put.change, put.by)
+        self._store_schedule(schedule._replace(version=0))
         return True
 
     async def due_schedules(self, limit: int) -> DueSchedules:
@@ -64,24 +61,29 @@ class ScheduleVerbs:
             found = tuple(self._store.schedules[each] for each in due[:limit])
             return DueSchedules(now, found, coming)
 
-    async def fire(self, firing: Firing) -> list[SlotRecord] | None:
-        """Create the jobs of due slots, write the ledger and advance."""
+    async def advance_schedule(
+        self, step: Step, change: Change | None = None, by: By = OPERATOR
+    ) -> list[SlotRecord] | None:
+        """Store a step of a schedule: its jobs, its entries of the ledger, the schedule."""
         with self._lock:
-            schedule, now = firing.schedule, self._clock.now()
-            if not self._is_current(schedule):
+            schedule, now = step.schedule, self._clock.now()
+            if not self._is_current(schedule) or (step.until is not None and step.until <= now):
                 return None
             ledger = self._store.slots.setdefault((schedule.service, schedule.name), {})
-            jobs = {slot: new for slot, new in firing.jobs if slot not in ledger}
+            jobs = {slot: new for slot, new in step.jobs if slot not in ledger}
             answers = dict(zip(jobs, self._create_now(list(jobs.values())), strict=True))
             records = [
                 slot_record(each, answers.get(each.slot), now)
-                for each in firing.slots
+                for each in step.slots
                 if each.slot not in ledger
             ]
-            for old in [slot for slot in ledger if slot < now - KEEP_SLOTS]:
-                del ledger[old]
+            if records:
+                for old in [slot for slot in ledger if slot < now - KEEP_SLOTS]:
+                    del ledger[old]
             ledger.update({each.decision.slot: each for each in records})
-            self._store_schedule(advance(firing, records))
+            self._store_schedule(advanced(step, records))
+            if change is not None:
+                self._store.record(change, by)
             return records
 
     async def run_schedule(self, schedule: Schedule, new: NewJob, by: By) -> CreateResult | None:
@@ -91,7 +93,7 @@ class ScheduleVerbs:
                 return None
             (answer,) = self._create_now([new])
             if isinstance(answer, Accepted | Replaced):
-                self._store_schedule(remember(schedule, schedule.live, [new.id]))
+                self._store_schedule(remember(schedule, [new.id]))
                 self._store.record(Change("schedule.run", schedule.title, None, new.id), by)
             return answer
 

@@ -1,8 +1,8 @@
 """Schedules on the SQL engines: their rows, the ledger of slots, and the jobs that slots create.
 
-A transaction that fires first locks the row of its schedule. Of two leaders that decided the same
-slots, the second waits and finds another version. On PostgreSQL the gates of the jobs were passed
-before (`gates.py`).
+A transaction that stores a step first locks the row of its schedule. Of two leaders that decided
+the same slots, the second waits and finds another version. On PostgreSQL the gates of the jobs were
+passed before (`gates.py`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from trellis.core.durations import Instant
 from trellis.core.job import JobId, NewJob
 from trellis.core.schedules import (
     KEEP_SLOTS,
-    Firing,
     Schedule,
     SlotDecision,
+    Step,
     remember,
 )
 from trellis.engines.audit import By, Change
 from trellis.engines.schedules import (
     DueSchedules,
-    SchedulePut,
     SlotRecord,
-    advance,
+    advanced,
     decode_schedule,
     encode_schedule,
     slot_record,
@@ -41,36 +40,38 @@ _LAST: Final = 2**62
 # -- changes -----------------------------------------------------------------------------------
 
 
-async def put_schedules(tx: Transaction, puts: Sequence[SchedulePut]) -> list[bool]:
-    """Store each of these schedules whose version is still the same; say which."""
-    await tx.read_clock()
-    results = []
-    for schedule, change, by in puts:
-        is_stored = await (_update if schedule.version else _add)(tx, schedule)
-        if is_stored and change is not None:
-            await audit.record(tx, change, by)
-        results.append(is_stored)
-    return results
+async def add_schedules(tx: Transaction, added: Sequence[Schedule]) -> list[bool]:
+    """Store new schedules; say which were not there before."""
+    return [await _add(tx, each) for each in added]
 
 
-async def fire(tx: Transaction, storage: Storage, firing: Firing) -> list[SlotRecord] | None:
-    """Create the jobs of due slots, write the ledger and advance; None: the schedule changed."""
-    schedule = firing.schedule
+async def advance_schedule(
+    tx: Transaction, storage: Storage, step: Step, change: Change | None, by: By
+) -> list[SlotRecord] | None:
+    """Store a step: its jobs, its entries of the ledger, the schedule; None: decide again."""
+    schedule = step.schedule
     if not await _lock(tx, schedule):
         return None
-    slots = tx.array([each.slot for each in firing.slots])
+    if step.until is not None:
+        await tx.read_clock()
+        if step.until <= tx.now:
+            return None
+    slots = tx.array([each.slot for each in step.slots])
     rows = await tx.rows("slot_known", schedule.service, schedule.name, slots)
     known = {slot for (slot,) in rows}
-    jobs = {slot: new for slot, new in firing.jobs if slot not in known}
+    jobs = {slot: new for slot, new in step.jobs if slot not in known}
     answers = dict(zip(jobs, await _create(tx, storage, list(jobs.values())), strict=True))
     records = [
         slot_record(each, answers.get(each.slot), tx.now)
-        for each in firing.slots
+        for each in step.slots
         if each.slot not in known
     ]
-    await tx.run("slot_prune", schedule.service, schedule.name, tx.now - KEEP_SLOTS)
-    await tx.run_many("slot_add", [_slot_row(schedule, each) for each in records])
-    await _update(tx, advance(firing, records))
+    if records:
+        await tx.run("slot_prune", schedule.service, schedule.name, tx.now - KEEP_SLOTS)
+        await tx.run_many("slot_add", [_slot_row(schedule, each) for each in records])
+    await _update(tx, advanced(step, records))
+    if change is not None:
+        await audit.record(tx, change, by)
     return records
 
 
@@ -82,7 +83,7 @@ async def run_schedule(
         return None
     (answer,) = await _create(tx, storage, [new])
     if isinstance(answer, Accepted | Replaced):
-        await _update(tx, remember(schedule, schedule.live, [new.id]))
+        await _update(tx, remember(schedule, [new.id]))
         await audit.record(tx, Change("schedule.run", schedule.title, None, new.id), by)
     return answer
 
@@ -106,9 +107,9 @@ async def _add(tx: Transaction, schedule: Schedule) -> bool:
     return bool(await tx.changed("schedule_add", *row))
 
 
-async def _update(tx: Transaction, schedule: Schedule) -> bool:
-    guard = (schedule.service, schedule.name, schedule.version)
-    return bool(await tx.changed("schedule_set", *_columns(schedule), *guard))
+async def _update(tx: Transaction, schedule: Schedule) -> None:
+    """Replace the row, which the transaction has locked."""
+    await tx.run("schedule_set", *_columns(schedule), schedule.service, schedule.name)
 
 
 def _columns(schedule: Schedule) -> tuple[Instant | None, Instant | None, str]:

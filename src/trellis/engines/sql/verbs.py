@@ -16,9 +16,9 @@ from trellis.core.durations import Instant, Micros
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord, NewJob, SessionId
 from trellis.core.limits import Limit, LimitChange, LimitSetting, Scope
-from trellis.core.schedules import Firing, Schedule
+from trellis.core.schedules import Schedule, Step
 from trellis.engines.archive import Archived, ArchiveState
-from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By
+from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By, Change
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.contracts import (
     KEPT_CONTRACTS,
@@ -36,7 +36,7 @@ from trellis.engines.operating import (
     Rates,
     WorkerName,
 )
-from trellis.engines.schedules import DueSchedules, SchedulePut, SlotRecord
+from trellis.engines.schedules import DueSchedules, SlotRecord
 from trellis.engines.sql import (
     archive,
     audit,
@@ -113,15 +113,18 @@ class SharedVerbs(Protocol):
         """Accept no new job in any queue, or accept them again."""
         await self.run_write(lambda tx: operating.set_drain(tx, drain), "queues")
 
-    async def put_schedules(self, puts: Sequence[SchedulePut]) -> list[bool]:
-        """Store schedules whose version is still the same."""
-        return await self.run_write(lambda tx: schedules.put_schedules(tx, puts), "schedules")
+    async def add_schedules(self, added: Sequence[Schedule]) -> list[bool]:
+        """Store new schedules."""
+        return await self.run_write(lambda tx: schedules.add_schedules(tx, added), "schedules")
 
-    async def fire(self, firing: Firing) -> list[SlotRecord] | None:
-        """Create the jobs of due slots, write the ledger and advance."""
-        jobs = [new for _, new in firing.jobs]
+    async def advance_schedule(
+        self, step: Step, change: Change | None = None, by: By = OPERATOR
+    ) -> list[SlotRecord] | None:
+        """Store a step of a schedule: its jobs, its entries of the ledger, the schedule."""
         return await self.run_create(
-            lambda tx, storage: schedules.fire(tx, storage, firing), jobs, "schedules"
+            lambda tx, storage: schedules.advance_schedule(tx, storage, step, change, by),
+            [new for _, new in step.jobs],
+            "schedules",
         )
 
     async def run_schedule(self, schedule: Schedule, new: NewJob, by: By) -> CreateResult | None:

@@ -102,7 +102,8 @@ from trellis.testing.conformance.rates import TestRates
 from trellis.testing.conformance.reads import TestCount, TestFind, TestLoad
 from trellis.testing.conformance.removal import TestRemoval
 from trellis.testing.conformance.retention import TestRetention, TestSessionRetention
-from trellis.testing.conformance.schedules import TestFiring, TestScheduleChanges, TestSchedules
+from trellis.testing.conformance.schedule_edits import TestScheduleChanges, TestScheduleEdits
+from trellis.testing.conformance.schedules import TestFiring, TestSchedules
 from trellis.testing.conformance.slot_lingering import TestSlotLingering
 from trellis.testing.conformance.slots import TestSlots, TestSlotsHeldByJobs, TestTurns
 from trellis.testing.conformance.suite import EngineSuite, capability_of
@@ -191,6 +192,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestFeedLosses,
     TestSchedules,
     TestFiring,
+    TestScheduleEdits,
     TestScheduleChanges,
     TestContracts,
     TestTokens,

@@ -11,14 +11,20 @@ from trellis.core.commands import Complete
 from trellis.core.durations import Instant, micros
 from trellis.core.job import JobId
 from trellis.core.policy import KeyPolicy, Policy
-from trellis.core.schedules import Declared, Firing, Schedule, SlotDecision, Window
-from trellis.core.states import State
-from trellis.engines.audit import AuditFilter, By, Change
+from trellis.core.schedules import Declared, Schedule, SlotDecision, Step, Window
+from trellis.engines.audit import AuditFilter, Change
 from trellis.engines.operating import Drain
 from trellis.engines.port import Engine
-from trellis.engines.schedules import SchedulePut, SlotRecord
-from trellis.engines.values import Accepted, JobFilter, QueueSettings, Rejected
-from trellis.testing.builders import QUEUE, SERVICE, a_declaration, a_job, a_job_id, fence_of
+from trellis.engines.schedules import SlotRecord
+from trellis.engines.values import JobFilter, QueueSettings
+from trellis.testing.builders import (
+    QUEUE,
+    SERVICE,
+    a_declaration,
+    a_demand,
+    a_job,
+    fence_of,
+)
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import a_session, accept_one, claim_one, settle, the
 from trellis.testing.conformance.suite import Another, EngineSuite
@@ -32,7 +38,7 @@ async def put(engine: Engine, declared: Declared) -> Schedule:
     return await control.find_schedule(engine, SERVICE, declared.name)
 
 
-async def firing_of(engine: Engine, name: str = "nightly") -> Firing:
+async def step_of(engine: Engine, name: str = "nightly") -> Step:
     """Return the decision about the due slots of a schedule."""
     schedule = await control.find_schedule(engine, SERVICE, name)
     return rules.decide_slots(schedule, await engine.now(), ())
@@ -65,9 +71,7 @@ class TestSchedules(EngineSuite):
             when="0 3 * * *", tz="Europe/Vienna", jitter=7, missed="all", policy=policy
         )
         stored = await put(engine, declared)
-        expected = rules.declare(None, declared, clock.now())
-        assert expected is not None
-        assert stored == expected._replace(version=1)
+        assert stored == rules.declare(declared, clock.now())._replace(version=1)
         assert await engine.schedules() == [stored]
         assert await engine.schedules(["other"]) == []
 
@@ -82,8 +86,8 @@ class TestSchedules(EngineSuite):
 
     async def test_a_new_declaration_leaves_the_operators_change(self, engine: Engine) -> None:
         stored = await put(engine, a_declaration())
-        changed = rules.change_plan(stored, {"missed": "all"}, await engine.now())
-        assert await engine.put_schedules([SchedulePut(changed)]) == [True]
+        changed = rules.change_plan(stored, {"missed": "all"})
+        assert await engine.advance_schedule(Step(changed)) == []
         after = await put(engine, a_declaration(missed="skip", overlap="skip"))
         assert (after.plan.missed, after.plan.overlap, after.version) == ("all", "skip", 3)
 
@@ -103,13 +107,23 @@ class TestSchedules(EngineSuite):
 
     async def test_a_stale_version_stores_nothing(self, engine: Engine) -> None:
         stored = await put(engine, a_declaration())
-        put_again = SchedulePut(stored._replace(version=0), Change("schedule.set", "x"))
-        too_new = SchedulePut(stored._replace(version=2), Change("schedule.set", "x"))
-        good = SchedulePut(stored._replace(windows=(Window(1, 2),)))
-        assert await engine.put_schedules([put_again, too_new, good]) == [False, False, True]
+        for version in (0, 2):
+            stale, change = stored._replace(version=version), Change("schedule.set", "x")
+            assert await engine.advance_schedule(Step(stale), change) is None
+        good = stored._replace(windows=(Window(1, 2),))
+        assert await engine.advance_schedule(Step(good)) == []
         assert await engine.audit(AuditFilter()) == []
         after = await control.find_schedule(engine, SERVICE, "nightly")
         assert after == stored._replace(windows=(Window(1, 2),), version=2)
+
+    async def test_a_schedule_is_added_once(self, engine: Engine, clock: ManualClock) -> None:
+        first, second = (rules.declare(a_declaration(name), clock.now()) for name in ("a", "b"))
+        assert await engine.add_schedules([first]) == [True]
+        assert await engine.add_schedules([first._replace(windows=(Window(1, 2),)), second]) == [
+            False,
+            True,
+        ]
+        assert await engine.schedules() == [each._replace(version=1) for each in (first, second)]
 
     async def test_two_workers_that_start_together_declare_once(
         self, engine: Engine, another: Another
@@ -142,7 +156,7 @@ class TestFiring(EngineSuite):
         clock.advance_to(slot)
         due = await engine.due_schedules(10)
         assert (due.now, due.schedules, due.next_slot) == (slot, (stored,), None)
-        records = await engine.fire(await firing_of(engine))
+        records = await engine.advance_schedule(await step_of(engine))
         (job_id,) = await jobs_of(engine)
         assert records == [SlotRecord(SlotDecision(slot, "created"), job_id, slot)]
         assert await engine.slots(SERVICE, "nightly") == records
@@ -157,9 +171,9 @@ class TestFiring(EngineSuite):
     async def test_a_decision_is_stored_once(self, engine: Engine, clock: ManualClock) -> None:
         await put(engine, a_declaration())
         clock.advance("1m")
-        firing = await firing_of(engine)
-        assert len(await engine.fire(firing) or ()) == 1
-        assert await engine.fire(firing) is None  # a repeated call after a lost reply
+        step = await step_of(engine)
+        assert len(await engine.advance_schedule(step) or ()) == 1
+        assert await engine.advance_schedule(step) is None  # a repeated call after a lost reply
         assert len(await jobs_of(engine)) == len(await ledger(engine)) == 1
 
     async def test_two_leaders_at_once_create_one_job(
@@ -172,19 +186,6 @@ class TestFiring(EngineSuite):
             await asyncio.gather(*(control.fire_due(each) for each in (engine, other) * 3))
         assert len(await jobs_of(engine)) == len(await ledger(engine)) == 5
 
-    async def test_a_schedule_edited_while_its_slot_fires_is_decided_again(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        await put(engine, a_declaration())
-        clock.advance("1m")
-        firing = await firing_of(engine)
-        paused = rules.change_plan(firing.schedule, {"paused": True}, clock.now())
-        await engine.put_schedules([SchedulePut(paused)])
-        assert await engine.fire(firing) is None
-        await control.fire_due(engine)
-        assert await jobs_of(engine) == []
-        assert [each.why for each in await ledger(engine)] == ["paused"]
-
     async def test_a_slot_in_the_ledger_is_not_created_again(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -195,7 +196,7 @@ class TestFiring(EngineSuite):
         stored = await control.find_schedule(engine, SERVICE, "nightly")
         # As after the clock was set back and an operator has changed the schedule.
         back = stored._replace(next_slot=entries[0].decision.slot)
-        await engine.put_schedules([SchedulePut(back)])
+        await engine.advance_schedule(Step(back))
         await control.fire_due(engine)
         assert await engine.slots(SERVICE, "nightly") == entries
         assert len(await jobs_of(engine)) == 1
@@ -290,12 +291,14 @@ class TestFiring(EngineSuite):
         for _ in range(2):
             clock.advance("1m")
             await control.fire_due(engine)
-        session = await a_session(engine)
-        first = await claim_one(engine, session)
-        second = (await jobs_of(engine))[1]
-        assert (await engine.load([second])).records[0] is not None
-        await settle(engine, first, Complete(fence_of(first)))
-        assert (await claim_one(engine, session)).definition.id == second
+        session, demands = await a_session(engine), [a_demand()]
+        first, second = await jobs_of(engine)
+        (taken,) = (await engine.claim(session, demands, 10)).jobs
+        assert taken.definition.id == first
+        assert (await engine.claim(session, demands, 10)).jobs == ()
+        await settle(engine, taken, Complete(fence_of(taken)))
+        (then,) = (await engine.claim(session, demands, 10)).jobs
+        assert then.definition.id == second
 
     async def test_jitter_delays_the_start_and_not_the_slot(
         self, engine: Engine, clock: ManualClock
@@ -313,7 +316,7 @@ class TestFiring(EngineSuite):
         slots = []
         for _ in range(6):
             clock.advance("10d")
-            slots += [each.slot for each in (await firing_of(engine)).slots]
+            slots += [each.slot for each in (await step_of(engine)).slots]
             await control.fire_due(engine)
         kept = [slot for slot in slots if slot >= clock.now() - rules.KEEP_SLOTS]
         assert 0 < len(kept) < len(slots)
@@ -342,56 +345,3 @@ class TestFiring(EngineSuite):
         assert len((await engine.due_schedules(3)).schedules) == 3
         await control.fire_due(engine)
         assert [len(await ledger(engine, name)) for name in names] == [1] * 4
-
-
-class TestScheduleChanges(EngineSuite):
-    """Operators change schedules; each change is one audit entry."""
-
-    async def test_a_change_and_its_audit_entry_are_stored_together(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        await put(engine, a_declaration())
-
-        def decide(schedule: Schedule, now: Instant) -> tuple[Schedule, Change]:
-            changed = rules.change_plan(schedule, {"when": "@every 1h"}, now)
-            return changed, Change("schedule.set", schedule.title, "@every 1m", "@every 1h")
-
-        by = By("ann", "too often")
-        after = await control.change_schedule(engine, SERVICE, "nightly", decide, by)
-        assert after.plan.when == "@every 1h"
-        assert after.next_slot == coming(clock.now(), micros("1h"))
-        (entry,) = await engine.audit(AuditFilter())
-        assert (entry.change.action, entry.change.after, entry.by) == (
-            "schedule.set",
-            "@every 1h",
-            by,
-        )
-
-    async def test_a_job_runs_outside_of_the_slots(self, engine: Engine) -> None:
-        before = await put(engine, a_declaration())
-        new, answer = await control.run_schedule(engine, SERVICE, "nightly", By("ann", "now"))
-        assert answer == Accepted(new.id)
-        record = await the(engine, new.id)
-        assert record.head.state is State.PENDING
-        assert record.definition.relations is not None
-        assert record.definition.relations[2:4] == ("nightly", None)
-        after = await control.find_schedule(engine, SERVICE, "nightly")
-        assert after == before._replace(live=(new.id,), version=before.version + 1)
-        assert await ledger(engine) == []
-        (entry,) = await engine.audit(AuditFilter())
-        assert (entry.change, entry.by) == (
-            Change("schedule.run", "shop/nightly", None, new.id),
-            By("ann", "now"),
-        )
-
-    async def test_a_job_that_is_refused_or_late_leaves_nothing(self, engine: Engine) -> None:
-        stored = await put(engine, a_declaration())
-        stale = stored._replace(version=7)
-        new = rules.job_of(stored, a_job_id(), None, 5)
-        assert await engine.run_schedule(stale, new, By()) is None
-        await engine.set_queue(QueueSettings(SERVICE, QUEUE, draining=True))
-        answer = await engine.run_schedule(stored, new, By())
-        assert isinstance(answer, Rejected)
-        assert await jobs_of(engine) == []
-        assert await engine.audit(AuditFilter(action="schedule")) == []
-        assert await control.find_schedule(engine, SERVICE, "nightly") == stored

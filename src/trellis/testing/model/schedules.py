@@ -21,7 +21,6 @@ from trellis.core.schedules import (
     check_declared,
 )
 from trellis.engines.audit import By
-from trellis.engines.schedules import SchedulePut
 from trellis.testing.model.menu import SERVICE, TYPES, queue_of
 from trellis.testing.model.side import Plain, Side
 
@@ -69,9 +68,10 @@ class ChangeSchedule(NamedTuple):
         if not stored:
             return None
         chosen = stored[self.recent % len(stored)]
-        changed = rules.change_plan(chosen, self.changes, await side.engine.now())
-        changed = changed._replace(version=changed.version - self.stale)
-        return await side.engine.put_schedules([SchedulePut(changed)]), await _look(side)
+        after, now = rules.change_plan(chosen, self.changes), await side.engine.now()
+        step = rules.edit(chosen, after, now, ())
+        old = step.schedule._replace(version=step.schedule.version - self.stale)
+        return await side.engine.advance_schedule(step._replace(schedule=old)), await _look(side)
 
 
 class Fire(NamedTuple):
@@ -85,7 +85,9 @@ class Fire(NamedTuple):
         await schedules.fire_due(side.engine)
         again = None
         if self.repeat and due.schedules:
-            again = await side.engine.fire(rules.decide_slots(due.schedules[0], due.now, ()))
+            again = await side.engine.advance_schedule(
+                rules.decide_slots(due.schedules[0], due.now, ())
+            )
         return again, await _look(side)
 
 

@@ -25,7 +25,6 @@ from trellis.core.states import WAITING, State
 from trellis.engines.demand import Demand
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.memory.store import Entry, Lane
-from trellis.engines.schedules import SchedulePut
 from trellis.engines.values import (
     Accepted,
     Claimed,
@@ -70,9 +69,7 @@ class SandboxEngine(MemoryEngine):
     def declare(self, declared: Iterable[Declared]) -> None:
         """Store schedules, as a worker does when it starts."""
         for each in declared:
-            schedule = declare(None, each, self._clock.now())
-            if schedule is not None:
-                self._put_one(SchedulePut(schedule))
+            self._add_schedule(declare(each, self._clock.now()))
 
     # -- transactions of the caller ------------------------------------------------------------
 

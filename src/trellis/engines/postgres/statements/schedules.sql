@@ -22,7 +22,7 @@ values ($1, $2, 1, $3, $4, $5) on conflict do nothing returning version
 
 -- name: schedule_set
 update trellis.schedule set version = version + 1, next_slot = $1, retired_at = $2, body = $3
-where service = $4 and name = $5 and version = $6 returning version
+where service = $4 and name = $5
 
 -- name: slot_known
 select slot from trellis.schedule_slot

@@ -22,7 +22,7 @@ values (?, ?, 1, ?, ?, ?) on conflict do nothing
 
 -- name: schedule_set
 update trellis_schedule set version = version + 1, next_slot = ?, retired_at = ?, body = ?
-where service = ? and name = ? and version = ?
+where service = ? and name = ?
 
 -- name: slot_known
 select slot from trellis_schedule_slot
