@@ -38,7 +38,7 @@ from trellis.declaration.imports import check_included, import_included
 from trellis.declaration.job_type import JobType, check_defaults, declare_handler
 from trellis.declaration.limits import declared_limits
 from trellis.declaration.options import DeclareOptions, TypeOptions, check_limit, with_defaults
-from trellis.declaration.schedules import ScheduleOptions, declare_schedule
+from trellis.declaration.schedules import DeclaredSchedules, ScheduleOptions
 from trellis.declaration.signature import Handler
 from trellis.declaration.worker_location import Lifespan, WorkerLocation, worker_url
 from trellis.engines import check_url
@@ -108,7 +108,7 @@ class Service(Extensible):
             check_url(url)
         self._connection = EngineAccess(worker_url(name) or url, self)
         self._types: dict[str, JobType] = {}
-        self._schedules: dict[str, Declared] = {}
+        self._schedules = DeclaredSchedules(self.name)
         self._queue_limits: dict[str, Limit] = {}
         self._lifespan: Lifespan | None = None
         super().__init__()
@@ -233,7 +233,7 @@ class Service(Extensible):
         `docs/reference/options.md`. Workers store what is declared when they start.
         """
         if isinstance(target, Job):
-            self._add_schedule(declare_schedule(target.job_type, None, **options))
+            self._schedules.add(target.job_type, None, options)
             return target
 
         def decorate(job: Job[P, R]) -> Job[P, R]:
@@ -242,7 +242,7 @@ class Service(Extensible):
                     "A schedule belongs to a job: write @service.schedule(...) above @service.job, "
                     "not below it."
                 )
-            self._add_schedule(declare_schedule(job.job_type, target, **options))
+            self._schedules.add(job.job_type, target, options)
             return job
 
         return decorate
@@ -250,20 +250,7 @@ class Service(Extensible):
     @property
     def schedules(self) -> tuple[Declared, ...]:
         """Every declared schedule."""
-        return tuple(self._schedules.values())
-
-    def _add_schedule(self, declared: Declared) -> None:
-        if declared.service != self.name:
-            raise ConfigurationError(
-                f"{declared.service}/{declared.template.type} belongs to another service than "
-                f"{self.name!r}. Declare its schedule there."
-            )
-        if declared.name in self._schedules:
-            raise ConfigurationError(
-                f"Service {self.name!r} already has a schedule {declared.name!r}. "
-                "Give one of them another name=."
-            )
-        self._schedules[declared.name] = declared
+        return self._schedules.declared()
 
     def workflow(self) -> Workflow:
         """Return an empty graph of jobs with names, which `create` stores together."""
@@ -488,11 +475,12 @@ async def work(
 async def _declare_schedules(engine: Engine, service: Service, runs: Collection[str]) -> None:
     """Store the schedules of a service; retire those that its code no longer has.
 
-    A worker for some types only (`--types`) speaks only for the schedules of these types.
+    A worker speaks for the schedules of the types that it runs, and of types that are gone.
     """
-    runs_all = all(f"{service.name}/{each.name}" in runs for each in service.job_types)
+    declared = {each.name for each in service.job_types}
 
     def owns(schedule: Schedule) -> bool:
-        return runs_all or f"{service.name}/{schedule.template.type}" in runs
+        name = schedule.template.type
+        return name not in declared or f"{service.name}/{name}" in runs
 
     await declare_schedules(engine, service.name, service.schedules, owns)

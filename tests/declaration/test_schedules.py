@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from trellis import Fair, PerKey, Service
+from trellis import Fair, Outcome, PerKey, Service
 from trellis.core.durations import micros
 from trellis.core.job import JobId, Relations
 from trellis.core.schedules import Plan, Schedule, job_of
@@ -54,6 +54,20 @@ def test_a_job_may_have_several_schedules_with_payloads() -> None:
         ("slow", "@every 2h", '{"number":9}'),
     ]
     assert app.schedules[1].plan.paused
+
+
+def test_hooks_that_are_declared_after_a_schedule_hold_for_its_jobs() -> None:
+    app = a_service()
+
+    @app.schedule(every="1h")
+    @app.job
+    async def sync(limit: int = 5) -> None: ...
+
+    @sync.on_finished(name="report")
+    async def report(outcome: Outcome) -> None: ...
+
+    (declared,) = app.schedules
+    assert [each.type for each in declared.template.policy.hooks] == ["report"]
 
 
 def test_the_default_of_the_handler_is_the_payload() -> None:

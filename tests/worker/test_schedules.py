@@ -56,6 +56,30 @@ async def _retired(service: Service) -> dict[str, bool]:
     return {each.name: each.retired_at is not None for each in await engine.schedules()}
 
 
+async def test_schedules_of_types_that_are_gone_are_retired(tmp_path: object) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with _program(url, with_schedules=True) as old:
+        await _start(old)
+    async with Service("shop", url) as new:
+
+        @new.job
+        async def c() -> None: ...
+
+        new.declare("b", result=type(None))  # its handler, and its schedule, are in another program
+        await _start(new)
+        assert await _retired(new) == {"a": True, "b": False}
+    async with Service("shop", url) as newer:
+
+        @newer.job
+        async def c() -> None: ...
+
+        @newer.job
+        async def d() -> None: ...
+
+        await _start(newer, "d")
+        assert await _retired(newer) == {"a": True, "b": True}
+
+
 async def test_schedules_that_are_gone_are_retired_and_come_back(tmp_path: object) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with _program(url, with_schedules=True) as old:

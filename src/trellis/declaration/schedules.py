@@ -39,6 +39,39 @@ class ScheduleOptions(TypedDict, total=False):
     paused: bool
 
 
+class DeclaredSchedules:
+    """The schedules that the code of one service declares."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._schedules: dict[str, tuple[JobType, Declared]] = {}
+
+    def add(self, job_type: JobType, when: str | None, options: ScheduleOptions) -> None:
+        """Add the schedule of a type; raise `ConfigurationError` or `PayloadInvalid`."""
+        declared = declare_schedule(job_type, when, **options)
+        if declared.service != self._service:
+            raise ConfigurationError(
+                f"{declared.service}/{declared.template.type} belongs to another service than "
+                f"{self._service!r}. Declare its schedule there."
+            )
+        if declared.name in self._schedules:
+            raise ConfigurationError(
+                f"Service {self._service!r} already has a schedule {declared.name!r}. "
+                "Give one of them another name=."
+            )
+        self._schedules[declared.name] = job_type, declared
+
+    def declared(self) -> tuple[Declared, ...]:
+        """Return all, with the policies of their types as they are now.
+
+        A hook that stands below a schedule in the code changes the policy of its type.
+        """
+        return tuple(
+            declared._replace(template=template_of(job_type))
+            for job_type, declared in self._schedules.values()
+        )
+
+
 def declare_schedule(
     job_type: JobType, when: str | None, /, **options: Unpack[ScheduleOptions]
 ) -> Declared:

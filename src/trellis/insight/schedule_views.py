@@ -76,8 +76,8 @@ class SlotView:
     outcome: SlotOutcome
     #: It was decided more than a minute after its time.
     late: bool
-    #: Why no job was created: `paused`, `window`, `overlap`, `edited`, `retired`, or why the job was
-    #: not accepted.
+    #: Why no job was created: `paused`, `window`, `overlap`, `edited`, `retired`, or why the job
+    #: was not accepted.
     why: str | None
     #: The last of several slots that this one entry stands for.
     through: datetime | None
