@@ -134,6 +134,20 @@ def test_the_key_of_a_slot(slot: str, hostname: str, key: str) -> None:
     assert slot_key(slot, hostname, NOW) == key
 
 
+def test_lines_of_one_minute_with_different_payloads_create_a_job_each(
+    url: str, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOSTNAME", "laptop")
+    keys = [slot_key("auto", "laptop", NOW, text) for text in ("[1, 2]", "[1,2]", "[2]", None)]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    command("schedules", "run", "nightly", "--url", url)
+    enqueue = ("enqueue", "reports/nightly", "-q", "--url", url, "--slot", "auto")
+    first, other = (command(*enqueue, payload) for payload in ("8", "9"))
+    assert (first.code, other.code) == (0, 0)
+    assert first.out != other.out
+
+
 def test_two_starts_for_one_slot_create_one_job(url: str, command: Run) -> None:
     command("schedules", "run", "nightly", "--url", url)
     enqueue = ("enqueue", "reports/nightly", "8", "-q", "--url", url)

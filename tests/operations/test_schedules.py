@@ -18,6 +18,7 @@ from trellis.errors import (
     AmbiguousId,
     ConfigurationError,
     Draining,
+    KeyUnresolved,
     PayloadInvalid,
     ScheduleNotFound,
 )
@@ -46,6 +47,11 @@ async def sync(login: Login) -> None: ...
 async def keyed(login: Login) -> None: ...
 
 
+@app.job(fair="{user}")
+async def shared(login: Login) -> None: ...
+
+
+app.schedule(shared, every="1h", payload=Login(user="ada"))
 app.schedule(sync, every="15m", payload=Login(user="ada"), overlap="skip")
 app.schedule(keyed, every="1h", payload=Login(user="ada"), paused=True)
 
@@ -75,7 +81,7 @@ async def test_schedules_are_listed_with_their_next_runs(
     jobs: Operator, clock: ManualClock
 ) -> None:
     found = {each.name: each for each in await jobs.schedules.find()}
-    assert list(found) == ["keyed", "nightly", "sync"]
+    assert list(found) == ["keyed", "nightly", "shared", "sync"]
     now = to_datetime(clock.now())
     runs = found["nightly"].next_runs
     assert len(runs) == 5
@@ -196,6 +202,16 @@ async def test_a_change_that_cannot_be_is_refused_and_stores_nothing(
         await jobs.schedules.change("sync", types=app.job_types, **changes)
     assert await engine.schedules() == before
     assert await audit(engine) == []
+
+
+@pytest.mark.parametrize("name", ["keyed", "shared"])
+async def test_a_payload_without_the_field_of_its_key_or_tenant_is_refused(
+    jobs: Operator, engine: MemoryEngine, name: str
+) -> None:
+    before = await engine.schedules()
+    with pytest.raises(KeyUnresolved, match=f"shop/{name}: .* Nothing was stored"):
+        await jobs.schedules.change(name, payload={"name": "ada"})
+    assert await engine.schedules() == before
 
 
 async def test_a_key_and_a_queue_of_the_schedule_exclude_each_other(jobs: Operator) -> None:

@@ -7,6 +7,8 @@ job of a misspelt type would wait forever.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import sys
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _CRON_POD: Final = re.compile(r"(?P<name>.+)-(?P<minute>\d{8,9})-[a-z0-9]{5}")
 #: A number that is no minute of these days belongs to another kind of pod.
 _CRON_POD_AGE: Final = timedelta(days=7)
+#: Letters of the digest of a payload in the key of a slot.
+_DIGEST_LENGTH: Final = 16
 
 
 @click.command("enqueue")
@@ -64,7 +68,7 @@ _CRON_POD_AGE: Final = timedelta(days=7)
 @click.option(
     "--slot",
     metavar="auto|TEXT",
-    help="For cron: every call for the same slot returns the same job. auto: the minute.",
+    help="For cron: every call for the same slot returns the same job. auto: this minute.",
 )
 @click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="A label; repeatable.")
 @click.option("--config", metavar="JSON", help="The configuration it is about; or @file, or -.")
@@ -105,8 +109,8 @@ def enqueue(
     if quiet and as_json:
         raise click.UsageError("Use only one of --json and --quiet.")
     form = Form.QUIET if quiet else Form.JSON if as_json else Form.TABLE
-    created_with = _create_options(**options)
     text = None if payload is None else payload_text(payload)
+    created_with = _create_options(text, **options)
 
     async def work() -> int:
         async with _find_type(type_name, app, url) as (known, engine, jobs_url):
@@ -129,6 +133,7 @@ def enqueue(
 
 
 def _create_options(
+    payload: str | None,
     *,
     at: str | None,
     deadline: str | None,
@@ -148,7 +153,7 @@ def _create_options(
     if slot is not None:
         if "idempotency_key" in options:
             raise click.UsageError("--slot makes the idempotency key; leave --idempotency-key out.")
-        options["idempotency_key"] = slot_key(slot, os.environ.get("HOSTNAME", ""), now)
+        options["idempotency_key"] = slot_key(slot, os.environ.get("HOSTNAME", ""), now, payload)
     if at is not None:
         options["at"] = parse_moment(at, now, "future")
     if deadline is not None:
@@ -158,12 +163,13 @@ def _create_options(
     return options
 
 
-def slot_key(slot: str, hostname: str, now: datetime) -> str:
+def slot_key(slot: str, hostname: str, now: datetime, payload: str | None = None) -> str:
     """Return the idempotency key of one start by an external cron.
 
     The name of the Job of a Kubernetes CronJob, and so the name of its pods, ends in the scheduled
     minute, counted from the Unix epoch: a pod that is started again means the same slot. Elsewhere
-    `auto` is the present minute.
+    `auto` is the present minute and the payload: two lines of one crontab may create jobs of one
+    type with different payloads in the same minute.
 
     >>> slot_key("auto", "report-29000000-x7x2k", datetime(2025, 2, 20, 22, tzinfo=UTC))
     'slot/report/2025-02-19T21:20Z'
@@ -175,7 +181,11 @@ def slot_key(slot: str, hostname: str, now: datetime) -> str:
         scheduled = datetime.fromtimestamp(int(pod["minute"]) * 60, UTC)
         if abs(scheduled - now) < _CRON_POD_AGE:
             return f"slot/{pod['name']}/{scheduled:%Y-%m-%dT%H:%MZ}"
-    return f"slot/{now:%Y-%m-%dT%H:%MZ}"
+    minute = f"slot/{now:%Y-%m-%dT%H:%MZ}"
+    if payload is None:
+        return minute
+    text = json.dumps(parse_json_text(payload), sort_keys=True)
+    return f"{minute}/{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]}"
 
 
 def _deadline(text: str, now: datetime) -> Duration | datetime:

@@ -23,7 +23,13 @@ from trellis.declaration.options import check_options
 from trellis.engines.audit import Action, By, Change
 from trellis.engines.port import Engine
 from trellis.engines.values import Accepted, Coalesced, Rejected, Replaced
-from trellis.errors import AmbiguousId, ConfigurationError, PayloadInvalid, ScheduleNotFound
+from trellis.errors import (
+    AmbiguousId,
+    ConfigurationError,
+    KeyUnresolved,
+    PayloadInvalid,
+    ScheduleNotFound,
+)
 from trellis.insight.schedule_views import (
     ScheduleView,
     SlotView,
@@ -106,7 +112,10 @@ class Schedules:
             job_type = declared.get((schedule.service, schedule.template.type))
             if job_type is not None and "payload" in changes:
                 _check_payload(job_type, str(changes["payload"]))
-            return rules.change_plan(schedule, changes)
+            try:
+                return rules.change_plan(schedule, changes)
+            except KeyUnresolved as error:
+                raise KeyUnresolved(f"{schedule.title}: {error} Nothing was stored.") from None
 
         return await self._change(name, "schedule.set", decide, reason)
 
