@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -12,8 +15,11 @@ from tests.cli.conftest import Run
 from trellis import Service
 from trellis.cli.enqueue import slot_key
 from trellis.config import WorkerSettings
+from trellis.core.schedules import Step
+from trellis.engines import make_engine
 from trellis.service import work
 
+_TIMES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 PROGRAM = """
 from trellis import Service
 
@@ -43,8 +49,20 @@ async def url(tmp_path: Path) -> str:
 def test_schedules_are_listed_and_shown_in_both_time_zones(url: str, command: Run) -> None:
     ran = command("schedules", "--url", url)
     assert ran.code == 0
-    assert "reports/nightly" in ran.out
-    assert " 03:00:00 " in ran.out
+    header, *lines = ran.out.splitlines()
+    assert header.split() == ["SCHEDULE", "NEXT", "IN", "ITS", "ZONE", "NEXT", "HERE"]
+    assert [line[:28].strip() for line in lines[:2]] == [
+        "reports/nightly",
+        "0 3 * * *, Europe/Vienna",
+    ]
+    assert len(lines) == 5
+    for line in lines:
+        there, here = _TIMES.findall(line)
+        vienna = datetime.fromisoformat(there).replace(tzinfo=ZoneInfo("Europe/Vienna"))
+        assert there.endswith(" 03:00:00")
+        assert vienna.astimezone().strftime("%Y-%m-%d %H:%M:%S") == here
+    assert max(map(len, lines)) <= 80
+    assert len(_TIMES.findall(command("schedules", "list", "--next", "2", "--url", url).out)) == 4
     shown = command("schedules", "show", "nightly", "--url", url)
     assert shown.out.count(" 03:00:00 Europe/Vienna, ") == 5
     assert "payload      7" in shown.out
@@ -56,6 +74,34 @@ def test_schedules_are_listed_and_shown_in_both_time_zones(url: str, command: Ru
     )
     assert command("schedules", "-q", "--url", url).out == "reports/nightly\n"
     assert command("schedules", "show", "other", "--url", url).code == 3
+
+
+async def _put_into_zone(url: str, tz: str) -> None:
+    """Store the schedule with a zone, as a host with another zone database can."""
+    engine = make_engine(url)
+    await engine.open()
+    (stored,) = await engine.schedules()
+    lacking = stored._replace(declared=stored.declared._replace(tz=tz))
+    await engine.advance_schedule(Step(lacking))
+    await engine.close()
+
+
+async def test_a_schedule_whose_zone_this_host_lacks_is_listed_with_a_note(
+    url: str, command: Run
+) -> None:
+    await _put_into_zone(url, "Mars/Olympus")
+    for arguments in (("schedules",), ("schedules", "show", "nightly")):
+        ran = await asyncio.to_thread(command, *arguments, "--url", url)
+        assert ran.code == 0
+        assert "Mars/Olympus" in ran.out
+        assert "its time zone is not known here" in ran.out
+    doctor = await asyncio.to_thread(command, "doctor", "--json", "--url", url)
+    warnings = json.loads(doctor.out)["warnings"]
+    assert any("trellis schedules set reports/nightly --tz" in each for each in warnings)
+    changed = await asyncio.to_thread(
+        command, "schedules", "set", "nightly", "--tz", "UTC", "--url", url
+    )
+    assert changed.code == 0
 
 
 def test_a_schedule_is_changed_paused_resumed_and_reset(url: str, command: Run) -> None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _NAME = click.argument("name", metavar="NAME")
 _LABEL_WIDTH = 12
+#: A cron expression and its zone on one line leave room for two times in 80 columns.
+_TIMES_WIDTH = 36
 
 
 @click.command("schedules", cls=CommandGroup, default="list")
@@ -53,14 +55,17 @@ def schedules() -> None:
 
 @schedules.command("list")
 @click.option("--service", metavar="NAME", help="Only those of this service.")
+@click.option(
+    "--next", "runs", metavar="N", default=5, type=click.IntRange(1, 100), help="N next runs (5)."
+)
 @form_options
 @url_option
 @debug_option
-def list_command(*, service: str | None, form: Form, url: str | None) -> None:
-    """List all schedules with their next run, in their time zone and in yours."""
+def list_command(*, service: str | None, runs: int, form: Form, url: str | None) -> None:
+    """List all schedules with their next runs, in their time zone and in yours."""
     from trellis.insight.views import as_json
 
-    found = operate(url, lambda jobs: jobs.schedules.find(service=service))
+    found = operate(url, lambda jobs: jobs.schedules.find(service=service, next_runs=runs))
     write_each(form, found, document=as_json, name=_title, table=_table)
     if form is Form.TABLE and not found:
         complain("There is no schedule here. A worker stores those of its services when it starts.")
@@ -71,27 +76,25 @@ def _title(schedule: ScheduleView) -> str:
 
 
 def _table(found: list[ScheduleView]) -> None:
-    columns = (
-        Column("SCHEDULE"),
-        Column("WHEN"),
-        Column("ZONE", is_optional=True),
-        Column("NEXT"),
-        Column("HERE"),
-        Column("NOTE"),
-    )
-    write_table(columns, map(_row, found))
+    columns = (Column("SCHEDULE"), Column("NEXT IN ITS ZONE"), Column("NEXT HERE"))
+    write_table(columns, (row for each in found for row in _rows(each)))
 
 
-def _row(schedule: ScheduleView) -> tuple[str | Cell, ...]:
-    runs = schedule.next_runs
-    return (
-        _title(schedule),
-        schedule.when,
-        schedule.tz,
-        _in_zone(runs[0], schedule.tz) if runs else "-",
-        local_time(runs[0]) if runs else "-",
-        Cell(", ".join(_notes(schedule)), "yellow"),
-    )
+def _rows(schedule: ScheduleView) -> list[tuple[str | Cell, ...]]:
+    """Return what is known about a schedule on the left, and its next runs beside it."""
+    whole = f"{schedule.when}, {schedule.tz}"
+    times = [whole] if len(whole) <= _TIMES_WIDTH else [schedule.when, schedule.tz]
+    about = [
+        Cell(_title(schedule), "bold"),
+        *(Cell(f"  {text}") for text in times),
+        *(Cell(f"  {note}", "yellow") for note in _notes(schedule)),
+    ]
+    runs = [(_in_zone(run, schedule.tz), local_time(run)) for run in schedule.next_runs]
+    runs = runs or [("-", "-")]
+    height = max(len(about), len(runs))
+    about += [Cell("")] * (height - len(about))
+    runs += [("", "")] * (height - len(runs))
+    return [(left, *right) for left, right in zip(about, runs, strict=True)]
 
 
 def _in_zone(moment: datetime, tz: str) -> str:
@@ -107,6 +110,8 @@ def _notes(schedule: ScheduleView) -> list[str]:
         notes.append(f"behind since {local_time(schedule.behind_since)}")
     if schedule.ahead_until is not None:
         notes.append("the clock was set back")
+    if not schedule.is_zone_known:
+        notes.append("its time zone is not known here")
     return notes
 
 

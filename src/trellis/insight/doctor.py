@@ -243,6 +243,12 @@ def _schedule_warnings(
                 "UTC is not decided. A worker that leads the maintenance decides it; see: "
                 "trellis workers"
             )
+        if not each.is_zone_known:
+            yield (
+                f"Schedule {title} has the time zone {each.tz}, which this host does not know. A "
+                "worker on such a host cannot decide its slots: install the package tzdata there, "
+                f"or: trellis schedules set {title} --tz ZONE"
+            )
         if each.ahead_until is not None:
             yield (
                 f"Schedule {title} is not due before {each.ahead_until:%Y-%m-%d %H:%M:%S} UTC, "

@@ -19,9 +19,10 @@ from trellis.core.schedules import (
     SlotOutcome,
     Template,
 )
-from trellis.core.timing import iter_slots
+from trellis.core.timing import find_zone, iter_slots
 from trellis.declaration.secrets import masked
 from trellis.engines.schedules import SlotRecord
+from trellis.errors import ConfigurationError
 
 #: How many coming runs a view has.
 NEXT_RUNS: Final = 5
@@ -56,7 +57,7 @@ class ScheduleView:
     overlap: Overlap
     #: Secrets are masked.
     payload: Any
-    #: The next runs in UTC, at most five; slots in windows are left out, none while it is paused.
+    #: The next runs in UTC, by default five; without slots in windows, none while it is paused.
     next_runs: tuple[datetime, ...]
     #: What operators changed: the values that the code declares instead.
     declared: Mapping[str, Any]
@@ -66,6 +67,8 @@ class ScheduleView:
     #: The clock was set back: slots until then were decided already.
     ahead_until: datetime | None
     retired_at: datetime | None
+    #: False: this host does not know the time zone, so the next runs are not known here.
+    is_zone_known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,10 @@ class SlotView:
     decided_at: datetime
 
 
-def schedule_view(schedule: Schedule, now: Instant) -> ScheduleView:
-    """Return the view of a stored schedule."""
+def schedule_view(schedule: Schedule, now: Instant, runs: int = NEXT_RUNS) -> ScheduleView:
+    """Return the view of a stored schedule, with so many of its next runs."""
     plan, template, coming = schedule.plan, schedule.template, schedule.next_slot
+    is_known = _is_known(plan.tz)
     shown = plan_values(schedule.declared, template)
     is_behind = coming is not None and now - coming > TOLERANCE
     return ScheduleView(
@@ -103,13 +107,22 @@ def schedule_view(schedule: Schedule, now: Instant) -> ScheduleView:
         missed=plan.missed,
         overlap=plan.overlap,
         payload=plan_values(plan, template)["payload"],
-        next_runs=tuple(map(to_datetime, next_runs(schedule, now))),
+        next_runs=tuple(map(to_datetime, next_runs(schedule, now, runs) if is_known else ())),
         declared={name: shown[name] for name in schedule.changes},
         windows=tuple(WindowView(*map(to_datetime, each)) for each in schedule.windows),
         behind_since=to_datetime(coming) if is_behind and coming is not None else None,
-        ahead_until=_ahead(schedule, now),
+        ahead_until=_ahead(schedule, now) if is_known else None,
         retired_at=None if schedule.retired_at is None else to_datetime(schedule.retired_at),
+        is_zone_known=is_known,
     )
+
+
+def _is_known(tz: str) -> bool:
+    try:
+        find_zone(tz)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _state(schedule: Schedule) -> Literal["active", "paused", "retired"]:
@@ -126,7 +139,7 @@ def _ahead(schedule: Schedule, now: Instant) -> datetime | None:
     return to_datetime(coming)
 
 
-def next_runs(schedule: Schedule, now: Instant, count: int = NEXT_RUNS) -> list[Instant]:
+def next_runs(schedule: Schedule, now: Instant, count: int) -> list[Instant]:
     """Return the next moments at which a schedule creates a job, as things stand."""
     plan, coming = schedule.plan, schedule.next_slot
     if coming is None or plan.paused:

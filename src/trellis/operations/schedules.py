@@ -31,6 +31,7 @@ from trellis.errors import (
     ScheduleNotFound,
 )
 from trellis.insight.schedule_views import (
+    NEXT_RUNS,
     ScheduleView,
     SlotView,
     plan_values,
@@ -68,12 +69,14 @@ class Schedules:
 
     # -- reading -------------------------------------------------------------------------------
 
-    async def find(self, *, service: str | None = None) -> list[ScheduleView]:
+    async def find(
+        self, *, service: str | None = None, next_runs: int = NEXT_RUNS
+    ) -> list[ScheduleView]:
         """Return the schedules, retired ones too, by service and name."""
         engine = self._engine()
         found = await engine.schedules([] if service is None else [service])
         now = await engine.now()
-        return [schedule_view(each, now) for each in found]
+        return [schedule_view(each, now, next_runs) for each in found]
 
     async def get(self, name: str) -> ScheduleView:
         """Return one schedule; raise `ScheduleNotFound`."""
