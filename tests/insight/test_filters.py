@@ -38,6 +38,20 @@ def test_a_list_may_be_said_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "services"),
+    [
+        (["schedule:nightly"], ()),
+        (["schedule:shop/nightly"], ("shop",)),
+        (["schedule:shop/nightly", "service:shop"], ("shop",)),
+        (["schedule:nightly", "service:shop,mail"], ("shop", "mail")),
+    ],
+)
+def test_a_schedule_may_name_its_service(words: list[str], services: tuple[str, ...]) -> None:
+    made = make_filter(START, **parse_filters(words))
+    assert made == JobFilter(schedule="nightly", services=services)
+
+
+@pytest.mark.parametrize(
     ("since", "moment"),
     [
         ("1h", START - HOUR),
@@ -70,6 +84,7 @@ def test_moments_may_be_spans_or_datetimes(since: Moment, moment: int) -> None:
         (["type:a/x,b/y"], "are of several services"),
         (["type:a/x,y"], "are of several services"),
         (["type:a/x", "service:b"], "a/x is not of service b"),
+        (["schedule:a/x", "service:b"], "a/x is not of service b"),
     ],
 )
 def test_a_wrong_word_is_refused_and_never_ignored(words: list[str], text: str) -> None:

@@ -30,6 +30,7 @@ _FILTERS: Final = (
     ("--finished-after", "WHEN", "Ended since: 1h is in the last hour"),
     ("--finished-before", "WHEN", "Ended before"),
     ("--worker", "NAME", "That this worker runs or ran: its name, host or id"),
+    ("--schedule", "NAME", "Created by this schedule: nightly or shop/nightly"),
     ("--error", "TEXT", "Whose latest error contains this text"),
 )
 #: Flags with which a command changes nothing.

@@ -370,6 +370,8 @@ class JobFilter(NamedTuple):
     #: The id of the job in whose handler, or at whose end, it was created.
     parent: str | None = None
     tenant: str | None = None
+    #: The schedule that created it, in any service unless `services` names one.
+    schedule: str | None = None
 
 
 class Page(NamedTuple):

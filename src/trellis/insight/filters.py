@@ -56,6 +56,9 @@ class Filters(TypedDict, total=False):
     batch: str
     #: The id of the job in whose handler, or at whose end, it was created.
     parent: str
+    #: The schedule that created it, in a slot or because an operator ran it; "shop/nightly" names
+    #: its service too.
+    schedule: str
     #: The beginning of the id.
     id: str
 
@@ -110,6 +113,7 @@ def make_filter(now: Instant, **filters: Unpack[Filters]) -> JobFilter:
     if unknown:
         raise _unknown_word(f"{unknown[0]}=", unknown[0])
     services, types = split_types(listed(filters.get("service")), listed(filters.get("type")))
+    services, schedule = _split_schedule(services, filters.get("schedule"))
     key, error, start = filters.get("key"), filters.get("error"), filters.get("id")
     worker, tenant = filters.get("worker"), filters.get("tenant")
     return JobFilter(
@@ -127,6 +131,7 @@ def make_filter(now: Instant, **filters: Unpack[Filters]) -> JobFilter:
         worker=None if worker is None else checks.text("worker", worker, "host-1234"),
         batch=_id("batch", filters.get("batch")),
         parent=_id("parent", filters.get("parent")),
+        schedule=schedule,
         id_prefix=None if start is None else checks.text("id", start, "01JC").upper(),
         error_contains=None if error is None else checks.text("error", error, "timeout"),
     )
@@ -212,6 +217,20 @@ def split_types(
             f"{', '.join(types)} is not of service {', '.join(services)}. Name the service once."
         )
     return named, tuple(name for _, _, name in pairs)
+
+
+def _split_schedule(
+    services: tuple[str, ...], given: str | None
+) -> tuple[tuple[str, ...], str | None]:
+    """Split the service off a schedule."""
+    if given is None:
+        return services, None
+    service, _, name = checks.text("schedule", given, "nightly").rpartition("/")
+    if service and services and services != (service,):
+        raise ConfigurationError(
+            f"{given} is not of service {', '.join(services)}. Name the service once."
+        )
+    return ((service,) if service else services), name
 
 
 def read_moment(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.fairness import tenant_of
-from trellis.core.job import JobId
+from trellis.core.job import JobId, Relations
 from trellis.core.states import WAITING
 from trellis.engines.memory.slots import Slots
 from trellis.engines.memory.store import Entry, Store
@@ -127,13 +127,15 @@ def _group(store: Store, entry: Entry, group_by: GroupBy) -> str:
 
 def _matches(entry: Entry, where: JobFilter) -> bool:
     definition = entry.definition
+    relations = definition.relations or Relations()
     return (
         (not where.services or definition.service in where.services)
         and (not where.types or definition.type in where.types)
         and (not where.queues or definition.queue in where.queues)
         and (not where.states or entry.head.state in where.states)
         and (where.key is None or definition.key == where.key)
-        and where.tenant in {None, tenant_of(definition.relations)}
+        and where.tenant in {None, relations.tenant}
+        and where.schedule in {None, relations.schedule}
         and set(where.tags) <= set(definition.tags)
         and (where.created_from is None or definition.created_at >= where.created_from)
         and (where.created_before is None or definition.created_at < where.created_before)
@@ -142,13 +144,8 @@ def _matches(entry: Entry, where: JobFilter) -> bool:
         and (where.error_contains is None or mentions(entry.head.error, where.error_contains))
         and _ended_within(entry.head.finished_at, where)
         and (where.batch is None or where.batch in entry.batches)
-        and (where.parent is None or _parent_of(entry) == where.parent)
+        and where.parent in {None, relations.parent}
     )
-
-
-def _parent_of(entry: Entry) -> JobId | None:
-    relations = entry.definition.relations
-    return None if relations is None else relations.parent
 
 
 def _was_run_by(store: Store, entry: Entry, worker: str | None) -> bool:

@@ -99,6 +99,7 @@ class Filters:
             ("where_batch", where.batch),
             ("where_parent", where.parent),
             ("where_tenant", where.tenant),
+            ("where_schedule", where.schedule),
             ("where_id_prefix", where.id_prefix),
             ("where_id_suffix", where.id_suffix),
         ):

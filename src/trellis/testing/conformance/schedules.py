@@ -12,7 +12,7 @@ from trellis.core.durations import Instant, micros
 from trellis.core.job import JobId
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.schedules import Declared, Schedule, SlotDecision, Step, Window
-from trellis.engines.audit import AuditFilter, Change
+from trellis.engines.audit import AuditFilter, By, Change
 from trellis.engines.operating import Drain
 from trellis.engines.port import Engine
 from trellis.engines.schedules import SlotRecord
@@ -167,6 +167,22 @@ class TestFiring(EngineSuite):
         after = await control.find_schedule(engine, SERVICE, "nightly")
         assert after == stored._replace(next_slot=slot + MINUTE, live=(job_id,), version=2)
         assert (await claim_one(engine, await a_session(engine))).definition.id == job_id
+
+    async def test_jobs_are_found_by_their_schedule(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await accept_one(engine, a_job())
+        await put(engine, a_declaration())
+        await put(engine, a_declaration("other"))
+        clock.advance("1m")
+        await control.fire_due(engine)
+        new, _ = await control.run_schedule(engine, SERVICE, "nightly", By())
+        (entry,) = await engine.slots(SERVICE, "nightly")
+        found = await engine.find(JobFilter(schedule="nightly"))
+        assert [each.definition.id for each in found.jobs] == [new.id, entry.job_id]
+        assert (await engine.count(JobFilter(schedule="other"), "state")).groups == {"pending": 1}
+        where = JobFilter(schedule="nightly", services=("other",))
+        assert (await engine.find(where)).jobs == ()
 
     async def test_a_decision_is_stored_once(self, engine: Engine, clock: ManualClock) -> None:
         await put(engine, a_declaration())

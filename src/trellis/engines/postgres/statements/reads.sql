@@ -173,6 +173,9 @@ key = ?::text
 -- fragment: where_tenant
 relations::json ->> 'tenant' = ?
 
+-- fragment: where_schedule
+relations::json ->> 'schedule' = ?
+
 -- fragment: where_created_from
 created_at >= ?::bigint
 

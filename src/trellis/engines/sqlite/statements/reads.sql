@@ -169,6 +169,9 @@ key = ?
 -- fragment: where_tenant
 json_extract(relations, '$.tenant') = ?
 
+-- fragment: where_schedule
+json_extract(relations, '$.schedule') = ?
+
 -- fragment: where_created_from
 created_at >= ?
 
