@@ -8,14 +8,16 @@ stored there once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from trellis.core.audit import By, Change
 from trellis.core.job import JobId
 
 #: The columns of one stored row, in the order that `JobBatch` names.
 Row: TypeAlias = Sequence[Any]
+#: What is transferred beside jobs: the audit, batches, and the ledger of one schedule.
+Kind: TypeAlias = Literal["audit", "batches", "slots"]
 
 _SHOWN: Final = 5
 
@@ -123,6 +125,8 @@ class JobBatch(NamedTuple):
     logs: Sequence[Row] = ()
     #: The jobs they wait or waited for: id, follows_on, ended, generation
     links: Sequence[Row] = ()
+    #: Their batches: id, linked, state, succeeded, finished_at
+    members: Sequence[Row] = ()
     #: The worker processes that ran them: session, name, host, pid.
     workers: Sequence[Row] = ()
 
@@ -164,13 +168,20 @@ class Exporter(Protocol):
     async def batch(
         self, after: int, limit: int, states: Sequence[str], *, whole: bool
     ) -> JobBatch:
-        """Return the next jobs in these states, or their outline; an empty batch at the end."""
+        """Return the next jobs in these states, or their outline; an empty batch at the end.
 
-    async def count_up_to(self, last: int, states: Sequence[str]) -> int:
-        """Return how many jobs in these states have a number up to this one."""
+        Members that their batch needs go along in any state: it has not finished, or its fan-in job
+        may still read them.
+        """
 
-    async def audit(self, after: int, limit: int) -> Sequence[Row]:
-        """Return the next entries of the audit: number, then the columns as they are stored."""
+    async def counts(self, states: Sequence[str], last: int | None = None) -> Mapping[str, int]:
+        """Return how many jobs `batch` returns in each state, up to the one with this number."""
+
+    async def rows(self, kind: Kind, after: int, limit: int, *of: str) -> Sequence[Row]:
+        """Return the next rows of a kind: number, then the columns as they are stored.
+
+        The number of a slot is its moment; `of` is the service and name of its schedule.
+        """
 
     async def finish(self) -> None:
         """Record that every job was transferred."""
@@ -191,8 +202,12 @@ class Importer(Protocol):
     async def import_batch(self, move: str, batch: JobBatch) -> int:
         """Store a batch together with the progress; return the number of new jobs."""
 
-    async def import_audit(self, move: str, after: int, entries: Sequence[Row]) -> None:
-        """Store entries of the audit together with the progress, as `import_batch` does."""
+    async def import_rows(self, kind: Kind, move: str, after: int, rows: Sequence[Row]) -> None:
+        """Store rows of a kind together with the progress, as `import_batch` does.
+
+        A batch that has not finished is stored without its seal, so that it does not finish before
+        all its members are there.
+        """
 
     async def record(self, move: str, change: Change, by: By) -> None:
         """Store an entry of the audit about this move; nothing if it has one already."""

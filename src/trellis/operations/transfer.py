@@ -8,7 +8,7 @@ batch by batch. So no job can run in both stores, even if the process dies half-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 from trellis import failpoints
 from trellis.core.batches import BatchState
@@ -24,6 +24,7 @@ from trellis.engines.transfer import (
     Clash,
     Exporter,
     Importer,
+    Kind,
     Seal,
     refusal,
 )
@@ -36,6 +37,9 @@ Progress = Callable[[int, int], None]
 BATCH_SIZE: Final = 500
 _PROMOTED: Final = 1000
 _SHOWN: Final = 5
+_PAGE: Final = 100
+#: Batches in these states were sealed at the source.
+_SEALED: Final[tuple[BatchState, ...]] = ("sealed", "cancelled")
 _ALL_CONTRACTS: Final = 1_000_000
 _ALWAYS: Final = (*sorted(WAITING), State.DEAD)
 #: A job that runs is never moved.
@@ -90,21 +94,25 @@ async def move(
     seal = await _known_seal(transfer)
     known = await _look_for_clashes(transfer, seal, states)
     if dry_run:
-        return await _summary(source.engine, states, known=known)
+        return await _summary(transfer, states, known=known)
     if seal is None:
         while await source.engine.promote(_PROMOTED):  # decides links that were left to it
             pass
         seal = await _seal(transfer)
-    await _copy_audit(transfer, seal)
+    await _copy_rows(transfer, seal, "audit")
+    await _copy_rows(transfer, seal, "batches")
+    for schedule in await source.engine.schedules():
+        await _copy_rows(transfer, seal, "slots", schedule.service, schedule.name)
     await _copy_settings(source.engine, target.engine, by)
     await _copy_contracts(source.engine, target.engine)
     copied = await _copy(transfer, _move_of(seal, states), states, progress)
     await transfer.importer.assign_slots()
+    await _seal_batches(source.engine, target.engine)
     what = Change("store.move", source.address, None, {"to": target.address})
     await transfer.importer.record(f"{_move_of(seal, states)}/recorded", what, by)
     failpoints.reach("move.before-finish")
     await transfer.exporter.finish()
-    summary = await _summary(source.engine, states)
+    summary = await _summary(transfer, states)
     known = sum(summary.states.values()) - copied
     return summary._replace(copied=copied, known=known, is_finished=True)
 
@@ -138,7 +146,6 @@ async def _known_seal(transfer: _Transfer) -> Seal | None:
     seal = await transfer.exporter.seal_of()
     if seal is None:
         await _refuse_if_busy(transfer.source)
-        await _refuse_unfinished_batches(transfer.source)
     elif seal.instance != await transfer.importer.instance():
         raise MoveRefused(
             f"An earlier `trellis move` began to move the jobs of {transfer.source.address} to "
@@ -173,22 +180,6 @@ async def _refuse_if_busy(source: Endpoint) -> None:
         )
 
 
-async def _refuse_unfinished_batches(source: Endpoint) -> None:
-    """Raise `MoveRefused` while jobs of a batch have not ended: batches are not moved."""
-    listed = [
-        batch
-        for state in get_args(BatchState)
-        for batch in await source.engine.batches(BatchFilter(state))
-    ]
-    unfinished = [batch.new.id for batch in listed if batch.finished_at is None]
-    if unfinished:
-        raise MoveRefused(
-            f"{source.address} has batches that have not finished: {_some(unfinished)}. Batches "
-            "are not moved: let a worker finish them, or seal or cancel them (trellis batches "
-            "list), then move again. Nothing was changed."
-        )
-
-
 def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
@@ -201,7 +192,7 @@ def _some(names: Sequence[str]) -> str:
 async def _look_for_clashes(transfer: _Transfer, seal: Seal | None, states: Sequence[State]) -> int:
     """Return how many of the jobs the target has already; refuse if some clash with others."""
     after = 0 if seal is None else await transfer.importer.cursor(_move_of(seal, states))
-    known = await transfer.exporter.count_up_to(after, states)
+    known = sum((await transfer.exporter.counts(states, after)).values())
     clashes: list[Clash] = []
     while (
         batch := await transfer.exporter.batch(after, transfer.batch_size, states, whole=False)
@@ -237,13 +228,25 @@ async def _seal(transfer: _Transfer) -> Seal:
     return sealed
 
 
-async def _copy_audit(transfer: _Transfer, seal: Seal) -> None:
-    """Copy the audit, oldest first; its entries get new numbers."""
-    name = f"{seal.id}/audit"
+async def _copy_rows(transfer: _Transfer, seal: Seal, kind: Kind, *of: str) -> None:
+    """Copy the rows of a kind, oldest first; they get new numbers."""
+    name = "/".join((seal.id, kind, *of))
     after = await transfer.importer.cursor(name)
-    while entries := await transfer.exporter.audit(after, transfer.batch_size):
-        await transfer.importer.import_audit(name, after, entries)
-        after = entries[-1][0]
+    while rows := await transfer.exporter.rows(kind, after, transfer.batch_size, *of):
+        await transfer.importer.import_rows(kind, name, after, rows)
+        failpoints.reach("move.rows")
+        after = rows[-1][0]
+
+
+async def _seal_batches(source: Engine, target: Engine) -> None:
+    """Let the batches finish whose members are all at the target now."""
+    for state in _SEALED:
+        after = None
+        while page := await source.batches(BatchFilter(state), after=after, limit=_PAGE):
+            for batch in page:
+                if batch.finished_at is None:
+                    await target.seal_batch(batch.new.id)
+            after = page[-1].row
 
 
 async def _copy_settings(source: Engine, target: Engine, by: By) -> None:
@@ -291,9 +294,9 @@ async def _copy_contracts(source: Engine, target: Engine) -> None:
 
 async def _copy(transfer: _Transfer, name: str, states: Sequence[State], progress: Progress) -> int:
     """Copy the jobs that the target does not have yet; return how many."""
-    total = sum((await _count(transfer.source.engine, states)).values())
+    total = sum((await transfer.exporter.counts(states)).values())
     after = await transfer.importer.cursor(name)
-    done = await transfer.exporter.count_up_to(after, states)
+    done = sum((await transfer.exporter.counts(states, after)).values())
     copied = 0
     while (
         batch := await transfer.exporter.batch(after, transfer.batch_size, states, whole=True)
@@ -306,13 +309,10 @@ async def _copy(transfer: _Transfer, name: str, states: Sequence[State], progres
     return copied
 
 
-async def _count(engine: Engine, states: Sequence[State]) -> dict[str, int]:
-    return (await engine.count(JobFilter(states=tuple(states)), "state")).groups
-
-
-async def _summary(source: Engine, states: Sequence[State], *, known: int = 0) -> Moved:
-    chosen = await _count(source, states)
-    left = sum((await _count(source, ())).values()) - sum(chosen.values())
+async def _summary(transfer: _Transfer, states: Sequence[State], *, known: int = 0) -> Moved:
+    source = transfer.source.engine
+    chosen = dict(await transfer.exporter.counts(states))
+    left = (await source.count(JobFilter())).total - sum(chosen.values())
     queues = len(await source.queue_settings())
     schedules = len(await source.schedules())
     return Moved(chosen, 0, known, left, queues, schedules, is_finished=False)

@@ -16,26 +16,34 @@ from pathlib import Path
 
 # Loaded before the forks, so that a child starts at once.
 from tests.engines.postgres.household import furnish, inventory
-from trellis import control, failpoints
+from trellis import control, failpoints, schedules
 from trellis.cli import move as _command
 from trellis.cli.app import run
+from trellis.core.batches import NewBatch
 from trellis.core.commands import Complete
+from trellis.core.durations import micros
 from trellis.core.fold import fold
+from trellis.core.job import Relations
+from trellis.core.schedules import Step
+from trellis.core.states import State
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import JobFilter
 from trellis.operations import transfer
-from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+from trellis.testing.builders import a_declaration, a_demand, a_job, a_worker, fence_of
 
 LOADED = (_command, transfer)
 #: Small batches, so that few jobs make many of them.
 BATCH_SIZE = 20
 MANY = 44
 SOME = 5
-#: Before and after the seal; in the first batch and behind it; in the third; before the end.
+MINUTE = micros("1m")
+BATCH = NewBatch("01JC0000000000000000000000", "shop")
+#: Before and after the seal; behind a page of the ledger; in the first batch and behind it; in the third; before the end.
 DEATHS = (
     "sqlite.seal",
     "move.sealed",
+    "move.rows:2",
     "postgres.import",
     "move.batch",
     "postgres.import:2",
@@ -67,7 +75,17 @@ async def prepare(path: Path) -> int:
     await furnish(path)
     engine = SqliteEngine(path)
     await engine.open()
-    await engine.create([a_job(type="many", payload=str(number)) for number in range(MANY)])
+    await engine.open_batch(BATCH)
+    relations = Relations(batch=BATCH.id)
+    for half in (range(MANY // 2), range(MANY // 2, MANY)):
+        await engine.create([a_job(type="many", payload=str(number)) for number in half])
+        await engine.create([a_job(type="grouped", relations=relations) for _ in range(SOME)])
+    await engine.seal_batch(BATCH.id)
+    await schedules.declare_schedules(engine, "shop", [a_declaration(paused=True)], lambda _: True)
+    (stored,) = await engine.schedules()
+    due = stored._replace(next_slot=(stored.next_slot or 0) - MANY * MINUTE)
+    await engine.advance_schedule(Step(due))
+    await schedules.fire_due(engine)
     await engine.close()
     return 0
 
@@ -104,7 +122,14 @@ async def check(url: str, path: Path) -> int:
     for job_id, thing in arrived.items():
         assert thing.record == left[job_id].record
         assert fold(thing.journal) == thing.record.head
-    assert (await there.count(JobFilter(), "state")).groups["pending"] == MANY - SOME + 8
+    waiting = MANY - SOME + 8 + 2 * SOME
+    assert (await there.count(JobFilter(), "state")).groups["pending"] == waiting
+    batch = await there.batch_status(BATCH.id)
+    assert batch is not None
+    assert (batch.batch.state, batch.counts) == ("sealed", {State.PENDING: 2 * SOME})
+    ledger = await here.slots("shop", "nightly", limit=99)
+    assert len(ledger) == MANY
+    assert await there.slots("shop", "nightly", limit=99) == ledger
     await here.close()
     await there.close()
     return 0

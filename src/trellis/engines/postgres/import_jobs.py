@@ -4,7 +4,7 @@ A batch is stored in one transaction with the number of its last job. A move tha
 continues after that number, so no job is imported twice, not even one that has ended here and was
 removed since. Jobs get new numbers that rise in the order of the batches, which keeps the creation
 order. A job that held its key's slot while it waited gets a slot again if one is free; all other
-slots are handed out at the end, when all waiting jobs are imported.
+slots are handed out at the end, when all waiting jobs are imported. Batches are sealed then, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import audit
 from trellis.engines.sql.rows import Row, lane_of
 from trellis.engines.sql.slots import hand_over, lock_keys
-from trellis.engines.transfer import Clash, Compared, ExportedHead, ExportedJob, JobBatch, refusal
+from trellis.engines.transfer import (
+    Clash,
+    Compared,
+    ExportedHead,
+    ExportedJob,
+    JobBatch,
+    Kind,
+    refusal,
+)
 from trellis.errors import MoveRefused
 
 T = TypeVar("T")
@@ -36,6 +44,14 @@ _PLAIN: Final = (
     "import_logs",
     "import_marks",
 )
+
+
+#: The statement that stores rows of a kind.
+_ADD: Final[dict[Kind, str]] = {
+    "audit": "audit_add",
+    "batches": "import_batches",
+    "slots": "import_slots",
+}
 
 
 class Within(Protocol):
@@ -76,10 +92,10 @@ class PostgresImporter:
         await self._link.rows("import_begin", _name(move))
         return await self._within(lambda tx: _import_batch(tx, move, batch))
 
-    async def import_audit(self, move: str, after: int, entries: Sequence[Row]) -> None:
-        """Store entries of the audit together with the progress of the move."""
+    async def import_rows(self, kind: Kind, move: str, after: int, rows: Sequence[Row]) -> None:
+        """Store rows of a kind together with the progress of the move."""
         await self._link.rows("import_begin", _name(move))
-        await self._within(lambda tx: _import_audit(tx, move, after, entries))
+        await self._within(lambda tx: _import_rows(tx, kind, move, after, rows))
 
     async def record(self, move: str, change: Change, by: By) -> None:
         """Store an entry of the audit about this move, once."""
@@ -171,10 +187,15 @@ async def _check_turn(tx: Transaction, move: str, after: int) -> None:
         )
 
 
-async def _import_audit(tx: Transaction, move: str, after: int, entries: Sequence[Row]) -> None:
+async def _import_rows(
+    tx: Transaction, kind: Kind, move: str, after: int, rows: Sequence[Row]
+) -> None:
     await _check_turn(tx, move, after)
-    await tx.run_many("audit_add", [tuple(map(_clean, entry[1:])) for entry in entries])
-    await tx.rows("import_advance", _name(move), entries[-1][0])
+    await tx.run_many(_ADD[kind], [tuple(map(_clean, row[1:])) for row in rows])
+    if kind == "batches":
+        parents = [(batch, parent) for _, batch, *_, parent, _ in (row[:8] for row in rows)]
+        await tx.run_many("import_parents", [pair for pair in parents if pair[1] is not None])
+    await tx.rows("import_advance", _name(move), rows[-1][0])
 
 
 async def _record(tx: Transaction, move: str, change: Change, by: By) -> None:
@@ -223,6 +244,10 @@ async def _store(tx: Transaction, jobs: Sequence[ExportedJob], batch: JobBatch) 
         await _put(
             tx, name, [(seqs[row], *map(_clean, rest)) for row, *rest in theirs if row in seqs]
         )
+    members = [(seqs[row], *rest) for row, *rest in batch.members if row in seqs]
+    if members:
+        await _put(tx, "import_members", members)
+        await tx.rows("import_watch", [job for job, *_ in members])
     await _link(tx, [(seqs[row], *rest) for row, *rest in batch.links if row in seqs])
 
 

@@ -12,7 +12,7 @@ import asyncio
 import json
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from itertools import accumulate, product
 from pathlib import Path
@@ -24,7 +24,7 @@ from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, no_fork, patiently
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
-from trellis.engines.transfer import Busy, ExportedHead, ExportedJob, JobBatch, Seal
+from trellis.engines.transfer import Busy, ExportedHead, ExportedJob, JobBatch, Kind, Seal
 
 T = TypeVar("T")
 _TABLES: Final = (
@@ -39,6 +39,7 @@ _TABLES: Final = (
 )  # fmt: skip
 #: Characters of payload after which a batch takes no more jobs.
 _BATCH_CHARACTERS: Final = 4_000_000
+_NO_LIMIT: Final = 2**62
 _CHANGES: Final = ("insert", "update", "delete")
 
 
@@ -65,17 +66,17 @@ class SqliteExporter:
             lambda file: _batch(file, after, limit, json.dumps(states), whole=whole)
         )
 
-    async def count_up_to(self, last: int, states: Sequence[str]) -> int:
-        """Return how many jobs in these states have a number up to this one."""
+    async def counts(self, states: Sequence[str], last: int | None = None) -> Mapping[str, int]:
+        """Return how many jobs `batch` returns in each state."""
+        until = _NO_LIMIT if last is None else last
+        rows = await self._with_file(
+            lambda file: _rows(file, "export_counts", until, json.dumps(states))
+        )
+        return {state: number for state, number in rows}  # noqa: C416 - rows are no pairs for mypy
 
-        def look(file: sqlite3.Connection) -> int:
-            return int(_rows(file, "export_count", last, json.dumps(states))[0][0])
-
-        return await self._with_file(look)
-
-    async def audit(self, after: int, limit: int) -> Sequence[Row]:
-        """Return the next entries of the audit."""
-        return await self._with_file(lambda file: _rows(file, "export_audit", after, limit))
+    async def rows(self, kind: Kind, after: int, limit: int, *of: str) -> Sequence[Row]:
+        """Return the next rows of a kind."""
+        return await self._with_file(lambda file: _rows(file, f"export_{kind}", *of, after, limit))
 
     async def finish(self) -> None:
         """Record that all jobs were exported."""
@@ -166,6 +167,7 @@ def _batch(
         items=_rows(file, "export_items", picked),
         logs=_rows(file, "export_logs", picked),
         links=_rows(file, "export_links", picked),
+        members=_rows(file, "export_members", picked),
         workers=_rows(file, "export_workers", picked),
     )
 

@@ -3,6 +3,27 @@
 -- name: import_advance
 update trellis.meta set value = $2::bigint::text where name = $1
 
+-- name: import_batches
+-- One that has not finished gets its seal when all its members are here.
+insert into trellis.batch (
+  id, service, name, fire_on, on_failure, then_job, created_at, sealed_at, cancelled_at, stopping_at,
+  finished_at, succeeded, fan_in)
+select d.id, d.service, d.name, d.fire_on, d.on_failure, d.then_job, d.created_at,
+  case when d.finished_at is not null then d.sealed_at end, d.cancelled_at, d.stopping_at,
+  d.finished_at, d.succeeded <> 0, d.fan_in
+from unnest(
+  $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::int[], $14::text[])
+  with ordinality d(id, service, name, fire_on, on_failure, parent, then_job, created_at, sealed_at,
+    cancelled_at, stopping_at, finished_at, succeeded, fan_in, place)
+order by d.place
+on conflict (id) do nothing
+
+-- name: import_parents
+update trellis.batch b set parent = p.seq
+from unnest($1::text[], $2::text[]) d(id, parent) join trellis.batch p on p.id = d.parent
+where b.id = d.id
+
 -- name: import_begin
 insert into trellis.meta (name, value) values ($1, '0') on conflict (name) do nothing
 
@@ -128,6 +149,20 @@ order by d.place
 -- name: import_marks
 insert into trellis.idempotency (job, mark) select * from unnest($1::bigint[], $2::text[])
 
+-- name: import_members
+insert into trellis.batch_member (batch, job, linked, state, succeeded, finished_at)
+select b.seq, d.job, d.linked <> 0, d.state, d.succeeded <> 0, d.finished_at
+from unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[], $6::bigint[])
+  d(job, batch, linked, state, succeeded, finished_at)
+join trellis.batch b on b.id = d.batch
+on conflict do nothing
+
+-- name: import_watch
+-- Their batches wait for these jobs.
+update trellis.queue q set watched = true
+where q.job = any($1::bigint[]) and exists (
+  select 1 from trellis.batch_member m where m.job = q.job and m.finished_at is null)
+
 -- name: import_workers
 -- They are kept while there are jobs as old as this import.
 insert into trellis.past_session (id, name, host, pid, ended_at)
@@ -158,6 +193,16 @@ select j.key_hash, j.seq from trellis.job j join trellis.policy p on p.id = j.po
 where j.seq = $1
   and (select count(*) from trellis.key_slot s where s.key_hash = j.key_hash) < p.active
 returning job
+
+-- name: import_slots
+-- A slot that was decided here stays as it is.
+insert into trellis.schedule_slot
+  (service, name, slot, outcome, late, why, through, job, decided_at)
+select d.service, d.name, d.slot, d.outcome, d.late <> 0, d.why, d.through, d.job, d.decided_at
+from unnest(
+  $1::text[], $2::text[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::bigint[],
+  $8::text[], $9::bigint[]) d(service, name, slot, outcome, late, why, through, job, decided_at)
+on conflict do nothing
 
 -- name: import_taken
 -- Which of these marks belong to jobs here: whether it is for deduplication, the mark, the job.

@@ -17,9 +17,25 @@ from (select ? as boot, ? as moment) b
 select number, at, actor, action, target, before, after, reason from trellis_audit
 where number > ? order by number limit ?
 
--- name: export_count
-select count(*) from trellis_record r
-where r.seq <= ? and r.state in (select value from json_each(?))
+-- name: export_batches
+select b.seq, b.id, b.service, b.name, b.fire_on, b.on_failure,
+  (select p.id from trellis_batch p where p.seq = b.parent), b.then_job, b.created_at, b.sealed_at,
+  b.cancelled_at, b.stopping_at, b.finished_at, b.succeeded, b.fan_in
+from trellis_batch b where b.seq > ? order by b.seq limit ?
+
+-- fragment: export_chosen
+-- Whether the state of job r is one of these, or a batch needs it: one that has not finished, or whose
+-- fan-in job may still read its members.
+(r.state in (select value from json_each(?)) or exists (
+  select 1 from trellis_batch_member m join trellis_batch b on b.seq = m.batch
+  where m.job = r.seq and (b.finished_at is null or exists (
+    select 1 from trellis_record f
+    where f.id = b.fan_in and (f.availability is not null or f.state = 'dead')))))
+
+-- name: export_counts
+select r.state, count(*) from trellis_record r where r.seq <= ? and
+-- include: export_chosen
+group by r.state order by r.state
 
 -- name: export_events
 select e.job, e.version, e.kind, e.state, e.at, e.attempt, e.session, e.token, e.data
@@ -84,9 +100,19 @@ select o.job, o.generation, o.state, o.version, o.attempt, o.claims, o.crashes, 
   (select p.body from trellis_policy p where p.id = o.policy)
 from json_each(?) picked join trellis_outcome o on o.job = picked.value
 
+-- name: export_members
+select m.job, b.id, m.linked, m.state, m.succeeded, m.finished_at
+from json_each(?) picked join trellis_batch_member m on m.job = picked.value
+join trellis_batch b on b.seq = m.batch
+
 -- name: export_page
-select r.seq, length(r.payload) from trellis_record r
-where r.seq > ? and r.state in (select value from json_each(?)) order by r.seq limit ?
+select r.seq, length(r.payload) from trellis_record r where r.seq > ? and
+-- include: export_chosen
+order by r.seq limit ?
+
+-- name: export_slots
+select slot, service, name, slot, outcome, late, why, through, job, decided_at
+from trellis_schedule_slot where service = ? and name = ? and slot > ? order by slot limit ?
 
 -- name: export_is_sealed
 select 1 from sqlite_master where type = 'table' and name = 'trellis_moved'
