@@ -31,8 +31,9 @@ def move(
     """Move the jobs of a SQLite file to a PostgreSQL database.
 
     Waiting, delayed, retrying and dead jobs are moved, with ids, journals, logs, keys, batches,
-    schedules and their ledgers, the settings of queues and the audit. Stop the workers first: the command refuses while a worker is
-    live or a job is active. The target must have its tables: trellis migrate --url URL.
+    schedules and their ledgers, the settings of queues and the audit. Stop the workers first: the
+    command refuses while a worker is live or a job is active. The target must have its tables:
+    trellis migrate --url URL.
 
     The file is made read-only before the first job is copied, so that no job can be created,
     started or changed in it and no job can run in both databases. If the command is interrupted,

@@ -39,7 +39,8 @@ MANY = 44
 SOME = 5
 MINUTE = micros("1m")
 BATCH = NewBatch("01JC0000000000000000000000", "shop")
-#: Before and after the seal; behind a page of the ledger; in the first batch and behind it; in the third; before the end.
+#: Before and after the seal; behind a page of the ledger; in the first batch and behind it; in the
+#: third; before the end.
 DEATHS = (
     "sqlite.seal",
     "move.sealed",

@@ -30,6 +30,7 @@ _CHANGES: Final[tuple[Changes, ...]] = (
     {"paused": True},
     {"paused": False},
     {"when": "@every 3s"},
+    {"tz": "Asia/Kathmandu"},
     {"missed": "all"},
     {"overlap": "skip"},
     {"payload": '{"k":2}'},
