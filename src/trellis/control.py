@@ -280,8 +280,7 @@ async def cancel_batch(engine: Engine, batch_id: str, by: By) -> Batch:
 
 async def retry_failed_members(engine: Engine, batch_id: str, by: By) -> int:
     """Run the members of a batch that failed or are dead again; return how many."""
-    status = await engine.batch_status(batch_id)
-    if status is None:
+    if await engine.batch(batch_id) is None:
         raise no_such_batch(batch_id)
     revivals: dict[State, Command] = {
         State.FAILED: commands.Retry(*by),

@@ -16,7 +16,7 @@ from trellis.core.durations import Instant, micros
 from trellis.core.fairness import tenant_of
 from trellis.core.followups import derived_id, ulid
 from trellis.core.job import Fence, JobId, NewJob, Relations
-from trellis.core.states import SUCCEEDED, UNSUCCESSFUL, State
+from trellis.core.states import LIVE, SUCCEEDED, UNSUCCESSFUL, State
 
 FireOn: TypeAlias = Literal["finished", "success"]
 OnFailure: TypeAlias = Literal["continue", "cancel_rest"]
@@ -26,7 +26,7 @@ Admits: TypeAlias = Literal["members", "spawned", "nothing"]
 
 #: How long a finished batch is kept, unless its members are kept longer.
 KEEP_BATCHES: Final = micros("30d")
-#: A member of an unfinished batch is looked at again by retention after this long.
+#: Retention looks again after this long at an expired member that its batch keeps.
 KEEP_MEMBERS: Final = micros("1h")
 #: The reason that the journal of a cancelled member names, and the actor.
 REST_CANCELLED: Final = "Its batch was cancelled, or another member failed."
@@ -173,6 +173,15 @@ def finish(
         fan_in=None if job is None else job.id,
     )
     return after, job
+
+
+def keeps_members(batch: Batch, fan_in: State | None) -> bool:
+    """Return whether the members of a batch, and the batch itself, must not be removed.
+
+    `fan_in`: the present state of its fan-in job; None if there is none. That job may still read
+    the members while it waits or runs, and while it is dead: an operator may replay it.
+    """
+    return batch.finished_at is None or fan_in in LIVE or fan_in is State.DEAD
 
 
 def is_success(state: State) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from trellis.core.batches import Batch, BatchState
+from trellis.core.durations import Instant
 from trellis.core.job import JobRecord
 from trellis.core.states import State
 
@@ -36,3 +37,4 @@ class BatchFilter(NamedTuple):
     """Which batches; None means any."""
 
     state: BatchState | None = None
+    opened_before: Instant | None = None

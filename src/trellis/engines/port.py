@@ -288,13 +288,13 @@ class Batches(Protocol):
         """
 
     async def finish_batches(self, limit: int) -> int:
-        """Finish batches that are complete and have not finished; return how many.
+        """Finish complete batches that rows changed by other means left; return how many."""
 
-        There are none, unless the rows were changed by other means.
-        """
+    async def batch(self, batch_id: str) -> Batch | None:
+        """Return a batch; None if there is no such batch."""
 
-    async def batch_status(self, batch_id: str) -> BatchStatus | None:
-        """Return a batch with the number of its members in each state."""
+    async def batch_statuses(self, batch_ids: Sequence[str]) -> list[BatchStatus | None]:
+        """Return each of these batches with the number of its members in each state."""
 
     async def batches(
         self, where: BatchFilter, *, after: int | None = None, limit: int = 50

@@ -395,7 +395,7 @@ Group = Literal["state", "type", "queue", "service", "error", "worker", "tenant"
 GroupBy: TypeAlias = Group | TagGroup
 
 #: The answer to a removal; a live job is refused, and one that a live job follows or that is in a
-#: batch that has not finished.
+#: batch that has not finished, or whose fan-in job may still read it.
 Removal = Literal["removed", "live", "needed", "in_batch", "missing"]
 
 

@@ -138,10 +138,18 @@ def progress_of(status: BatchStatus) -> BatchProgress:
 
 async def load_status(engine: Engine, batch_id: str) -> BatchStatus:
     """Return the status of a batch; raise `BatchNotFound`."""
-    status = await engine.batch_status(batch_id)
+    (status,) = await engine.batch_statuses([batch_id])
     if status is None:
         raise no_such_batch(batch_id)
     return status
+
+
+async def load_batch(engine: Engine, batch_id: str) -> Batch:
+    """Return a batch without counting its members; raise `BatchNotFound`."""
+    batch = await engine.batch(batch_id)
+    if batch is None:
+        raise no_such_batch(batch_id)
+    return batch
 
 
 async def load_view(engine: Engine, batch_id: str) -> BatchView:
@@ -155,21 +163,20 @@ async def list_views(
 ) -> list[BatchView]:
     """Return batches with their progress, the newest first."""
     listed = await engine.batches(BatchFilter(state), limit=limit)
-    statuses = [await engine.batch_status(batch.new.id) for batch in listed]
+    statuses = await engine.batch_statuses([batch.new.id for batch in listed])
     return [batch_view(status.batch, status) for status in statuses if status is not None]
 
 
 async def forgotten_batches(engine: Engine, now: Instant) -> list[BatchView]:
-    """Return batches that have been open for too long, at most some of them."""
-    listed = await engine.batches(BatchFilter("open"))
-    return [batch_view(each) for each in listed if each.created_at < now - OPEN_TOO_LONG]
+    """Return batches that have been open for too long, at most 50 of them."""
+    return [batch_view(e) for e in await engine.batches(BatchFilter("open", now - OPEN_TOO_LONG))]
 
 
 async def members_of(
     engine: Engine, batch_id: str, *, shows_secrets: bool = False
 ) -> AsyncGenerator[MemberView, None]:
     """Yield the members of a batch in creation order, read page by page."""
-    await load_status(engine, batch_id)
+    await load_batch(engine, batch_id)
     after = 0
     while True:
         page = await engine.members(batch_id, after, _PAGE)
@@ -198,10 +205,9 @@ async def until_finished(engine: Engine, batch_id: str) -> BatchView:
     pause = _FIRST_PAUSE
     while True:
         try:
-            batch = (await load_status(engine, batch_id)).batch
+            if (await load_batch(engine, batch_id)).finished_at is not None:
+                return await load_view(engine, batch_id)
         except EngineUnavailable:
-            batch = None
-        if batch is not None and batch.finished_at is not None:
-            return await load_view(engine, batch_id)
+            pass
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -342,8 +342,9 @@ class Operator(LimitOperations, OperatorContracts, ArchiveOperations, TokenOpera
             )
         if removal == "in_batch":
             raise CommandRejected(
-                f"Job {record.definition.id} is a member of a batch that has not finished, so it "
-                "is kept. Nothing was changed. See: trellis batches list",
+                f"Job {record.definition.id} is a member of a batch that has not finished, or "
+                "whose fan-in job may still read it (it waits, runs or is dead). Nothing was "
+                "removed. Cancel the batch, or cancel or dismiss that job; see: trellis batches list",
                 job_id=record.definition.id,
             )
 

@@ -278,7 +278,7 @@ _REMOVED: Final[dict[Removal, tuple[_Effect, str]]] = {
     "removed": ("done", ""),
     "live": ("refused", "It has not ended; cancel it first."),
     "needed": ("refused", "A job that has not ended follows it; cancel that one first."),
-    "in_batch": ("refused", "It is a member of a batch that has not finished."),
+    "in_batch": ("refused", "Its batch has not finished, or the fan-in job may still read it."),
     "missing": ("missing", ""),
 }
 

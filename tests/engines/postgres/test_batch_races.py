@@ -8,14 +8,16 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from tests.engines.postgres.steps import during
 from tests.engines.postgres.told_time import *  # noqa: F403 - fixtures are found by name
 from trellis.core.commands import Complete
-from trellis.core.job import Dedupe, JobRecord
+from trellis.core.job import Dedupe, JobRecord, Relations
 from trellis.core.lifecycle import Transition, decide
+from trellis.core.policy import Hook, KeyPolicy, Policy
 from trellis.engines.port import Engine
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Committed, JobFilter
-from trellis.testing.builders import a_job, fence_of
+from trellis.testing.builders import QUEUE, TYPE, a_job, a_keyed_job, fence_of
 from trellis.testing.conformance.batches import a_batch, fan_ins, member_of, opened, status
 from trellis.testing.conformance.helpers import a_session, accept_one, claim
 
@@ -103,3 +105,34 @@ async def test_a_job_that_ends_while_a_batch_links_it_is_not_waited_for_in_vain(
             await engines[0].commit([await done(engines[0], left)])
         assert len(await fan_ins(engines[0])) == number
     assert len((await engines[0].find(JobFilter(types=("report",)), limit=100)).jobs) == ROUNDS
+
+
+#: What creating a member does that stands for an existing job, beside the lock of that job's key.
+_LINK = """
+    select pg_advisory_xact_lock(hashtextextended('trellis/key/{key}', 0));
+    update trellis.queue set watched = true where job = {job};
+    insert into trellis.batch_member (batch, job, linked) values ({batch}, {job}, true)
+"""
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+async def test_a_batch_that_takes_a_job_while_that_job_ends_does_not_wait_in_vain(
+    engine: Engine, url: str, *, is_member: bool
+) -> None:
+    """The end has read the batches of the job already, and waits for the lock of its key."""
+    hooked = Policy(hooks=(Hook("finished", TYPE, QUEUE),))
+    own, _ = await opened(engine, 0)
+    relations = Relations(batch=own.id) if is_member else None
+    new = a_keyed_job("u", KeyPolicy("user/{id}"), policy=hooked, relations=relations)
+    job = await accept_one(engine, new)
+    late, _ = await opened(engine, 0)
+    await accept_one(engine, a_job())  # so that the lane of the hook is known
+    taken, _ = await claim(engine, await a_session(engine))
+    link = _LINK.format(
+        key=new.key_hash, job=job.definition.row, batch=(await status(engine, late)).batch.row
+    )
+    committing = engine.commit([await done(engine, taken)])
+    assert await during(url, link, committing) == [Committed()]
+    assert (await status(engine, late)).finished == 1
+    await engine.seal_batch(late.id)
+    assert len(await fan_ins(engine)) == 1

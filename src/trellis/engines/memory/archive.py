@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trellis.core.batches import KEEP_MEMBERS
 from trellis.core.durations import Instant
 from trellis.core.job import JobRecord
 from trellis.core.states import ENDED
@@ -41,7 +42,7 @@ class ArchiveVerbs:
     def _drop(self, entry: Entry) -> None:
         raise NotImplementedError
 
-    def _is_in_unfinished_batch(self, row: int) -> bool:
+    def _is_kept(self, job: Entry) -> bool:
         raise NotImplementedError
 
     async def declare_archive(self, service: str, by: By) -> bool:
@@ -111,12 +112,12 @@ class ArchiveVerbs:
     def _expire(self, now: Instant, limit: int) -> int:
         """Remove expired jobs, or let them wait for the archive of their service."""
         archives = self._store.archives
-        due = [
-            each
-            for each in self._store.past_retention(now)
-            if not archives.is_current(each)
-            and not self._is_in_unfinished_batch(each.definition.row)
-        ]
+        old = [each for each in self._store.past_retention(now) if not archives.is_current(each)]
+        is_needed = self._store.dependencies.is_needed
+        due = [each for each in old if not is_needed(each) and not self._is_kept(each)]
+        for entry in old[:limit]:
+            if self._is_kept(entry):
+                entry.postponed_until = now + KEEP_MEMBERS
         for entry in due[:limit]:
             state = archives.states.get(entry.definition.service)
             if state is not None and state.is_on:

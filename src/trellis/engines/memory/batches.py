@@ -8,7 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from trellis.core.batches import Batch, NewBatch, finish, is_success, stops_the_rest
+from trellis.core.batches import (
+    Batch,
+    NewBatch,
+    finish,
+    is_success,
+    keeps_members,
+    stops_the_rest,
+)
+from trellis.core.durations import Instant
 from trellis.core.job import NewJob
 from trellis.core.lifecycle import Transition
 from trellis.core.states import ENDED, State
@@ -27,12 +35,39 @@ class Membership:
     finished_as: State | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BatchEntry:
-    """One batch with its members by row."""
+    """One batch with its members by row, and the batches in it."""
 
     batch: Batch
     members: dict[int, Membership] = field(default_factory=dict)
+    #: The rows of members that have not finished.
+    waiting: set[int] = field(default_factory=set)
+    inner: list[BatchEntry] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is sealed, has not finished and waits for nothing more."""
+        batch = self.batch
+        if batch.sealed_at is None or batch.finished_at is not None:
+            return False
+        if any(each.batch.finished_at is None for each in self.inner):
+            return False
+        is_cancelled = batch.cancelled_at is not None
+        return all(self.members[row].linked and is_cancelled for row in self.waiting)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether all members that have finished, and all batches in it, succeeded."""
+        ends = (each.finished_as for each in self.members.values())
+        return all(is_success(end) for end in ends if end is not None) and all(
+            each.batch.succeeded for each in self.inner
+        )
+
+    @property
+    def below(self) -> list[BatchEntry]:
+        """The batch and all batches in it."""
+        return [self, *(deeper for each in self.inner for deeper in each.below)]
 
 
 class BatchVerbs:
@@ -55,9 +90,14 @@ class BatchVerbs:
                 outer = self._batches.get(new.parent)
                 if outer is None or outer.batch.admits != "members":
                     return None
-            row = max((each.batch.row for each in self._batches.values()), default=0) + 1
-            batch = Batch(new, row, self._clock.now())
-            return self._batches.setdefault(new.id, BatchEntry(batch)).batch
+            if new.id not in self._batches:
+                last = next(reversed(self._batches.values()), None)
+                row = 1 if last is None else last.batch.row + 1
+                entry = BatchEntry(Batch(new, row, self._clock.now()))
+                self._batches[new.id] = entry
+                if new.parent is not None:
+                    self._batches[new.parent].inner.append(entry)
+            return self._batches[new.id].batch
 
     async def seal_batch(self, batch_id: str, by: By | None = None) -> Batch | None:
         """Let a batch finish once its members have."""
@@ -79,7 +119,7 @@ class BatchVerbs:
             if entry is None or entry.batch.admits == "nothing":
                 return None if entry is None else entry.batch
             before, now = entry.batch.state, self._clock.now()
-            for each in (below := self._below(entry)):
+            for each in (below := entry.below):
                 batch = each.batch
                 if batch.finished_at is None:
                     each.batch = batch._replace(
@@ -94,32 +134,38 @@ class BatchVerbs:
     async def finish_batches(self, limit: int) -> int:
         """Finish batches that are complete and were left behind."""
         with self._lock:
-            complete = list(islice(filter(self._is_complete, self._batches.values()), limit))
-            self._finish(complete)
-            return len(complete)
+            left = (each for each in self._batches.values() if each.is_complete)
+            found = list(islice(left, limit))
+            self._finish(found)
+            return len(found)
 
-    async def batch_status(self, batch_id: str) -> BatchStatus | None:
-        """Return a batch with the number of its members in each state."""
+    async def batch(self, batch_id: str) -> Batch | None:
+        """Return a batch."""
         with self._lock:
             entry = self._batches.get(batch_id)
-            if entry is None:
-                return None
-            states = Counter(self._store.entries[row].head.state for row in entry.members)
-            finished = sum(each.finished_as is not None for each in entry.members.values())
-            children = tuple(each.batch for each in self._in(entry))
-            counts = dict(sorted(states.items(), key=lambda each: each[0].value))
-            return BatchStatus(entry.batch, counts, finished, children)
+            return None if entry is None else entry.batch
+
+    async def batch_statuses(self, batch_ids: Sequence[str]) -> list[BatchStatus | None]:
+        """Return these batches with the number of their members in each state."""
+        with self._lock:
+            entries = map(self._batches.get, batch_ids)
+            return [None if entry is None else self._status(entry) for entry in entries]
+
+    def _status(self, entry: BatchEntry) -> BatchStatus:
+        states = Counter(self._store.entries[row].head.state for row in entry.members)
+        counts = dict(sorted(states.items(), key=lambda each: each[0].value))
+        finished = len(entry.members) - len(entry.waiting)
+        return BatchStatus(entry.batch, counts, finished, tuple(e.batch for e in entry.inner))
 
     async def batches(
         self, where: BatchFilter, *, after: int | None = None, limit: int = 50
     ) -> list[Batch]:
         """Return a page of batches, the newest first."""
         with self._lock:
-            every = sorted((e.batch for e in self._batches.values()), key=lambda b: -b.row)
             found = (
-                batch
-                for batch in every
-                if (after is None or batch.row < after) and where.state in {None, batch.state}
+                entry.batch
+                for entry in reversed(self._batches.values())
+                if (after is None or entry.batch.row < after) and _matches(where, entry.batch)
             )
             return list(islice(found, limit))
 
@@ -146,73 +192,59 @@ class BatchVerbs:
             self._add(entry, row, Membership(linked=True, finished_as=ended))
 
     def _add(self, entry: BatchEntry, row: int, member: Membership) -> None:
-        entry.members.setdefault(row, member)
-        self._store.entries[row].batches.add(entry.batch.new.id)
+        if row not in entry.members:
+            entry.members[row] = member
+            self._store.entries[row].batches.add(entry.batch.new.id)
+            if member.finished_as is None:
+                entry.waiting.add(row)
 
     # -- finishing -----------------------------------------------------------------------------
 
-    def _finish_member(self, transition: Transition) -> None:
-        """Record that a job has ended in every batch that waits for it."""
-        row, state = transition.definition.row, transition.head.state
-        waiting = []
-        for entry in self._batches.values():
-            member = entry.members.get(row)
-            if member is None or member.finished_as is not None:
-                continue
-            member.finished_as = state
-            if stops_the_rest(entry.batch, state):
-                self._stop(entry)
-            waiting.append(entry)
-        self._finish(waiting)
+    def _finish_members(self, ended: Iterable[Transition]) -> None:
+        """Record that jobs have ended in every batch that waits for them."""
+        touched: dict[int, BatchEntry] = {}
+        stopping: list[BatchEntry] = []
+        for transition in ended:
+            row, state = transition.definition.row, transition.head.state
+            for entry in self._batches_of(self._store.entries[row]):
+                if row in entry.waiting:
+                    entry.waiting.remove(row)
+                    entry.members[row].finished_as = state
+                    touched[entry.batch.row] = entry
+                    if stops_the_rest(entry.batch, state):
+                        stopping.append(entry)
+        for entry in stopping:
+            self._stop(entry)
+        self._finish(touched.values())
+
+    def _batches_of(self, job: Entry) -> list[BatchEntry]:
+        return [self._batches[name] for name in job.batches]
 
     def _stop(self, entry: BatchEntry) -> None:
         now = self._clock.now()
-        for each in self._below(entry):
+        for each in entry.below:
             if each.batch.finished_at is None:
                 each.batch = each.batch._replace(stopping_at=each.batch.stopping_at or now)
 
     def _finish(self, entries: Iterable[BatchEntry]) -> None:
-        """Finish those that are complete, then the batches around them."""
+        """Finish those that are complete, the oldest first, then the batches around them."""
         waiting = list(entries)
         while waiting:
-            entry = waiting.pop()
-            if not self._is_complete(entry):
-                continue
-            succeeded = all(
-                is_success(each.finished_as)
-                for each in entry.members.values()
-                if each.finished_as is not None
-            ) and all(each.batch.succeeded for each in self._in(entry))
-            first = self._store.entries[min(entry.members)].definition if entry.members else None
-            entry.batch, job = finish(
-                entry.batch,
-                self._clock.now(),
-                succeeded=succeeded,
-                first=first and first.relations,
-            )
-            if job is not None:
-                self._create_following([job])
-                self._join(job, Accepted(job.id))
-            if entry.batch.new.parent is not None:
-                waiting.append(self._batches[entry.batch.new.parent])
-
-    def _is_complete(self, entry: BatchEntry) -> bool:
-        batch = entry.batch
-        if batch.sealed_at is None or batch.finished_at is not None:
-            return False
-        is_cancelled = batch.cancelled_at is not None
-        waits = any(
-            each.finished_as is None and not (each.linked and is_cancelled)
-            for each in entry.members.values()
-        )
-        return not waits and all(each.batch.finished_at is not None for each in self._in(entry))
-
-    def _in(self, entry: BatchEntry) -> list[BatchEntry]:
-        return [e for e in self._batches.values() if e.batch.new.parent == entry.batch.new.id]
-
-    def _below(self, entry: BatchEntry) -> list[BatchEntry]:
-        """Return a batch and all batches in it."""
-        return [entry, *(deeper for each in self._in(entry) for deeper in self._below(each))]
+            found = sorted((e for e in waiting if e.is_complete), key=lambda e: e.batch.row)
+            for entry in found:
+                rows = entry.members
+                first = self._store.entries[min(rows)].definition if rows else None
+                entry.batch, job = finish(
+                    entry.batch,
+                    self._clock.now(),
+                    succeeded=entry.has_succeeded,
+                    first=first and first.relations,
+                )
+                if job is not None:
+                    self._create_following([job])
+                    self._join(job, Accepted(job.id))
+            parents = {entry.batch.new.parent for entry in found} - {None}
+            waiting = [self._batches[str(parent)] for parent in parents]
 
     # -- maintenance ---------------------------------------------------------------------------
 
@@ -222,30 +254,46 @@ class BatchVerbs:
             row
             for entry in self._batches.values()
             if entry.batch.stopping_at is not None and entry.batch.finished_at is None
-            for row, member in entry.members.items()
-            if member.finished_as is None and not member.linked
+            for row in entry.waiting
+            if not entry.members[row].linked
         )
         entries = (self._store.entries[row] for row in rows)
         return [e for e in entries if e.head.state not in ENDED and e.head.asked_at is None]
 
-    def _is_in_unfinished_batch(self, row: int) -> bool:
-        return any(
-            row in entry.members and entry.batch.finished_at is None
-            for entry in self._batches.values()
-        )
+    def _is_kept(self, job: Entry) -> bool:
+        """Return whether a batch needs this member."""
+        return any(map(self._keeps_members, self._batches_of(job)))
+
+    def _keeps_members(self, entry: BatchEntry) -> bool:
+        fan_in = entry.batch.fan_in
+        job = None if fan_in is None else self._store.by_id(fan_in)
+        return keeps_members(entry.batch, None if job is None else job.head.state)
 
     def _drop(self, job: Entry) -> None:
         """Remove an ended job, from its batches too."""
-        for entry in self._batches.values():
+        for entry in self._batches_of(job):
             entry.members.pop(job.definition.row, None)
+            entry.waiting.discard(job.definition.row)
         self._store.drop(job)
 
-    def _drop_batches(self, before: int) -> None:
-        """Remove batches that finished long ago and have no members left."""
-        for batch_id, entry in list(self._batches.items()):
-            finished = entry.batch.finished_at
-            if finished is not None and finished <= before and not entry.members:
-                del self._batches[batch_id]
+    def _drop_batches(self, before: Instant, limit: int) -> None:
+        """Remove batches that finished long ago, and in which neither member nor batch is left."""
+        old = [
+            (entry.batch.finished_at, entry.batch.row, entry)
+            for entry in self._batches.values()
+            if entry.batch.finished_at is not None and entry.batch.finished_at <= before
+            if not entry.members and not entry.inner and not self._keeps_members(entry)
+        ]
+        for _, _, entry in sorted(old, key=lambda each: each[:2])[:limit]:
+            new = entry.batch.new
+            del self._batches[new.id]
+            if new.parent is not None:
+                self._batches[new.parent].inner.remove(entry)
+
+
+def _matches(where: BatchFilter, batch: Batch) -> bool:
+    is_in_time = where.opened_before is None or batch.created_at < where.opened_before
+    return is_in_time and where.state in {None, batch.state}
 
 
 def _member(entry: Entry) -> Member:

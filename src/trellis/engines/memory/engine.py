@@ -190,7 +190,8 @@ class MemoryEngine(
             results = [self._commit_one(transition) for transition in transitions]
             pairs = zip(transitions, results, strict=True)
             # All decisions of a call come before what follows from any of them.
-            self._follow([each for each, got in pairs if got == Committed() and is_end(each)])
+            ended = [each for each, got in pairs if got == Committed() and is_end(each)]
+            self._follow(sorted(ended, key=lambda each: each.definition.row))
         self._hints.publish(("ready", "settled"))
         return results
 
@@ -220,8 +221,7 @@ class MemoryEngine(
     def _follow(self, ended: Sequence[Transition]) -> None:
         """Store what follows the end of these jobs, and of those that end because of it."""
         while ended:
-            for transition in ended:
-                self._after_end(transition)
+            self._after_end(ended)
             ended = self._judge(self._store.dependencies.end(ended))
 
     def _judge(self, entries: Sequence[Entry]) -> list[Transition]:
@@ -237,6 +237,7 @@ class MemoryEngine(
         entry.journal.append(transition.event)
         store.feed.update(entry)
         entry.head = head
+        entry.postponed_until = None
         if isinstance(transition.command, Resolve):
             entry.definition = transition.definition
         entry.is_unresolved &= head.state in WAITING and type(transition.command) is not Resolve
@@ -424,8 +425,8 @@ class MemoryEngine(
         with self._lock:
             now = self._clock.now()
             self._slots.rates.drop_full(now)
+            self._drop_batches(now - KEEP_BATCHES, limit)
             moved = self._expire(now, limit)
-            self._drop_batches(now - KEEP_BATCHES)
             self._store.ready.prune(now)
             removed = self._store.removed
             for job_id in list(islice(removed, limit)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trellis.core.followups import hook_jobs, is_end
+from trellis.core.followups import hook_jobs
 from trellis.core.job import NewJob
 from trellis.core.lifecycle import Transition
 from trellis.engines.memory.batches import BatchVerbs
@@ -16,11 +16,10 @@ class Followups(BatchVerbs):
 
     _slots: Slots
 
-    def _after_end(self, transition: Transition) -> None:
-        """Store what follows, if this has just ended a job."""
-        if is_end(transition):
-            self._create_following(hook_jobs(transition))
-            self._finish_member(transition)
+    def _after_end(self, ended: Sequence[Transition]) -> None:
+        """Store what follows jobs that have just ended: hooks first, then batches."""
+        self._create_following([new for transition in ended for new in hook_jobs(transition)])
+        self._finish_members(ended)
 
     def _create_following(self, jobs: Sequence[NewJob]) -> None:
         """Store jobs that follow others, without admission; those stored already stay."""

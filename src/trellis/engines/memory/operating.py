@@ -46,7 +46,7 @@ class OperatorVerbs:
     _clock: Clock
     _lock: threading.RLock
     _store: Store
-    _is_in_unfinished_batch: Callable[[int], bool]
+    _is_kept: Callable[[Entry], bool]
     _drop: Callable[[Entry], None]
     _hints: Hints
 
@@ -71,7 +71,7 @@ class OperatorVerbs:
             return "live"
         if self._store.dependencies.is_needed(entry):
             return "needed"
-        if self._is_in_unfinished_batch(entry.definition.row):
+        if self._is_kept(entry):
             return "in_batch"
         self._drop(entry)
         self._store.record(removal_of(job_id, entry.head.state.value), by)

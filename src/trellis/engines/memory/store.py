@@ -84,6 +84,8 @@ class Entry:
     is_unresolved: bool = False
     #: The batches of which it is a member.
     batches: set[str] = field(default_factory=set)
+    #: Expired, and kept by a batch: when retention looks again.
+    postponed_until: Instant | None = None
     #: Created in a transaction of the caller that is still open: no other code sees the job.
     is_held: bool = False
     #: The numbers of its events in the feed.
@@ -161,8 +163,8 @@ class Entry:
 
     @property
     def keep_until(self) -> Instant | None:
-        """When retention may remove this job."""
-        return keep_until(self.definition, self.head)
+        """When retention may remove this job, or look at it again."""
+        return self.postponed_until or keep_until(self.definition, self.head)
 
     def note(self, note: Note, now: Instant, log_number: int) -> NoteResult:
         """Store a note if its fence holds; journal a late result if it does not."""
@@ -475,11 +477,10 @@ class Store:
         return [entry for _, _, entry in sorted(due, key=lambda each: each[:2])]
 
     def past_retention(self, now: Instant) -> list[Entry]:
-        """Return the jobs that retention no longer keeps, the oldest first."""
+        """Return the jobs whose retention is over, the oldest first."""
         moments = ((entry.keep_until, row) for row, entry in self.entries.items())
         due = sorted((until, row) for until, row in moments if until and until <= now)
-        old = (self.entries[row] for _, row in due)
-        return [entry for entry in old if not self.dependencies.is_needed(entry)]
+        return [self.entries[row] for _, row in due]
 
     def startable(self, now: Instant) -> list[Entry]:
         """Return the jobs whose run time has come, the longest due first."""

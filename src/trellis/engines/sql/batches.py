@@ -8,7 +8,7 @@ weaker lock, which only sealing and cancelling wait for.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -115,28 +115,27 @@ async def finish_members(
     tx: Transaction, storage: Storage, held: Sequence[Batch], ended: Sequence[Transition]
 ) -> None:
     """Record that members have ended; finish the batches that waited only for them."""
-    if not held or not ended:
+    states = {each.definition.row: each.head.state for each in ended}
+    found = await tx.rows("member_waiting", tx.array(sorted(states)))
+    if not found:
         return
-    by_state: defaultdict[State, list[int]] = defaultdict(list)
-    for each in ended:
-        by_state[each.head.state].append(each.definition.row)
+    if not {batch for batch, _ in found} <= {batch.row for batch in held}:
+        # A batch took one of the jobs as its member after `held` was read.
+        held = await hold(tx, ended)
+    known = {batch.row: batch for batch in held}
+    by_state: defaultdict[State, set[int]] = defaultdict(set)
+    stopping: set[int] = set()
+    for batch, job in found:
+        by_state[states[job]].add(job)
+        if stops_the_rest(known[batch], states[job]):
+            stopping.add(batch)
     for state, jobs in by_state.items():
-        await tx.run("member_finish", state.value, is_success(state), tx.now, tx.array(jobs))
-    await _stop_the_rest(tx, held, ended)
-    await _finish(tx, storage, [batch.row for batch in held])
-
-
-async def _stop_the_rest(
-    tx: Transaction, held: Sequence[Batch], ended: Sequence[Transition]
-) -> None:
-    """Mark the batches whose other members are to be cancelled; maintenance cancels them."""
-    states = {each.head.state for each in ended}
-    stopping = [b for b in held if any(stops_the_rest(b, state) for state in states)]
-    for batch in stopping:
-        # Of several batches that were held, only those with such a member.
-        if await tx.one("batch_unsuccessful", batch.row, batch.row) is not None:
-            below = [row for (row,) in await tx.rows("batch_below", batch.row)]
-            await tx.run("batch_stop", tx.now, tx.array(below))
+        values = (state.value, is_success(state), tx.now)
+        await tx.run("member_finish", *values, tx.array(sorted(jobs)))
+    for batch in sorted(stopping):  # maintenance cancels the members
+        below = [row for (row,) in await tx.rows("batch_below", batch)]
+        await tx.run("batch_stop", tx.now, tx.array(below))
+    await _finish(tx, storage, known)
 
 
 async def _finish(tx: Transaction, storage: Storage, batches: Iterable[int]) -> None:
@@ -146,9 +145,9 @@ async def _finish(tx: Transaction, storage: Storage, batches: Iterable[int]) -> 
     """
     waiting = sorted(set(batches))
     while waiting:
-        complete = [_batch_from(r) for r in await tx.rows("batch_complete", tx.array(waiting))]
+        found = [_batch_from(r) for r in await tx.rows("batch_complete", tx.array(waiting))]
         waiting = []
-        for batch in complete:
+        for batch in found:
             succeeded = await tx.one("batch_unsuccessful", batch.row, batch.row) is None
             first = await _first_member(tx, batch) if lacks_tenant(batch) else None
             after, job = finish(batch, tx.now, succeeded=succeeded, first=first)
@@ -159,8 +158,8 @@ async def _finish(tx: Transaction, storage: Storage, batches: Iterable[int]) -> 
             if job is not None:
                 await create_following(tx, storage, [job])
             if batch.new.parent is not None:
-                outer = await tx.one("batch_read", batch.new.parent)
-                waiting += [] if outer is None else [outer[0]]
+                outer = await load(tx, batch.new.parent)
+                waiting += [] if outer is None else [outer.row]
 
 
 async def _first_member(tx: Transaction, batch: Batch) -> Relations | None:
@@ -195,12 +194,12 @@ async def open_batch(tx: Transaction, new: NewBatch) -> Batch | None:
     if new.parent is not None:
         rows = await tx.rows("batch_join", tx.array([new.parent]))
         if not rows or _batch_from(rows[0]).admits != "members":
-            return await _read(tx, new.id)
+            return await load(tx, new.id)
     await tx.read_clock()
     then = None if new.then is None else encode_request(new.then)
     names = (new.id, new.service, new.name, new.fire_on, new.on_failure, new.parent)
     await tx.run("batch_open", *names, then, tx.now)
-    return await _read(tx, new.id)
+    return await load(tx, new.id)
 
 
 async def seal_batch(
@@ -214,7 +213,7 @@ async def seal_batch(
     if by is not None:
         await audit.record(tx, Change("batch.seal", batch_id, "open", "sealed"), by)
     await _finish(tx, storage, [batch.row])
-    return await _read(tx, batch_id)
+    return await load(tx, batch_id)
 
 
 async def cancel_batch(tx: Transaction, storage: Storage, batch_id: str, by: By) -> Batch | None:
@@ -227,19 +226,21 @@ async def cancel_batch(tx: Transaction, storage: Storage, batch_id: str, by: By)
         await tx.run(name, tx.now, below)
     await audit.record(tx, Change("batch.cancel", batch_id, batch.state, "cancelled"), by)
     await _finish(tx, storage, sorted(row for (row,) in await tx.rows("batch_below", batch.row)))
-    return await _read(tx, batch_id)
+    return await load(tx, batch_id)
 
 
 async def finish_batches(tx: Transaction, storage: Storage, limit: int) -> int:
     """Finish batches that are complete and were left behind; return how many."""
-    rows = [row for (row,) in await tx.rows("batch_sealed", limit)]
-    complete = [r[0] for r in await tx.rows("batch_complete", tx.array(rows))] if rows else []
-    if not complete:
-        return 0
-    await tx.lock("batch_lock", complete)
+    rows = await complete(tx, limit)
+    await tx.lock("batch_lock", rows)
     await tx.read_clock()
-    await _finish(tx, storage, complete)
-    return len(complete)
+    await _finish(tx, storage, rows)
+    return len(rows)
+
+
+async def complete(tx: Transaction, limit: int) -> list[int]:
+    """Return batches that are complete and have not finished, the oldest first."""
+    return [row for (row,) in await tx.rows("batch_left", limit)]
 
 
 async def _take(tx: Transaction, batch_id: str) -> Batch | None:
@@ -250,7 +251,7 @@ async def _take(tx: Transaction, batch_id: str) -> Batch | None:
 
 
 async def prune(tx: Transaction, limit: int) -> int:
-    """Keep members of unfinished batches for longer; remove batches that are long over."""
+    """Keep expired members that batches need for longer; remove batches that are long over."""
     await tx.run("keep_members", tx.now + KEEP_MEMBERS, tx.now, limit)
     await tx.run("prune_batches", tx.now - KEEP_BATCHES, limit)
     return 0
@@ -259,20 +260,32 @@ async def prune(tx: Transaction, limit: int) -> int:
 # -- reads -------------------------------------------------------------------------------------
 
 
-async def _read(tx: Transaction, batch_id: str) -> Batch | None:
-    row = await tx.one("batch_read", batch_id)
+async def load(tx: Transaction, batch_id: str) -> Batch | None:
+    """Return a batch."""
+    row = await tx.one("batch_read", tx.array([batch_id]))
     return None if row is None else _batch_from(row)
 
 
-async def batch_status(tx: Transaction, batch_id: str) -> BatchStatus | None:
-    """Return a batch with the number of its members in each state."""
-    batch = await _read(tx, batch_id)
-    if batch is None:
-        return None
-    rows = await tx.rows("batch_counts", batch.row)
-    children = tuple(_batch_from(row) for row in await tx.rows("batch_in", batch.row))
-    counts = {State(state): number for state, number, _ in sorted(map(tuple, rows))}
-    return BatchStatus(batch, counts, sum(finished for _, _, finished in rows), children)
+async def batch_statuses(tx: Transaction, batch_ids: Sequence[str]) -> list[BatchStatus | None]:
+    """Return each of these batches with the number of its members in each state."""
+    found = [_batch_from(row) for row in await tx.rows("batch_read", tx.array(list(batch_ids)))]
+    rows = tx.array([each.row for each in found])
+    inner = [_batch_from(row) for row in await tx.rows("batch_in", rows)]
+    counts: defaultdict[int, dict[State, int]] = defaultdict(dict)
+    finished: Counter[int] = Counter()
+    for row, state, number, ended in sorted(map(tuple, await tx.rows("batch_counts", rows))):
+        counts[row][State(state)] = number
+        finished[row] += ended
+    statuses = {
+        each.new.id: BatchStatus(
+            each,
+            counts[each.row],
+            finished[each.row],
+            tuple(child for child in inner if child.new.parent == each.new.id),
+        )
+        for each in found
+    }
+    return [statuses.get(batch_id) for batch_id in batch_ids]
 
 
 async def list_batches(
@@ -280,16 +293,17 @@ async def list_batches(
 ) -> list[Batch]:
     """Return a page of batches, the newest first."""
     before = _NO_LIMIT if after is None else after
-    rows = await tx.rows("batch_list", before, *_LISTED[where.state], limit)
+    opened_before = _NO_LIMIT if where.opened_before is None else where.opened_before
+    rows = await tx.rows("batch_list", before, opened_before, *_LISTED[where.state], limit)
     return [_batch_from(row) for row in rows]
 
 
 async def members(tx: Transaction, batch_id: str, after: int, limit: int) -> list[Member]:
     """Return members of a batch, in creation order, behind the one with this number."""
-    batch = await tx.one("batch_read", batch_id)
-    if batch is None:
+    found = await load(tx, batch_id)
+    if found is None:
         return []
-    rows = await tx.rows("member_list", batch[0], after, limit)
+    rows = await tx.rows("member_list", found.row, after, limit)
     return [Member(record_from(row), row[-1]) for row in rows]
 
 

@@ -160,7 +160,9 @@ class SharedVerbs(Protocol):
         )
 
     async def finish_batches(self, limit: int) -> int:
-        """Finish batches that are complete and were left behind."""
+        """Finish batches that are complete and were left behind; take no lock if there are none."""
+        if not await self.run_work(lambda tx: batches.complete(tx, 1)):
+            return 0
         return await self.run_create(
             lambda tx, storage: batches.finish_batches(tx, storage, limit), (), "batches"
         )
@@ -273,9 +275,13 @@ class SharedVerbs(Protocol):
         """Return the worker processes of sessions."""
         return await self.run_work(lambda tx: operating.identify(tx, sessions))
 
-    async def batch_status(self, batch_id: str) -> BatchStatus | None:
-        """Return a batch with the number of its members in each state."""
-        return await self.run_work(lambda tx: batches.batch_status(tx, batch_id))
+    async def batch(self, batch_id: str) -> Batch | None:
+        """Return a batch."""
+        return await self.run_work(lambda tx: batches.load(tx, batch_id))
+
+    async def batch_statuses(self, batch_ids: Sequence[str]) -> list[BatchStatus | None]:
+        """Return these batches with the number of their members in each state."""
+        return await self.run_work(lambda tx: batches.batch_statuses(tx, batch_ids))
 
     async def members(self, batch_id: str, after: int = 0, limit: int = 500) -> list[Member]:
         """Return members of a batch."""

@@ -7,11 +7,13 @@ import pytest
 
 from trellis.core.admission import Reason
 from trellis.core.batches import KEEP_BATCHES, fan_in_id
-from trellis.core.commands import Cancel, Complete
+from trellis.core.commands import Cancel, Complete, Dismiss, Fail, Retry
 from trellis.core.durations import micros
-from trellis.core.job import Dedupe, Relations
+from trellis.core.job import Dedupe, JobRecord, NewJob, Relations
 from trellis.core.policy import KeyPolicy
 from trellis.core.states import State
+from trellis.engines.audit import By
+from trellis.engines.batches import BatchFilter
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
 from trellis.engines.values import (
@@ -32,6 +34,9 @@ from trellis.testing.builders import (
 )
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.batches import (
+    BOOM,
+    ONCE,
+    THEN,
     a_batch,
     end,
     fan_ins,
@@ -49,6 +54,7 @@ from trellis.testing.conformance.helpers import (
     ids,
     settle,
     start,
+    the,
 )
 from trellis.testing.conformance.suite import EngineSuite
 
@@ -203,12 +209,12 @@ class TestJoining(EngineSuite):
 
 
 class TestBatchRetention(EngineSuite):
-    """Members stay as long as their batch has not finished."""
+    """Members stay while their batch has not finished, and while its fan-in job may read them."""
 
     async def test_members_of_an_unfinished_batch_are_kept(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        new, _ = await opened(engine, 1)
+        new, _ = await opened(engine, 1, then=None)
         taken = await claim_one(engine, await a_session(engine))
         await end(engine, taken)
         plain = await start(engine, await a_session(engine), a_job())
@@ -225,12 +231,75 @@ class TestBatchRetention(EngineSuite):
         assert await engine.prune(100) == 1
         assert (await engine.load([job_id])).records == (None,)
 
-    async def test_an_operator_removes_a_member_of_a_finished_batch(self, engine: Engine) -> None:
+    @pytest.mark.parametrize("state", [State.PENDING, State.ACTIVE, State.RETRY, State.DEAD])
+    async def test_members_are_kept_until_the_fan_in_job_has_read_them(
+        self, engine: Engine, clock: ManualClock, state: State
+    ) -> None:
+        then = THEN._replace(policy=ONCE) if state is State.DEAD else THEN
+        new, (member,) = await opened(engine, 1, then=then)
+        await settle(engine, member, Cancel())
+        await engine.seal_batch(new.id)
+        fan_in = await _fan_in_that_is(engine, state)
+        clock.advance("40d")
+        assert await engine.prune(100) == 0
+        assert await engine.remove([member.definition.id]) == ["in_batch"]
+        assert [each.record for each in await engine.members(new.id)] == [
+            await the(engine, member.definition.id)
+        ]
+        command = Dismiss() if state is State.DEAD else Cancel(force=True)
+        await settle(engine, fan_in, command)
+        clock.advance("1h")
+        assert await engine.prune(100) == 1
+        assert await engine.members(new.id) == []
+
+    @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.CANCELLED])
+    async def test_the_end_of_the_fan_in_job_frees_the_members(
+        self, engine: Engine, state: State
+    ) -> None:
         new, (member,) = await opened(engine, 1)
         await settle(engine, member, Cancel())
         await engine.seal_batch(new.id)
+        assert await engine.remove([member.definition.id]) == ["in_batch"]
+        await end(engine, await _claimed_fan_in(engine), state)
         assert await engine.remove([member.definition.id]) == ["removed"]
         assert (await status(engine, new)).total == 0
+
+    async def test_a_fan_in_job_that_runs_again_keeps_what_is_left(self, engine: Engine) -> None:
+        new, members = await opened(engine, 2)
+        for member in members:
+            await settle(engine, member, Cancel())
+        await engine.seal_batch(new.id)
+        failed = await end(engine, await _claimed_fan_in(engine), State.FAILED)
+        assert await engine.remove([members[0].definition.id]) == ["removed"]
+        await settle(engine, failed, Retry("ann"))
+        assert await engine.remove([members[1].definition.id]) == ["in_batch"]
+
+    @pytest.mark.parametrize("then", [THEN, None])
+    async def test_without_a_fan_in_job_members_are_free_when_the_batch_has_finished(
+        self, engine: Engine, then: NewJob | None
+    ) -> None:
+        new, (member,) = await opened(engine, 1, then=then)
+        await settle(engine, member, Cancel())
+        if then is None:
+            await engine.seal_batch(new.id)
+        else:
+            await engine.cancel_batch(new.id, By("ann"))
+        assert await engine.remove([member.definition.id]) == ["removed"]
+        assert (await status(engine, new)).total == 0
+
+    async def test_pruning_passes_over_members_that_are_kept(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        _, members = await opened(engine, 3)
+        for member in members:
+            await settle(engine, member, Cancel())
+        clock.advance("1s")
+        plain = await accept_one(engine, a_job())
+        await settle(engine, plain, Cancel())
+        clock.advance("60d")
+        assert await engine.prune(2) == 1
+        assert (await engine.load([plain.definition.id])).records == (None,)
+        assert await engine.prune(2) == 0
 
     async def test_a_batch_without_members_is_removed_in_the_end(
         self, engine: Engine, clock: ManualClock
@@ -241,8 +310,50 @@ class TestBatchRetention(EngineSuite):
         await engine.seal_batch(new.id)
         clock.advance("8d")
         await engine.prune(100)
-        assert await engine.batch_status(new.id) is not None
+        assert await engine.batch(new.id) is not None
         clock.advance(KEEP_BATCHES / micros("1s"))
         await engine.prune(100)
-        assert await engine.batch_status(new.id) is None
-        assert await engine.batch_status(still.id) is not None
+        assert await engine.batch(new.id) is None
+        assert await engine.batch(still.id) is not None
+
+    async def test_a_batch_stays_while_its_fan_in_job_may_read_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        new, _ = await opened(engine, 0)
+        await engine.seal_batch(new.id)
+        clock.advance(2 * KEEP_BATCHES / micros("1s"))
+        await engine.prune(100)
+        assert await engine.batch(new.id) is not None
+        await end(engine, await _claimed_fan_in(engine))
+        await engine.prune(100)
+        assert await engine.batch(new.id) is None
+
+    async def test_a_batch_stays_as_long_as_those_inside_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        outer, _ = await opened(engine, 0, then=None)
+        inner, _ = await opened(engine, 0, then=None, parent=outer.id)
+        await engine.seal_batch(outer.id)
+        clock.advance("1s")
+        await engine.seal_batch(inner.id)
+        clock.advance(KEEP_BATCHES / micros("1s"))
+        assert (await status(engine, inner)).batch.new.parent == outer.id
+        for left in (1, 0):
+            await engine.prune(1)
+            assert len(await engine.batches(BatchFilter())) == left
+
+
+async def _claimed_fan_in(engine: Engine) -> JobRecord:
+    return await claim_one(engine, await a_session(engine), Demand(SERVICE, ("report",), 1))
+
+
+async def _fan_in_that_is(engine: Engine, state: State) -> JobRecord:
+    """Return the fan-in job after bringing it into this state."""
+    if state is State.PENDING:
+        return (await fan_ins(engine))[0]
+    taken = await _claimed_fan_in(engine)
+    if state is State.ACTIVE:
+        return taken
+    if state is State.DEAD:
+        return await end(engine, taken, State.DEAD)
+    return await settle(engine, taken, Fail(fence_of(taken), BOOM))

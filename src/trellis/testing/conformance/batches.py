@@ -20,7 +20,7 @@ from trellis.engines.audit import AuditFilter, By
 from trellis.engines.batches import BatchFilter, BatchStatus
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
-from trellis.engines.values import JobFilter, Rejected
+from trellis.engines.values import Committed, JobFilter, Rejected
 from trellis.testing.builders import (
     SERVICE,
     TYPE,
@@ -68,7 +68,7 @@ async def opened(engine: Engine, members: int, **parts: Any) -> tuple[NewBatch, 
 
 async def status(engine: Engine, new: NewBatch) -> BatchStatus:
     """Return the status of a batch that must be there."""
-    found = await engine.batch_status(new.id)
+    (found,) = await engine.batch_statuses([new.id])
     assert found is not None
     return found
 
@@ -246,7 +246,8 @@ class TestBatches(EngineSuite):
     async def test_unknown_batches_are_not_found(self, engine: Engine) -> None:
         assert await engine.seal_batch("no") is None
         assert await engine.cancel_batch("no", ANN) is None
-        assert await engine.batch_status("no") is None
+        assert await engine.batch("no") is None
+        assert await engine.batch_statuses(["no"]) == [None]
         assert await engine.members("no") == []
 
     async def test_members_are_read_page_by_page(self, engine: Engine) -> None:
@@ -344,6 +345,38 @@ class TestStopping(EngineSuite):
         _, (first, _) = await opened(engine, 2, on_failure="cancel_rest")
         await settle(engine, first, Cancel())
         assert (await engine.due("batches", 10)).jobs == ()
+
+    async def test_a_failure_in_the_same_commit_stops_only_its_own_batch(
+        self, engine: Engine
+    ) -> None:
+        """Although a member of the other batch was cancelled before, which is no failure."""
+        going, (by_hand, *_) = await opened(engine, 3, on_failure="cancel_rest")
+        failing, _ = await opened(engine, 2, on_failure="cancel_rest")
+        await settle(engine, by_hand, Cancel())
+        done, _, failed, left = await claim(engine, await a_session(engine))
+        ends = [
+            await decided(engine, done, Complete(fence_of(done))),
+            await decided(engine, failed, Fail(fence_of(failed), BOOM)),
+        ]
+        assert await engine.commit(ends) == [Committed()] * 2
+        assert [each.record for each in (await engine.due("batches", 10)).jobs] == [left]
+        assert (await status(engine, going)).batch.stopping_at is None
+        assert (await status(engine, failing)).batch.stopping_at is not None
+
+    async def test_a_failure_in_a_batch_does_not_stop_the_one_around_it(
+        self, engine: Engine
+    ) -> None:
+        """Although another batch inside that one was unsuccessful before."""
+        outer, _ = await opened(engine, 1, on_failure="cancel_rest")
+        earlier, (member,) = await opened(engine, 1, parent=outer.id, then=None)
+        await engine.seal_batch(earlier.id)
+        await settle(engine, member, Cancel())
+        assert (await status(engine, earlier)).batch.succeeded is False
+        await opened(engine, 2, parent=outer.id)
+        _, failed, _ = await claim(engine, await a_session(engine))
+        await end(engine, failed, State.DEAD)
+        assert (await engine.due("batches", 10)).jobs == ()
+        assert (await status(engine, outer)).batch.stopping_at is None
 
     async def test_a_batch_that_continues_cancels_nothing(self, engine: Engine) -> None:
         await opened(engine, 2)

@@ -7,6 +7,16 @@ select b.seq, b.id, b.service, b.name, b.fire_on, b.on_failure,
   b.cancelled_at, b.stopping_at, b.finished_at, b.succeeded, b.fan_in
 from trellis.batch b
 
+-- fragment: batch_keeps
+-- Whether batch b keeps its members, as `keeps_members` says: it has not finished, or its fan-in job
+-- waits, runs or is dead.
+b.finished_at is null or exists (
+  select 1 from trellis.job j
+  where j.id = b.fan_in
+    and (exists (select 1 from trellis.queue w where w.job = j.seq)
+      or (select x.state from trellis.outcome x where x.job = j.seq
+          order by x.generation desc limit 1) = 'dead'))
+
 -- name: batch_open
 insert into trellis.batch (id, service, name, fire_on, on_failure, parent, then_job, created_at)
 values ($1, $2, $3, $4, $5, (select p.seq from trellis.batch p where p.id = $6), $7, $8)
@@ -50,17 +60,28 @@ with recursive down(seq) as (
   select b.seq from down join trellis.batch b on b.parent = down.seq)
 select down.seq from down
 
--- name: batch_complete
--- Which of these batches are sealed and wait for nothing more. The newest member is looked at first:
--- it is the one that most likely has not finished.
--- include: batch_columns
-where b.seq = any($1::bigint[]) and b.sealed_at is not null and b.finished_at is null
+-- fragment: batch_is_complete
+-- Whether batch b is sealed, has not finished and waits for nothing more. The newest member is looked
+-- at first: it is the one that most likely has not finished.
+b.sealed_at is not null and b.finished_at is null
   and (select m.job from trellis.batch_member m
        where m.batch = b.seq and m.finished_at is null
          and not (m.linked and b.cancelled_at is not null)
        order by m.job desc limit 1) is null
   and not exists (select 1 from trellis.batch c where c.parent = b.seq and c.finished_at is null)
+
+-- name: batch_complete
+-- Which of these batches are complete.
+-- include: batch_columns
+where b.seq = any($1::bigint[]) and
+-- include: batch_is_complete
 order by b.seq
+
+-- name: batch_left
+-- Batches that are complete, of all.
+select b.seq from trellis.batch b where
+-- include: batch_is_complete
+order by b.seq limit $1
 
 -- name: batch_unsuccessful
 -- Whether a member of a batch, or a batch in it, did not succeed.
@@ -84,41 +105,42 @@ where seq = any($2::bigint[]) and finished_at is null
 update trellis.batch set cancelled_at = coalesce(cancelled_at, $1)
 where seq = any($2::bigint[]) and finished_at is null
 
--- name: batch_sealed
--- Sealed batches that have not finished.
-select b.seq from trellis.batch b where b.finished_at is null and b.sealed_at is not null
-order by b.seq limit $1
-
 -- name: batch_lock
-select b.seq from trellis.batch b where b.seq = any($1::bigint[]) order by b.seq for no key update of b
+-- These batches and those around them: none of them finishes until this transaction ends.
+with recursive up(seq) as (
+  select n.seq from unnest($1::bigint[]) n(seq)
+  union
+  select b.parent from up join trellis.batch b on b.seq = up.seq where b.parent is not null)
+select b.seq from trellis.batch b
+where b.seq in (select up.seq from up) order by b.seq for no key update of b
 
 -- name: batch_read
 -- include: batch_columns
-where b.id = $1
+where b.id = any($1::text[])
 
 -- name: batch_list
--- Batches before this number, the newest first: all, or those that were or were not cancelled ($2),
--- finished ($3) and sealed ($4); null: either.
+-- Batches before this number, opened before this moment, the newest first: all, or those that were or
+-- were not cancelled ($3), finished ($4) and sealed ($5); null: either.
 -- include: batch_columns
-where b.seq < $1
-  and (b.cancelled_at is not null) = coalesce($2, b.cancelled_at is not null)
-  and (b.finished_at is not null) = coalesce($3, b.finished_at is not null)
-  and (b.sealed_at is not null) = coalesce($4, b.sealed_at is not null)
-order by b.seq desc limit $5
+where b.seq < $1 and b.created_at < $2
+  and (b.cancelled_at is not null) = coalesce($3, b.cancelled_at is not null)
+  and (b.finished_at is not null) = coalesce($4, b.finished_at is not null)
+  and (b.sealed_at is not null) = coalesce($5, b.sealed_at is not null)
+order by b.seq desc limit $6
 
 -- name: batch_in
 -- include: batch_columns
-where b.parent = $1 order by b.seq
+where b.parent = any($1::bigint[]) order by b.seq
 
 -- name: batch_counts
--- How many members are in each state now, and how many of these have finished.
-select x.state, count(*), count(x.finished_at) from (
-  select coalesce(
+-- How many members of each of these batches are in each state now, and how many of them have finished.
+select x.batch, x.state, count(*), count(x.finished_at) from (
+  select m.batch, coalesce(
     (select q.state::text from trellis.queue q where q.job = m.job),
     (select o.state::text from trellis.outcome o where o.job = m.job
      order by o.generation desc limit 1), m.state) as state, m.finished_at
-  from trellis.batch_member m where m.batch = $1) x
-group by x.state
+  from trellis.batch_member m where m.batch = any($1::bigint[])) x
+group by x.batch, x.state
 
 -- name: member_list
 -- Members of a batch behind this number: the job, and its result.
@@ -152,6 +174,11 @@ left join lateral (
 where b.id = $2
 on conflict do nothing
 
+-- name: member_waiting
+-- Which batches wait for these jobs.
+select m.batch, m.job from unnest($1::bigint[]) n(job)
+join trellis.batch_member m on m.job = n.job and m.finished_at is null
+
 -- name: member_finish
 -- These jobs have ended for the first time.
 update trellis.batch_member set state = $1, succeeded = $2, finished_at = $3
@@ -174,23 +201,30 @@ cross join lateral (select * from trellis.record x where x.seq = d.job limit 1) 
 order by d.job
 
 -- name: keep_members
--- Of the jobs that retention removes next, those of unfinished batches are kept for longer.
+-- Of the jobs that retention looks at next, those that their batches keep are kept for longer.
 update trellis.outcome o set keep_until = $1
 from (select x.job, x.generation from trellis.outcome x
-      where x.keep_until is not null and x.keep_until <= $2 order by x.keep_until limit $3) d
+      where x.keep_until is not null and x.keep_until <= $2
+      order by x.keep_until, x.job limit $3) d
 where o.job = d.job and o.generation = d.generation and exists (
   select 1 from trellis.batch_member m join trellis.batch b on b.seq = m.batch
-  where m.job = o.job and b.finished_at is null)
+  where m.job = o.job and (
+-- include: batch_keeps
+  ))
 
 -- name: prune_batch_member
 delete from trellis.batch_member where job = any($1::bigint[])
 
 -- name: prune_batches
--- Batches that finished long ago and none of whose members is left.
+-- Batches that finished long ago, and in which neither a member nor a batch is left.
 delete from trellis.batch where seq in (
   select b.seq from trellis.batch b where b.finished_at is not null and b.finished_at <= $1
     and not exists (select 1 from trellis.batch_member m where m.batch = b.seq)
-  order by b.finished_at limit $2)
+    and not exists (select 1 from trellis.batch c where c.parent = b.seq)
+    and not (
+-- include: batch_keeps
+    )
+  order by b.finished_at, b.seq limit $2)
 
 -- name: batch_first
 -- What the first member of a batch belongs to.

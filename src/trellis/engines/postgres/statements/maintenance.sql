@@ -123,8 +123,10 @@ where o.keep_until is not null and o.keep_until <= $1
     where d.prerequisite = o.job)
   and not exists (
     select 1 from trellis.batch_member m join trellis.batch b on b.seq = m.batch
-    where m.job = o.job and b.finished_at is null)
-order by o.keep_until limit $2 for update of o skip locked
+    where m.job = o.job and (
+-- include: batch_keeps
+    ))
+order by o.keep_until, o.job limit $2 for update of o skip locked
 
 -- name: prune_archive_queue
 delete from trellis.archive_queue where job = any($1::bigint[])
@@ -162,12 +164,14 @@ delete from trellis.session s using old where s.ctid = old.tid returning 1
 
 -- name: remove_look
 -- A live job has a row in the queue; an ended one has none. Last: whether a live job follows it, and
--- whether an unfinished batch has it.
+-- whether a batch keeps it.
 select j.seq, j.id, o.state::text, q.job is not null, exists (
   select 1 from trellis.dependency d join trellis.queue w on w.job = d.job
   where d.prerequisite = j.seq), exists (
   select 1 from trellis.batch_member m join trellis.batch b on b.seq = m.batch
-  where m.job = j.seq and b.finished_at is null)
+  where m.job = j.seq and (
+-- include: batch_keeps
+  ))
 from unnest($1::text[]) n(id)
 join trellis.job j on j.id = n.id
 left join trellis.queue q on q.job = j.seq

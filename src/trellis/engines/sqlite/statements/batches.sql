@@ -7,6 +7,16 @@ select b.seq, b.id, b.service, b.name, b.fire_on, b.on_failure,
   b.cancelled_at, b.stopping_at, b.finished_at, b.succeeded, b.fan_in
 from trellis_batch b
 
+-- fragment: batch_keeps
+-- Whether batch b keeps its members, as `keeps_members` says: it has not finished, or its fan-in job
+-- waits, runs or is dead.
+b.finished_at is null or exists (
+  select 1 from trellis_job j
+  where j.id = b.fan_in
+    and (exists (select 1 from trellis_queue w where w.job = j.seq)
+      or (select x.state from trellis_outcome x where x.job = j.seq
+          order by x.generation desc limit 1) = 'dead'))
+
 -- name: batch_open
 insert into trellis_batch (id, service, name, fire_on, on_failure, parent, then_job, created_at)
 values (?, ?, ?, ?, ?, (select p.seq from trellis_batch p where p.id = ?), ?, ?)
@@ -50,17 +60,28 @@ with recursive down(seq) as (
   select b.seq from down join trellis_batch b on b.parent = down.seq)
 select down.seq from down
 
--- name: batch_complete
--- Which of these batches are sealed and wait for nothing more. The newest member is looked at first:
--- it is the one that most likely has not finished.
--- include: batch_columns
-where b.seq in (select value from json_each(?)) and b.sealed_at is not null and b.finished_at is null
+-- fragment: batch_is_complete
+-- Whether batch b is sealed, has not finished and waits for nothing more. The newest member is looked
+-- at first: it is the one that most likely has not finished.
+b.sealed_at is not null and b.finished_at is null
   and (select m.job from trellis_batch_member m
        where m.batch = b.seq and m.finished_at is null
          and not (m.linked and b.cancelled_at is not null)
        order by m.job desc limit 1) is null
   and not exists (select 1 from trellis_batch c where c.parent = b.seq and c.finished_at is null)
+
+-- name: batch_complete
+-- Which of these batches are complete.
+-- include: batch_columns
+where b.seq in (select value from json_each(?)) and
+-- include: batch_is_complete
 order by b.seq
+
+-- name: batch_left
+-- Batches that are complete, of all.
+select b.seq from trellis_batch b where
+-- include: batch_is_complete
+order by b.seq limit ?
 
 -- name: batch_unsuccessful
 -- Whether a member of a batch, or a batch in it, did not succeed.
@@ -84,20 +105,15 @@ where seq in (select value from json_each(?)) and finished_at is null
 update trellis_batch set cancelled_at = coalesce(cancelled_at, ?)
 where seq in (select value from json_each(?)) and finished_at is null
 
--- name: batch_sealed
--- Sealed batches that have not finished.
-select b.seq from trellis_batch b where b.finished_at is null and b.sealed_at is not null
-order by b.seq limit ?
-
 -- name: batch_read
 -- include: batch_columns
-where b.id = ?
+where b.id in (select value from json_each(?))
 
 -- name: batch_list
--- Batches before this number, the newest first: all, or those that were or were not cancelled,
--- finished and sealed; null: either.
+-- Batches before this number, opened before this moment, the newest first: all, or those that were or
+-- were not cancelled, finished and sealed; null: either.
 -- include: batch_columns
-where b.seq < ?
+where b.seq < ? and b.created_at < ?
   and (b.cancelled_at is not null) = ifnull(?, b.cancelled_at is not null)
   and (b.finished_at is not null) = ifnull(?, b.finished_at is not null)
   and (b.sealed_at is not null) = ifnull(?, b.sealed_at is not null)
@@ -105,17 +121,17 @@ order by b.seq desc limit ?
 
 -- name: batch_in
 -- include: batch_columns
-where b.parent = ? order by b.seq
+where b.parent in (select value from json_each(?)) order by b.seq
 
 -- name: batch_counts
--- How many members are in each state now, and how many of these have finished.
-select x.state, count(*), count(x.finished_at) from (
-  select coalesce(
+-- How many members of each of these batches are in each state now, and how many of them have finished.
+select x.batch, x.state, count(*), count(x.finished_at) from (
+  select m.batch, coalesce(
     (select q.state from trellis_queue q where q.job = m.job),
     (select o.state from trellis_outcome o where o.job = m.job
      order by o.generation desc limit 1), m.state) as state, m.finished_at
-  from trellis_batch_member m where m.batch = ?) x
-group by x.state
+  from trellis_batch_member m where m.batch in (select value from json_each(?))) x
+group by x.batch, x.state
 
 -- name: member_list
 -- Members of a batch behind this number: the job, and its result.
@@ -151,6 +167,11 @@ left join trellis_outcome o on o.job = j.seq
 where true
 on conflict do nothing
 
+-- name: member_waiting
+-- Which batches wait for these jobs.
+select m.batch, m.job from json_each(?) n
+cross join trellis_batch_member m on m.job = n.value and m.finished_at is null
+
 -- name: member_finish
 -- These jobs have ended for the first time.
 update trellis_batch_member set state = ?, succeeded = ?, finished_at = ?
@@ -171,24 +192,32 @@ where b.finished_at is null and b.stopping_at is not null
 order by m.job limit ?
 
 -- name: keep_members
--- Of the jobs that retention removes next, those of unfinished batches are kept for longer.
+-- Of the jobs that retention looks at next, those that their batches keep are kept for longer.
 update trellis_outcome set keep_until = ?
 where (job, generation) in (
   select k.job, k.generation
-  from (select x.job, x.generation from trellis_outcome x
-        where x.keep_until is not null and x.keep_until <= ? order by x.keep_until limit ?) k
+  from (select y.job, y.generation from trellis_outcome y
+        where y.keep_until is not null and y.keep_until <= ?
+        order by y.keep_until, y.job limit ?) k
   cross join trellis_batch_member m on m.job = k.job
-  cross join trellis_batch b on b.seq = m.batch and b.finished_at is null)
+  cross join trellis_batch b on b.seq = m.batch
+  where (
+-- include: batch_keeps
+  ))
 
 -- name: prune_batch_member
 delete from trellis_batch_member where job in (values (?))
 
 -- name: prune_batches
--- Batches that finished long ago and none of whose members is left.
+-- Batches that finished long ago, and in which neither a member nor a batch is left.
 delete from trellis_batch where seq in (
   select b.seq from trellis_batch b where b.finished_at is not null and b.finished_at <= ?
     and not exists (select 1 from trellis_batch_member m where m.batch = b.seq)
-  order by b.finished_at limit ?)
+    and not exists (select 1 from trellis_batch c where c.parent = b.seq)
+    and not (
+-- include: batch_keeps
+    )
+  order by b.finished_at, b.seq limit ?)
 
 -- name: prune_batches_peek
 select 1 from trellis_batch where finished_at is not null and finished_at <= ? limit 1

@@ -81,7 +81,9 @@ where o.keep_until is not null and o.keep_until <= ?
     where d.prerequisite = o.job)
   and not exists (
     select 1 from trellis_batch_member m join trellis_batch b on b.seq = m.batch
-    where m.job = o.job and b.finished_at is null)
+    where m.job = o.job and (
+-- include: batch_keeps
+    ))
 order by o.keep_until, o.job limit ?
 
 -- name: prune_archive_queue
@@ -100,12 +102,14 @@ insert or replace into trellis_removal (id, state, removed_at) values (?, ?, ?)
 
 -- name: remove_look
 -- A live job has a row in the queue; an ended one has none. Last: whether a live job follows it, and
--- whether an unfinished batch has it.
+-- whether a batch keeps it.
 select r.seq, r.id, r.state, r.availability is not null, exists (
   select 1 from trellis_dependency d join trellis_queue q on q.job = d.job
   where d.prerequisite = r.seq), exists (
   select 1 from trellis_batch_member m join trellis_batch b on b.seq = m.batch
-  where m.job = r.seq and b.finished_at is null)
+  where m.job = r.seq and (
+-- include: batch_keeps
+  ))
 from trellis_record r where r.id in (select value from json_each(?))
 
 -- name: due_peek
