@@ -269,13 +269,21 @@ async def cancel_batch(engine: Engine, batch_id: str, by: By) -> Batch:
             f"Batch {batch_id} has finished, so it cannot be cancelled. Nothing was changed.",
             job_id=batch_id,
         )
+    await cancel_stopped_members(engine)
+    return batch
+
+
+async def cancel_stopped_members(engine: Engine, pages: int = _PAGES) -> int:
+    """Cancel the unfinished members of batches that stop, page by page; return how many."""
     command = commands.Cancel(REST_CANCELLED, actor=ACTOR)
-    for _ in range(_PAGES):
+    asked = 0
+    for _ in range(pages):
         due = await engine.due("batches", _PAGE)
         if not due.jobs:
             break
         await apply_all(engine, [(job.record, command) for job in due.jobs], due.now)
-    return batch
+        asked += len(due.jobs)
+    return asked
 
 
 async def retry_failed_members(engine: Engine, batch_id: str, by: By) -> int:

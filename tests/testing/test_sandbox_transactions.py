@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from tests.engines.postgres.steps import fresh
 from tests.harness.servers.databases import Databases
 from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
-from trellis import JobNotFound, PerKey, Service, TransactionOpen, TransactionRefused
+from trellis import JobNotFound, Outcome, PerKey, Service, TransactionOpen, TransactionRefused
 from trellis.testing import Sandbox, sandbox
 
 app = Service("post")
@@ -32,6 +32,15 @@ async def send(text: str) -> str:
 
 @app.job(per_key=PerKey("box/{to}"))
 async def deliver(letter: dict[str, str]) -> None: ...
+
+
+@app.job
+async def announce(text: str) -> str:
+    return text
+
+
+@announce.on_finished
+async def record(outcome: Outcome) -> None: ...
 
 
 class Undo(Exception):
@@ -62,6 +71,14 @@ def test_a_job_appears_with_the_commit_of_sqlite3(box: Sandbox) -> None:
     assert texts(box) == ["kept"]
     assert box.run_all_sync() == 1
     assert ref.wait_sync() == "kept"
+
+
+def test_a_rollback_fires_no_hook(box: Sandbox) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        announce.create_sync("gone", tx=connection)
+        connection.rollback()
+    assert box.run_all_sync() == 0
+    assert box.created(record) == []
 
 
 def test_a_job_vanishes_with_the_rollback_of_sqlite3(box: Sandbox) -> None:

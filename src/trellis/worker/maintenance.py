@@ -19,8 +19,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from trellis import control
-from trellis.core.batches import ACTOR, REST_CANCELLED
-from trellis.core.commands import Cancel, Command, Fail, LoseLease
+from trellis.core.commands import Command, Fail, LoseLease
 from trellis.core.durations import SECOND, Instant, Micros
 from trellis.core.job import Fence, JobRecord
 from trellis.core.timers import overdue
@@ -152,7 +151,8 @@ class Maintenance(TaskLoop):
         await self._settle_due("lost", _lost)
         known, self._silent = self._silent, set()
         await self._settle_due("jobs", partial(self._overdue, known))
-        await self._settle_due("batches", _stopped)
+        if await control.cancel_stopped_members(self._engine, _PAGES_LIMIT):
+            self._on_promoted()
 
     def _overdue(self, known: set[Silence], job: DueJob, now: Instant) -> Command | None:
         (definition, head), seen_at = job
@@ -185,7 +185,7 @@ class Maintenance(TaskLoop):
 
     async def prune(self) -> None:
         """Remove what is kept no longer, page after page."""
-        await self._engine.finish_batches(_PAGE)
+        await self._prune_pages(self._engine.finish_batches)
         await self._prune_pages(self._engine.prune)
         await self._prune_pages(partial(self._engine.prune_audit, self._keep_audit))
 
@@ -195,11 +195,6 @@ class Maintenance(TaskLoop):
             if await prune(_PAGE) < _PAGE:
                 return
             await asyncio.sleep(time.monotonic() - began)  # leave half of the time to other work
-
-
-def _stopped(_: DueJob, __: Instant) -> Command | None:
-    """Cancel a member of a batch that stops."""
-    return Cancel(REST_CANCELLED, actor=ACTOR)
 
 
 def _lost(job: DueJob, _: Instant) -> Command | None:

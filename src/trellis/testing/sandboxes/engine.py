@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from trellis import control
 from trellis.core import commands
 from trellis.core.commands import Command
 from trellis.core.durations import Instant
@@ -119,7 +120,7 @@ class SandboxEngine(MemoryEngine):
         """Remove a job as if it had never been created."""
         cancel = decide(entry.record, commands.Cancel(), self._clock.now())
         if isinstance(cancel, Transition):
-            self._write(entry, cancel)  # frees its slot and its dedupe key
+            self._put(entry, cancel)  # frees its slot and its dedupe key; nothing follows
         self._store.drop(entry)
         del self._store.removed[entry.definition.id]
 
@@ -158,6 +159,8 @@ class SandboxEngine(MemoryEngine):
         for transition, result in zip(exact, results, strict=True):
             if isinstance(result, Committed):
                 self._note_failure(transition)
+        # At once, because maintenance would do it by a clock that the test does not move.
+        await control.cancel_stopped_members(self)
         return results
 
     def _note_failure(self, transition: Transition) -> None:
