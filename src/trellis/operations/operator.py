@@ -344,7 +344,7 @@ class Operator(LimitOperations, OperatorContracts, ArchiveOperations, TokenOpera
             raise CommandRejected(
                 f"Job {record.definition.id} is a member of a batch that has not finished, or "
                 "whose fan-in job may still read it (it waits, runs or is dead). Nothing was "
-                "removed. Cancel the batch, or cancel or dismiss that job; see: trellis batches list",
+                "removed. Cancel the batch, or cancel or dismiss that job; see: trellis batches",
                 job_id=record.definition.id,
             )
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
+import psycopg
 import pytest
 
 from tests.engines.postgres.steps import during
@@ -135,4 +136,20 @@ async def test_a_batch_that_takes_a_job_while_that_job_ends_does_not_wait_in_vai
     assert await during(url, link, committing) == [Committed()]
     assert (await status(engine, late)).finished == 1
     await engine.seal_batch(late.id)
+    assert len(await fan_ins(engine)) == 1
+
+
+async def test_a_complete_batch_is_found_behind_many_that_wait(engine: Engine, url: str) -> None:
+    batches = [(await opened(engine, 1))[0] for _ in range(4)]
+    for batch in batches:
+        await engine.seal_batch(batch.id)
+    last = (await status(engine, batches[-1])).batch.row
+    with psycopg.connect(url) as other:
+        other.execute(
+            "update trellis.batch_member set finished_at = 1, state = 'completed', succeeded = true"
+            " where batch = %s",
+            (last,),
+        )
+    assert await engine.finish_batches(2) == 1
+    assert (await status(engine, batches[-1])).batch.state == "finished"
     assert len(await fan_ins(engine)) == 1

@@ -273,6 +273,29 @@ class TestBatches(EngineSuite):
         assert page == [listed[1]]
         assert await engine.batches(BatchFilter("sealed")) == [listed[1]]
 
+    async def test_batches_are_listed_by_age(self, engine: Engine, clock: ManualClock) -> None:
+        for _ in range(2):
+            await opened(engine, 0)
+        old = await engine.batches(BatchFilter())
+        clock.advance("1s")
+        moment = clock.now()
+        await opened(engine, 1)
+        await engine.seal_batch(old[1].new.id)
+        assert await engine.batches(BatchFilter("open", moment)) == old[:1]
+        assert len(await engine.batches(BatchFilter(opened_before=moment))) == len(old)
+
+    async def test_statuses_are_answered_in_the_order_of_the_question(self, engine: Engine) -> None:
+        outer, _ = await opened(engine, 0)
+        inner, _ = await opened(engine, 2, parent=outer.id)
+        first, missing, last = await engine.batch_statuses([inner.id, "no", outer.id])
+        assert (first, missing, last) == (
+            await status(engine, inner), None, await status(engine, outer),
+        )  # fmt: skip
+        assert first is not None
+        assert last is not None
+        assert (first.total, last.total) == (2, 0)
+        assert last.children == (first.batch,)
+
 
 class TestStopping(EngineSuite):
     """Cancelled batches, and batches whose failure cancels the rest."""
