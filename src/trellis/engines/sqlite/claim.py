@@ -84,7 +84,7 @@ def peek(tx: Transaction, session: SessionId, demands: Sequence[Demand]) -> RawC
     for lane in lanes:
         if tx.one("claim_peek", lane) or tx.one("due_peek", lane, tx.now):
             return None
-    if limited is None:
+    if limited is None or tx.one("session_lease", session) is None:
         return RawClaim(tx.now, session)
     budget = limited.budget
     return None if budget.spent() else RawClaim(tx.now, session, next_at=budget.next_at())

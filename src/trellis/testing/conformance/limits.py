@@ -10,6 +10,7 @@ from trellis.core.limits import Limit, LimitSetting, Override, Part, Reset, Scop
 from trellis.engines.audit import AuditFilter, By, Change
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
+from trellis.engines.values import Claimed
 from trellis.testing.builders import (
     QUEUE,
     SERVICE,
@@ -244,6 +245,8 @@ class TestRateLimits(EngineSuite):
         clock.advance("4s")
         answer = await engine.claim(session, (a_demand(),), 10)
         assert (answer.jobs, answer.next_at) == ((), clock.now() + 6 * SECOND)
+        await engine.close_session(session)
+        assert await engine.claim(session, (a_demand(),), 10) == Claimed(clock.now(), ())
 
     async def test_settled_and_handed_back_jobs_return_no_token(
         self, engine: Engine, clock: ManualClock
