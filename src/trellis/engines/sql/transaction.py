@@ -92,7 +92,7 @@ class Storage(Protocol):
         """Store new jobs, in the order given; a due one with a key waits for its slot."""
 
     def insert_following(self, jobs: Sequence[NewJob]) -> Awaitable[None]:
-        """Store jobs that follow others.
+        """Store jobs that follow others; those of tenants are ranked by their promotion.
 
         On PostgreSQL one with a key gets its slot after the commit, because the lock of a key comes
         before those of the rows that this transaction has.

@@ -60,13 +60,18 @@ def create_plain(tx: Transaction, jobs: Sequence[NewJob]) -> list[CreateResult] 
     return accepted([new.id for new in jobs])
 
 
-def insert(tx: Transaction, jobs: Sequence[NewJob]) -> None:
-    """Store jobs of any kind that were admitted; those with a key wait for their slots."""
+def insert(tx: Transaction, jobs: Sequence[NewJob], *, ranked: bool = True) -> None:
+    """Store jobs of any kind that were admitted; those with a key wait for their slots.
+
+    A tenant's job that is not ranked now waits for its promotion, which ranks it.
+    """
     last = last_seq(tx)
     rows = _Rows()
     marks: list[Row] = []
     kinds = [numbers(tx, new) for new in jobs]
-    ranks = run_through(fairness.rank_new(tx.shared, jobs, [lane for lane, _ in kinds]))
+    ranks: Sequence[Instant | None] = [None] * len(jobs)
+    if ranked:
+        ranks = run_through(fairness.rank_new(tx.shared, jobs, [lane for lane, _ in kinds]))
     for seq, (new, kind, rank) in enumerate(zip(jobs, kinds, ranks, strict=True), last + 1):
         rows.add_full(new, seq, *kind, tx.now, rank=rank)
         if new.idempotency_key is not None:

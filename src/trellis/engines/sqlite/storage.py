@@ -45,7 +45,7 @@ class SqliteStorage:
 
     async def insert_following(self, jobs: Sequence[NewJob]) -> None:
         """Store jobs that follow others; give those with keys their slots."""
-        fast_create.insert(self._tx, jobs)
+        fast_create.insert(self._tx, jobs, ranked=False)
         await hand_over(self._tx.shared, (new.key_hash for new in jobs))
 
     async def end(self, transition: Transition) -> bool:

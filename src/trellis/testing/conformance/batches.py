@@ -146,6 +146,16 @@ class TestBatches(EngineSuite):
         first, second = await fan_ins(engine)
         assert (first.head.state, second.head.state) == (State.COMPLETED, State.PENDING)
 
+    async def test_the_fan_in_job_belongs_to_its_tenant(self, engine: Engine) -> None:
+        then = THEN._replace(relations=Relations(tenant="acme", weight=3))
+        new, _ = await opened(engine, 0, then=then)
+        assert (await status(engine, new)).batch.new == new
+        await engine.seal_batch(new.id)
+        (job,) = await fan_ins(engine)
+        assert job.definition.relations == Relations(tenant="acme", weight=3, fan_in_of=new.id)
+        taken = await claim_one(engine, await a_session(engine), Demand(SERVICE, ("report",), 1))
+        assert taken.definition == job.definition
+
     async def test_an_open_batch_never_fires(self, engine: Engine) -> None:
         new, (member,) = await opened(engine, 1)
         await settle(engine, member, Cancel())

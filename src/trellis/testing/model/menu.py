@@ -1,8 +1,9 @@
-"""The choices of the model: job types, settlements of attempts, commands of operators, notes."""
+"""The choices of the model: job types, requests, settlements, commands of operators, notes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Final, NamedTuple
 
 from trellis.core.commands import (
@@ -34,7 +35,7 @@ from trellis.core.job import (
     Relations,
     fresh_context,
 )
-from trellis.core.policy import KeyPolicy, Policy, Retention
+from trellis.core.policy import Hook, KeyPolicy, Policy, Retention
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.engines.values import (
     Begun,
@@ -91,6 +92,15 @@ TYPES: Final[dict[str, Policy]] = {
     "block": _keyed(
         KeyPolicy("k/{k}", 1, None, "wait"),
         Policy(retry=_TWICE, on_lost="block", key=KeyPolicy("k/{k}")),
+    ),
+    "hooked": Policy(
+        retry=_TWICE,
+        retention=_SHORT,
+        hooks=(
+            Hook("success", "plain", "first"),
+            Hook("failure", "watched", "second"),
+            Hook("finished", "plain", "second"),
+        ),
     ),
 }
 KEYED: Final = tuple(name for name, policy in TYPES.items() if policy.key is not None)
@@ -153,6 +163,24 @@ class JobRequest(NamedTuple):
         weight = None if self.tenant is None else WEIGHTS[self.tenant]
         relations = Relations(tenant=self.tenant, weight=weight, payload_from=payload_from)
         return None if relations == Relations() else relations
+
+
+def a_request(dice: Random) -> JobRequest:
+    """Return a request for work."""
+    return JobRequest(
+        type=dice.choice(tuple(TYPES)),
+        key=dice.choice((1, 2)),
+        priority=dice.choice((0, 0, 1, -1)),
+        payload=dice.choice(("1", "2")),
+        delay=dice.choice((0, 0, 0, 5 * SECOND)),
+        deadline=dice.choice((None, None, None, None, 4 * SECOND, 40 * SECOND)),
+        dedupe=dice.choice((None, None, None, dice.choice(DEDUPES))),
+        idempotency_key=dice.choice((None, None, None, None, "i")),
+        tenant=dice.choice((None, None, *WEIGHTS)),
+        follows=dice.choice(((), (), (), tuple(dice.sample(range(1, 9), dice.randint(1, 3))))),
+        on=dice.choice(("success", "success", "finished")),
+        takes_result=dice.random() < 1 / 2,
+    )
 
 
 def model_id(number: int) -> JobId:

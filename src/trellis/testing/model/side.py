@@ -11,15 +11,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from trellis.control import apply_all
+from trellis.control import apply_all, cancel_stopped_members
+from trellis.core.batches import Batch, NewBatch
 from trellis.core.commands import Command, LoseLease
 from trellis.core.durations import SECOND, Micros
 from trellis.core.events import Event
 from trellis.core.fold import fold
-from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, SessionId
+from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, Relations, SessionId
 from trellis.core.lifecycle import Transition, decide
 from trellis.core.timers import overdue
 from trellis.engines.audit import AuditFilter
+from trellis.engines.batches import BatchFilter, BatchStatus
 from trellis.engines.demand import Demand
 from trellis.engines.feed import Changes
 from trellis.engines.port import Engine
@@ -51,9 +53,11 @@ class Side:
         #: Every request ever sent, and every claim ever made, as it was returned.
         self.sent: list[NewJob] = []
         self.claims: list[JobRecord] = []
+        self.batches: list[NewBatch] = []
         self._looks = 0
         self._names: dict[int, int] = {}
         self._versions: dict[JobId, int] = {}
+        self._statuses: dict[str, BatchStatus] = {}
 
     # -- comparable answers --------------------------------------------------------------------
 
@@ -69,6 +73,8 @@ class Side:
                 return value._replace(fence=None), self.plain(value.fence)
             case Fence(session, token):
                 return "fence", self._name(session), self._name(token)
+            case Batch():
+                return value._replace(row=0)
             case DueJob(record, seen_at):
                 watched = record.definition.policy.activity_timeout is not None
                 return self.plain(record), seen_at if watched else None
@@ -90,11 +96,40 @@ class Side:
     def _session(self, recent: int) -> SessionId:
         return self.sessions[-1 - recent % len(self.sessions)]
 
+    def batch_id(self, recent: int) -> str | None:
+        """Return the id of a batch; None if none was opened."""
+        return self.batches[-1 - recent % len(self.batches)].id if self.batches else None
+
     # -- the steps -----------------------------------------------------------------------------
 
     async def create(self, requests: Sequence[JobRequest]) -> Plain:
         """Create jobs."""
-        jobs = [request.make(len(self.sent) + place) for place, request in enumerate(requests)]
+        return await self._send(self._made(requests))
+
+    async def create_in(self, batch: str | None, requests: Sequence[JobRequest]) -> Plain:
+        """Create jobs in a batch."""
+        jobs = self._made(requests)
+        return await self._send([_related(new, batch=batch) for new in jobs])
+
+    async def spawn(self, claim: int, requests: Sequence[JobRequest]) -> Plain:
+        """Create jobs from an attempt, in the batch of its job."""
+        if not self.claims:
+            return None
+        taken = self._claim(claim)
+        own = taken.definition.relations
+        batch = None if own is None else own.batch
+        fence = fence_of(taken)
+        jobs = [
+            _related(new, batch=batch, parent=taken.definition.id)._replace(spawner=fence)
+            for new in self._made(requests)
+        ]
+        return await self._send(jobs)
+
+    def _made(self, requests: Sequence[JobRequest]) -> list[NewJob]:
+        first = len(self.sent)
+        return [request.make(first + place) for place, request in enumerate(requests)]
+
+    async def _send(self, jobs: Sequence[NewJob]) -> Plain:
         self.sent += jobs
         return self.plain(await self.engine.create(jobs))
 
@@ -232,7 +267,10 @@ class Side:
             assert command is not None, "The engine returned a job as due that is not."
             asked.append((record, command))
         settled = await apply_all(self.engine, asked, due.now)
-        return reaped, self.plain(given_up), self.plain(settled), await self.engine.promote(_ALL)
+        cancelled = await cancel_stopped_members(self.engine)
+        assert not await self.engine.finish_batches(_ALL), "A complete batch was left behind."
+        promoted = await self.engine.promote(_ALL)
+        return reaped, self.plain(given_up), self.plain(settled), cancelled, promoted
 
     # -- reads ---------------------------------------------------------------------------------
 
@@ -240,14 +278,16 @@ class Side:
         """Return the state that must be equal after a step; jobs in full if they changed."""
         engine = self.engine
         await engine.catch_up()
-        page, sessions, lapsed, lost, overdue_jobs = await asyncio.gather(
+        page, sessions, lapsed, lost, overdue_jobs, stopped = await asyncio.gather(
             engine.find(JobFilter(), limit=_ALL),
             engine.sessions(),
             engine.due("sessions", _ALL),
             engine.due("lost", _ALL),
             engine.due("jobs", _ALL),
+            engine.due("batches", _ALL),
         )
         locks, upcoming = await asyncio.gather(engine.locks(), engine.next_due())
+        statuses = await self._batches()
         changed = [each for each in page.jobs if self._is_changed(each)]
         types = self._types_to_look_at(changed)
         links = await engine.links([each.definition.id for each in changed], _ALL)
@@ -264,7 +304,27 @@ class Side:
             locks=self.plain(locks),
             upcoming=upcoming,
             links=links,
+            due_batches=self.plain(stopped),
+            batches=self.plain(statuses),
+            members=[await self._members(each) for each in statuses if self._is_other(each)],
         )
+
+    async def _batches(self) -> list[BatchStatus]:
+        """Return all batches with the numbers of their members."""
+        listed = await self.engine.batches(BatchFilter(), limit=_ALL)
+        statuses = await self.engine.batch_statuses([each.new.id for each in listed])
+        return [each for each in statuses if each is not None]
+
+    def _is_other(self, status: BatchStatus) -> bool:
+        """Return whether a batch, or the number of members in a state, has changed."""
+        batch_id = status.batch.new.id
+        known = self._statuses.get(batch_id)
+        self._statuses[batch_id] = status
+        return known != status
+
+    async def _members(self, status: BatchStatus) -> Plain:
+        found = await self.engine.members(status.batch.new.id, 0, _ALL)
+        return [(each.record.definition.id, each.result) for each in found]
 
     def _types_to_look_at(self, changed: Sequence[JobRecord]) -> list[str]:
         """Return the keyed types that changed, and one more in turn: all of them is slow."""
@@ -296,14 +356,20 @@ class Side:
         return self.plain(statuses)
 
     async def look_closely(self) -> Plain:
-        """Return everything else that is stored, of all jobs and keys."""
-        engine, job_ids = self.engine, self._job_ids()
+        """Return everything else that is stored, of all jobs, keys and batches."""
+        engine = self.engine
         keys = [await self._keys(name) for name in KEYED]
-        heads = self.plain((await engine.find(JobFilter(), limit=_ALL)).jobs)
-        jobs = await asyncio.gather(*(self._look_at_job(job_id) for job_id in job_ids))
-        removed = (await engine.load(job_ids)).removed
-        settings, audit = await engine.queue_settings(), await self._audit()
-        return heads, keys, jobs, removed, settings, audit, await self._feed()
+        found = (await engine.find(JobFilter(), limit=_ALL)).jobs
+        stored = [each.definition.id for each in found]
+        jobs = await asyncio.gather(*(self._look_at_job(job_id) for job_id in stored))
+        removed = (await engine.load(self._job_ids())).removed
+        members = [await self._members(each) for each in await self._batches()]
+        settings, audit, feed = (
+            await engine.queue_settings(),
+            await self._audit(),
+            await self._feed(),
+        )
+        return self.plain(found), keys, jobs, removed, members, settings, audit, feed
 
     async def _audit(self) -> Plain:
         """Return what operators changed; the target of a worker's drain is its random number."""
@@ -353,6 +419,12 @@ class Side:
         return [line[1:] for line in lines], items, self.plain(activity), self.plain(outcomes)
 
 
+def _related(new: NewJob, *, batch: str | None, parent: JobId | None = None) -> NewJob:
+    """Return a request for a member of a batch, or from an attempt."""
+    own = (new.relations or Relations())._replace(batch=batch, parent=parent)
+    return new._replace(relations=None if own == Relations() else own)
+
+
 class Seen(NamedTuple):
     """The state of an engine after a step."""
 
@@ -367,3 +439,6 @@ class Seen(NamedTuple):
     locks: Plain
     upcoming: Plain
     links: Plain
+    due_batches: Plain
+    batches: Plain
+    members: Plain

@@ -19,16 +19,23 @@ from trellis.engines.audit import By
 from trellis.engines.contracts import NewContract, Status
 from trellis.engines.demand import Demand
 from trellis.engines.values import GroupBy, JobFilter, QueueSettings
+from trellis.testing.model.batches import (
+    add_step,
+    cancel_step,
+    open_step,
+    retry_step,
+    seal_step,
+    spawn_step,
+)
 from trellis.testing.model.menu import (
-    DEDUPES,
     NOTE_BODIES,
     OPERATIONS,
     QUEUES,
     SERVICE,
     SETTLEMENTS,
     TYPES,
-    WEIGHTS,
     JobRequest,
+    a_request,
     queue_of,
 )
 from trellis.testing.model.schedules import change_step, declare_step, fire_step, run_step
@@ -259,12 +266,14 @@ class Advance(NamedTuple):
         return await side.engine.now()
 
 
-class NextDay(NamedTuple):
-    """Advance the clock until all leases lapse and old sessions can be removed."""
+class LongTime(NamedTuple):
+    """Advance the clock until all leases lapse and old sessions, or batches, can be removed."""
+
+    days: int
 
     async def on(self, side: Side) -> Plain:
-        """Advance the clock by more than a day."""
-        side.clock.advance("25h")
+        """Advance the clock."""
+        side.clock.advance(f"{24 * self.days + 1}h")
         return await side.engine.now()
 
 
@@ -381,23 +390,6 @@ _LIMITS: Final = (
 )
 
 
-def _request(dice: Random) -> JobRequest:
-    return JobRequest(
-        type=dice.choice(tuple(TYPES)),
-        key=dice.choice((1, 2)),
-        priority=dice.choice((0, 0, 1, -1)),
-        payload=dice.choice(("1", "2")),
-        delay=dice.choice((0, 0, 0, 5 * SECOND)),
-        deadline=dice.choice((None, None, None, None, 4 * SECOND, 40 * SECOND)),
-        dedupe=dice.choice((None, None, None, dice.choice(DEDUPES))),
-        idempotency_key=dice.choice((None, None, None, None, "i")),
-        tenant=dice.choice((None, None, *WEIGHTS)),
-        follows=dice.choice(((), (), (), tuple(dice.sample(range(1, 9), dice.randint(1, 3))))),
-        on=dice.choice(("success", "success", "finished")),
-        takes_result=_flag(dice),
-    )
-
-
 def _flag(dice: Random) -> bool:
     return dice.random() < 1 / 2
 
@@ -439,7 +431,7 @@ def _read(dice: Random) -> Step:
 
 
 _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
-    (5, lambda dice: Create([_request(dice) for _ in range(dice.randint(1, 6))])),
+    (5, lambda dice: Create([a_request(dice) for _ in range(dice.randint(1, 6))])),
     (1, lambda dice: CreateAgain(_recent(dice), dice.choice((None, "3")))),
     (7, lambda dice: Claim(_session(dice), _limit(dice), _limit(dice), None)),
     (1, lambda dice: Claim(_session(dice), 100, _limit(dice), dice.choice(tuple(TYPES)))),
@@ -467,12 +459,18 @@ _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
     (1, lambda dice: SwitchArchive(dice.choice((True, True, False)))),
     (1, lambda dice: Archive(_limit(dice), _limit(dice))),
     (1, lambda dice: Remove(tuple(dice.sample(range(20), 3)))),
-    (1, lambda dice: dice.choice((Reboot(), NextDay(), Maintain(), Maintain()))),
+    (1, lambda dice: dice.choice((Reboot(), LongTime(1), LongTime(30), Maintain()))),
     (1, _read),
     (1, declare_step),
     (1, change_step),
     (3, fire_step),
     (1, run_step),
+    (2, open_step),
+    (4, add_step),
+    (2, spawn_step),
+    (2, seal_step),
+    (1, cancel_step),
+    (1, retry_step),
 ]
 _STEPS: Final = [make for weight, make in _WEIGHTED for _ in range(weight)]
 
