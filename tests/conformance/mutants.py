@@ -245,10 +245,10 @@ def _believe_any_leader(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_jobs_of_slots(patch: pytest.MonkeyPatch) -> None:
-    def advance(firing: Firing, records: Sequence[SlotRecord]) -> Schedule:
-        return engine_schedules.advance(firing, records)._replace(live=())
+    def advanced(step: Step, records: Sequence[SlotRecord]) -> Schedule:
+        return engine_schedules.advanced(step, records)._replace(live=())
 
-    patch.setattr(schedules, "advance", advance)
+    patch.setattr(schedules, "advanced", advanced)
 
 
 def _start_after_a_failure(patch: pytest.MonkeyPatch) -> None:

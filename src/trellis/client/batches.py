@@ -19,7 +19,6 @@ from trellis.client.engine_access import EngineAccess
 from trellis.client.job import Job
 from trellis.client.ref import JobRef
 from trellis.client.requests import CreateOptions, ManyOptions, new_job
-from trellis.core.names import check_identifier
 from trellis.core.batches import (
     FireOn,
     NewBatch,
@@ -31,6 +30,7 @@ from trellis.core.batches import (
 )
 from trellis.core.durations import SECOND, Duration, in_words, micros
 from trellis.core.job import Relations
+from trellis.core.names import check_identifier
 from trellis.declaration import checks
 from trellis.declaration.ids import new_job_id
 from trellis.declaration.options import check_options

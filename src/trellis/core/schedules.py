@@ -173,7 +173,7 @@ def check_plan(plan: Plan, template: Template) -> Plan:
             f"{template.type} already wait for their key. Use overlap='skip' or 'allow'."
         )
     parse_json_text(plan.payload)
-    job_of(Schedule("service", "name", plan, template), JobId(_ulid(0, 0)), None, 0)
+    job_of(Schedule("service", "name", plan, template), JobId(ulid(0, 0)), None, 0)
     return plan._replace(when=check_timing(plan.when, plan.tz))
 
 

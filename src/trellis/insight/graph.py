@@ -188,7 +188,7 @@ class _Reading:
             if len(self.batches) >= self._limit:
                 self._is_cut = True
                 break
-            status = await self._engine.batch_status(name)
+            (status,) = await self._engine.batch_statuses([name])
             if status is None:
                 continue
             self.batches[name] = status

@@ -125,7 +125,7 @@ async def check(url: str, path: Path) -> int:
         assert fold(thing.journal) == thing.record.head
     waiting = MANY - SOME + 8 + 2 * SOME
     assert (await there.count(JobFilter(), "state")).groups["pending"] == waiting
-    batch = await there.batch_status(BATCH.id)
+    (batch,) = await there.batch_statuses([BATCH.id])
     assert batch is not None
     assert (batch.batch.state, batch.counts) == ("sealed", {State.PENDING: 2 * SOME})
     ledger = await here.slots("shop", "nightly", limit=99)

@@ -139,7 +139,7 @@ class TestBatches(EngineSuite):
         await end(engine, await claim_one(engine, session, Demand(SERVICE, ("report",), 1)))
         clock.advance("31d")
         await engine.prune(100)
-        assert await engine.batch_status(new.id) is None
+        assert await engine.batch(new.id) is None
         again = new._replace(then=kept._replace(id=a_job_id()))
         await engine.open_batch(again)
         await engine.seal_batch(again.id)

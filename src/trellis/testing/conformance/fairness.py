@@ -360,10 +360,10 @@ async def _fan_in(engine: Engine, then: NewJob, *members: Relations) -> Relation
     await engine.seal_batch(new.id)
     for record in jobs:
         await settle(engine, record, Cancel())
-    found = await engine.batch_status(new.id)
+    found = await engine.batch(new.id)
     assert found is not None
-    assert found.batch.fan_in is not None
-    relations = (await the(engine, found.batch.fan_in)).definition.relations
+    assert found.fan_in is not None
+    relations = (await the(engine, found.fan_in)).definition.relations
     assert relations is not None
     assert relations.fan_in_of == new.id
     return relations.of_tenant
