@@ -316,6 +316,20 @@ async def test_the_operators_queries_find_running_work(url: str, sql: Sql) -> No
 # -- roles -----------------------------------------------------------------------------------------
 
 
+NOT_FOR_READERS = (
+    "select payload from trellis.job",
+    "select result from trellis.outcome",
+    "select result from trellis.jobs",
+    "select error_data from trellis.jobs",
+    "select * from trellis.jobs",
+    "select trellis.enqueue('a', 'b')",
+)
+REFUSED_COLUMNS = (
+    "select attname from pg_attribute where attrelid = 'trellis.jobs'::regclass and attnum > 0 "
+    "and not has_column_privilege(%s, attrelid, attnum, 'select') order by attname"
+)
+
+
 async def test_each_role_can_do_its_part_and_no_more(postgres_url: str) -> None:
     mine = secrets.token_hex(4)
     as_mine = {name: re.sub(r"trellis_(\w+)", rf"trellis_\1_{mine}", BLOCKS[name])
@@ -334,14 +348,23 @@ async def test_each_role_can_do_its_part_and_no_more(postgres_url: str) -> None:
                 assert await engine.prune(10) == 0
                 with pytest.raises(AccessDenied):
                     await engine._hot.script("drop table trellis.log")
-            admin.execute(f"set role trellis_reader_{mine}")
-            for name in ("backlog", "active", "project", "errors", "throughput", "slow", "keda"):
-                admin.execute(BLOCKS[name])
-            for query in ("select payload from trellis.job", "select trellis.enqueue('a', 'b')"):
-                with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                    admin.execute(query)
+            user = f"trellis_reader_{mine}"
+            admin.execute(f"alter role {user} password '{mine}'")
+            with psycopg.connect(
+                postgres_url, user=user, password=mine, autocommit=True
+            ) as reader:
+                for name in ("backlog", "active", "project", "errors", "throughput", "slow"):
+                    reader.execute(BLOCKS[name])
+                assert reader.execute(BLOCKS["keda"]).fetchall() == [(0,)]
+                for query in NOT_FOR_READERS:
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        reader.execute(query)
+                reader.execute("select * from trellis.job_items, trellis.audit_log")
+            assert admin.execute(REFUSED_COLUMNS, (user,)).fetchall() == [
+                ("error_data",),
+                ("result",),
+            ]
         finally:
-            admin.execute("reset role")
             for name in ("migrator", "app", "reader"):
                 admin.execute(f"drop owned by trellis_{name}_{mine} cascade")
                 admin.execute(f"drop role trellis_{name}_{mine}")
