@@ -12,7 +12,9 @@ import pytest
 
 from tests.worker.faulty import eventually
 from trellis import ActiveJob, Retry, Service
+from trellis.config import WorkerSettings
 from trellis.engines.worker_report import WorkerReport
+from trellis.service import work
 
 #: No regular renewal happens during a test.
 _LEASE = "10m"
@@ -53,6 +55,22 @@ async def test_full_slots_and_full_types_are_reported_and_free_ones_too(
         for ref in refs:
             await ref.wait()
         await reported(service, lambda report: report == WorkerReport())
+
+
+async def test_a_worker_that_has_begun_its_last_job_reports_that_it_claims_no_more(
+    service: Service, go_on: threading.Event
+) -> None:
+    @service.job
+    def last(number: int) -> None:
+        go_on.wait(20)
+
+    settings = WorkerSettings().with_options(concurrency=4, max_jobs=1, lease=_LEASE)
+    async with work([service], settings):
+        ref = await last.create(1)
+        found = await reported(service, lambda report: report.stopping)
+        assert found.running == 1
+        go_on.set()
+        await ref.wait()
 
 
 async def test_a_lost_thread_is_reported_until_it_ends(

@@ -142,10 +142,10 @@ async def _report_crashes(channel: Channel, supervisor: Supervisor) -> None:
 
 
 async def _ask_for_successor(channel: Channel, supervisor: Supervisor) -> None:
-    """Ask the guardian to replace this process once it has lost threads."""
-    await supervisor.until_replacement_wanted()
+    """Ask the guardian for a successor of this process once one should start."""
+    reason = await supervisor.until_replacement_wanted()
     if not supervisor.drain_requested.is_set():
-        await channel.send("successor_wanted")
+        await channel.send("successor_wanted", reason=reason)
 
 
 def _refuse_in_process(service: Service) -> None:

@@ -158,6 +158,11 @@ class Executor:
         """Call this with the type of each attempt that crashes its handler process."""
         self._isolation.on_crash = on_crash
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no handler runs and no attempt waits."""
+        return self._idle.is_set()
+
     async def until_idle(self) -> None:
         """Wait until no handler runs and no attempt waits."""
         await self._idle.wait()

@@ -161,6 +161,8 @@ class Planner:
 
 
 _RETRY_PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
+#: Last jobs that end within this many seconds keep no slots free for long.
+_LAST_JOBS_PATIENCE: Final = 1.0
 _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _logger = logging.getLogger(__name__)
 
@@ -196,6 +198,8 @@ class Fetcher(TaskLoop):
         self._token_at: float | None = None
         #: Set once as many jobs as this process may run have run.
         self.reached_max_jobs = asyncio.Event()
+        #: Set when the last of these jobs keep slots free that a successor of the process could use.
+        self.slots_stand_still = asyncio.Event()
         #: When the claim under way was sent, by the monotonic clock; None when there is none.
         self.claiming_since: float | None = None
 
@@ -215,8 +219,7 @@ class Fetcher(TaskLoop):
         failures = 0
         while not self._finishing:
             if self._planner.has_reached_max_jobs:
-                await self._executor.until_idle()
-                self.reached_max_jobs.set()
+                await self._finish_last_jobs()
                 return
             self._wakeup.clear()
             plan = self._plan() if self._maybe_more else None
@@ -239,6 +242,20 @@ class Fetcher(TaskLoop):
                 self._outage.answered("claims")
                 if self._planner.is_full(plan, jobs):
                     self._maybe_more = True
+
+    async def _finish_last_jobs(self) -> None:
+        """Wait for the last jobs that this process may run, or until `finish` is called."""
+        self._executor.is_finishing = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_JOBS_PATIENCE):
+                await self._executor.until_idle()
+        while not (self._finishing or self._executor.is_idle):
+            if 2 * self._executor.load <= self._executor.slots:
+                self.slots_stand_still.set()
+            self._wakeup.clear()
+            await self._wakeup.wait()  # a slot is free
+        if self._executor.is_idle:
+            self.reached_max_jobs.set()
 
     def _plan(self) -> ClaimPlan | None:
         """Plan a claim and prepare the executor for it; return None if it can take no job."""

@@ -30,6 +30,7 @@ from trellis.worker.attempt_watch import AttemptWatch
 from trellis.worker.executor import Executor
 from trellis.worker.failure_reports import FailureReports
 from trellis.worker.fetcher import Fetcher, HintListener, Planner
+from trellis.worker.guardian.channel import ReplacementReason
 from trellis.worker.isolation.apart import ApartTypes
 from trellis.worker.isolation.runner import check_isolation
 from trellis.worker.items import load_earlier
@@ -193,9 +194,16 @@ class Supervisor:
         """The state of the job that was settled last."""
         return self._settler.last_state
 
-    async def until_replacement_wanted(self) -> None:
-        """Wait until this process should be replaced because it has lost threads."""
-        await self._executor.lost_threads.replacement_wanted.wait()
+    async def until_replacement_wanted(self) -> ReplacementReason:
+        """Wait until this process should be replaced while its last handlers run."""
+        lost = asyncio.create_task(self._executor.lost_threads.replacement_wanted.wait())
+        spent = asyncio.create_task(self._fetcher.slots_stand_still.wait())
+        try:
+            await asyncio.wait((lost, spent), return_when=asyncio.FIRST_COMPLETED)
+            return "lost_threads" if lost.done() else "max_jobs"
+        finally:
+            lost.cancel()
+            spent.cancel()
 
     async def start(self) -> None:
         """Open a session and start all loops."""

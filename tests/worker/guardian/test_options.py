@@ -9,9 +9,10 @@ import signal
 
 import pytest
 
-from tests.worker.guardian.conftest import Shop, children, wait_until
+from tests.worker.guardian.conftest import Shop, children, is_alive, wait_until
 from trellis import Retry, Service
 from trellis.engines.values import SessionRecord
+from trellis.insight.views import worker_view
 
 
 def drain(shop: Shop, session: SessionRecord) -> None:
@@ -78,6 +79,34 @@ def test_a_process_is_replaced_after_max_jobs(shop: Shop) -> None:
     shop.working("--max-jobs=2")
     pids = [shop.begun(job_id).pid for job_id in jobs]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2, 1]
+
+
+def test_slots_that_the_last_jobs_leave_free_are_used_by_a_successor(shop: Shop) -> None:
+    last = shop.create("wait_for", "go")
+    worker = shop.working("--max-jobs=1", "--concurrency=4")
+    first = shop.begun(last).pid
+    shop.state(shop.create("greet", "you"), "completed")
+    worker.wait_for_log(f"Worker process {first} has begun as many jobs as it may")
+    assert is_alive(first)
+    (shop.folder / "go").touch()
+    shop.state(last, "completed")
+    assert shop.kinds(last) == ["created", "started", "completed"]
+    wait_until(lambda: not is_alive(first))
+
+
+def test_no_process_leaves_early_for_one_that_has_run_its_jobs(shop: Shop) -> None:
+    waiting = []
+    worker = shop.working("--max-jobs=1", "--concurrency=4")
+    for _ in range(3):
+        waiting.append(shop.create("wait_for", "go"))
+        shop.begun(waiting[-1])
+    later = shop.create("greet", "you")
+    wait_until(lambda: {worker_view(each).state for each in shop.sessions()} == {"draining"})
+    (shop.folder / "go").touch()
+    for job_id in (*waiting, later):
+        shop.state(job_id, "completed")
+        assert shop.kinds(job_id) == ["created", "started", "completed"]
+    assert "did not exit" not in worker.log
 
 
 def test_a_process_above_max_memory_is_replaced(shop: Shop) -> None:

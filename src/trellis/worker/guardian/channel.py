@@ -5,8 +5,8 @@ they change), `drain` (claim no more, finish and exit), `stop` (finish within th
 says that the worker itself works on) and `stop_now`. The worker process sends `sources` with the
 files it has loaded if it is to be replaced when they change, `opening` with the URL of the engine
 before it opens a session there, `working` when it claims jobs, `crashed` with the type of a job
-that crashed its handler process, `successor_wanted` when it has lost threads, and `finished` with
-the reason before it exits. The end of the stream means that the other process has ended.
+that crashed its handler process, `successor_wanted` with the reason when another process should
+start before its last handlers have ended, and `finished` with the reason before it exits. The end of the stream means that the other process has ended.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
 EndReason = Literal["stopped", "drained", "max_jobs", "idle"]
+#: It has lost threads, or it claims no more because it has run as many jobs as it may.
+ReplacementReason = Literal["lost_threads", "max_jobs"]
 _MAX_LINE: Final = 1 << 20
 
 

@@ -92,7 +92,7 @@ class Guardian:
         return self._exit_code
 
     async def _keep_running(self) -> None:
-        """Run one process after another; one with lost threads ends beside its successor."""
+        """Run one process after another; one whose handlers run on ends beside its successor."""
         early_ends = 0
         has_worked = False
         leaving, sources = Leaving(self._is_drained), SourceWatch()

@@ -1,11 +1,16 @@
-"""The replacement of a worker process that has lost threads.
+"""The replacement of a worker process whose handlers run on: it has lost threads or its last jobs.
 
-The process asks for a successor and works on with the slots it has. As soon as the successor claims
-jobs, the old process is retired: it claims no more, lets its handlers finish as a drained process
-does, and ends, and its lost threads end with it. So the worker always has slots. Only when there
-are too many old processes must the oldest finish within the grace and hand back the rest. Each of
-the processes has its own session; the guardian watches them all and settles what each leaves. If
-the successor ends before it claims jobs, the old process works on and the next one is started.
+A process with lost threads asks for a successor and works on with the slots it has. As soon as the
+successor claims jobs, the old process is retired: it claims no more, lets its handlers finish as a
+drained process does, and ends, and its lost threads end with it. So the worker always has slots.
+Only when there are too many old processes must the oldest finish within the grace and hand back the
+rest. Each of the processes has its own session; the guardian watches them all and settles what each
+leaves. If the successor ends before it claims jobs, the old process works on and the next one is
+started.
+
+A process that has begun as many jobs as it may (`max_jobs`) claims no more. It asks for a successor
+when at least half of its slots are free. For its sake no other process must hurry: if there are too
+many, the successor waits until one of them has ended.
 
 If an operator has drained one of the processes, all are drained and none is started.
 """
@@ -63,7 +68,8 @@ class Leaving:
                 await self._retire_old()
             await _first(supervision, wanted)
             while not supervision.done() and len(self._retired) >= _MOST:
-                next(iter(self._retired.values())).must_leave.set()
+                if process.replacement_reason == "lost_threads":
+                    next(iter(self._retired.values())).must_leave.set()
                 await _first(supervision, *self._retired)
         finally:
             working.cancel()
@@ -71,11 +77,16 @@ class Leaving:
         await self._note_drain(process)
         if supervision.done() or self.is_drained:
             return False
-        _logger.warning(
-            "Worker process %d has lost threads: its successor is started. It ends when its other "
-            "handlers have ended.",
-            process.pid,
-        )
+        if process.replacement_reason == "lost_threads":
+            level, why = logging.WARNING, "has lost threads"
+        else:
+            level, why = logging.INFO, "has begun as many jobs as it may"
+        _logger.log(
+            level,
+            "Worker process %d %s: its successor is started. It ends when its other handlers have "
+            "ended.",
+            process.pid, why,
+        )  # fmt: skip
         self._old = process, supervision
         return True
 

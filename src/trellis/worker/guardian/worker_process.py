@@ -22,7 +22,7 @@ from typing import IO, Any, Final
 
 from trellis.core.job import Fence
 from trellis.worker.child_process import ChildProcess, ProcessEnd
-from trellis.worker.guardian.channel import Channel, Finished, Working
+from trellis.worker.guardian.channel import Channel, Finished, ReplacementReason, Working
 from trellis.worker.guardian.source_watch import SourceWatch
 from trellis.worker.guardian.stacks import STACK_SIGNAL, Frame, blocking_frame
 from trellis.worker.guardian.stderr_relay import StderrRelay
@@ -85,8 +85,9 @@ class WorkerProcess:
         self.working: Working | None = None
         #: Set when it claims jobs.
         self.is_working = asyncio.Event()
-        #: Set when it has lost threads and asks to be replaced.
+        #: Set when it asks for a successor, and why.
         self.successor_wanted = asyncio.Event()
+        self.replacement_reason: ReplacementReason = "lost_threads"
         #: Set when too many earlier processes live: it should stop within the grace.
         self.must_leave = asyncio.Event()
         #: Its last message; None if it ended without one.
@@ -202,7 +203,8 @@ class WorkerProcess:
                     self._on_working(self)
                 case {"message": "crashed", "type": name}:
                     self._on_crashed(name)
-                case {"message": "successor_wanted"}:
+                case {"message": "successor_wanted", "reason": reason}:
+                    self.replacement_reason = reason
                     self.successor_wanted.set()
                 case {
                     "message": "finished",
