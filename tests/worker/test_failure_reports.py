@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.worker.faulty import eventually
 from tests.worker.isolation import surrounded
 from trellis import AttemptFailure, Fail, JobDead, JobFailed, Retry, RetryIn, Service, Snooze, State
 from trellis.testing import sandbox
@@ -80,6 +81,23 @@ async def test_failures_without_an_exception_are_reported_too(
     timed_out, refused = reports
     assert (timed_out.error.code, timed_out.will_retry) == ("timeout", False)
     assert (str(refused.exception), refused.error.data) == ("no such order", {"order": 7})
+
+
+async def test_an_attempt_that_maintenance_ends_is_reported_by_its_own_process(
+    service: Service, reports: list[AttemptFailure]
+) -> None:
+    @service.job(activity_timeout="100ms", retry=NEVER)
+    async def silent() -> None:
+        await asyncio.Event().wait()
+
+    async with service.worker(lease="300ms"):
+        with pytest.raises(JobDead):
+            await (await silent.create()).wait("20s")
+        await eventually(lambda: bool(reports))
+    (lost,) = reports
+    assert (lost.error.code, lost.attempt, lost.will_retry) == ("lease_lost", 1, False)
+    assert lost.error.message == "No log, progress or heartbeat for 100ms."
+    assert lost.job.state is State.DEAD
 
 
 async def test_a_reporter_that_fails_changes_nothing(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import logging
 import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from tests.worker.faulty import FaultyEngine, eventually
-from tests.worker.test_leases import create, service_of, state, worker
-from trellis import ActiveJob, Retry
+from tests.worker.test_leases import create, record, service_of, state, worker
+from trellis import ActiveJob, PerKey, Retry, control
+from trellis.core.commands import Cancel, Expire, LoseLease
+from trellis.core.events import EventKind
+from trellis.core.job import JobRecord
 from trellis.core.states import State
 from trellis.engines.memory import MemoryEngine
+from trellis.testing.builders import fence_of
 
 
 def about_jobs(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -73,13 +81,133 @@ async def test_a_refused_result_of_a_success_is_one_line_with_a_word_to_search_f
 
         await eventually(is_completed)
         go_on.set()
-        await eventually(lambda: bool(about_jobs(caplog)))
-    (line,) = about_jobs(caplog)
+        await eventually(lambda: len(about_jobs(caplog)) == 3)
+    retried, lost, line = sorted(about_jobs(caplog), key=logging.LogRecord.getMessage)
+    assert vars(lost)["trellis"]["event"] == "attempt_lost"
+    assert "The worker's lease ended. Next try in" in retried.getMessage()
     assert line.getMessage() == (
         f"shop/work {job_id} attempt 1: writeback_stale_attempt: the attempt had ended before, so "
         "its result was ignored. The job is completed."
     )
     assert vars(line)["trellis"]["event"] == "writeback_stale_attempt"
+
+
+async def lose_lease(engine: FaultyEngine, job: JobRecord) -> None:
+    await control.apply(engine, job.definition.id, LoseLease(fence_of(job), stopped=False))
+
+
+async def force_cancel(engine: FaultyEngine, job: JobRecord) -> None:
+    await control.apply(engine, job.definition.id, Cancel(force=True))
+
+
+async def expire(engine: FaultyEngine, job: JobRecord) -> None:
+    deadline = job.definition.deadline_at
+    assert deadline is not None
+    await control.apply_all(engine, [(job, Expire())], deadline)
+
+
+async def cut_off(engine: FaultyEngine, job: JobRecord) -> None:
+    engine.down = True
+    await eventually(lambda: engine.refused_writes > 0)
+    engine.down = False
+
+
+async def wait_for_timeout(engine: FaultyEngine, job: JobRecord) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("end", "options", "after"),
+    [
+        (lose_lease, {}, State.RETRY),
+        (force_cancel, {}, State.CANCELLED),
+        (expire, {}, State.EXPIRED),
+        (wait_for_timeout, {"timeout": "50ms"}, State.RETRY),
+        (cut_off, {"per_key": PerKey("only")}, State.RETRY),
+    ],
+)
+async def test_a_result_after_the_end_of_its_attempt_is_one_line_and_a_note(
+    caplog: pytest.LogCaptureFixture,
+    end: Callable[[FaultyEngine, JobRecord], Awaitable[None]],
+    options: dict[str, Any],
+    after: State,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(20)
+
+    service = service_of(work, retry=Retry.fixed("1h"), deadline="1h", **options)
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"))
+
+    async def is_over() -> bool:
+        return await state(engine, job_id) is after
+
+    async with worker(engine, service):
+        try:
+            await eventually(begun.is_set)
+            await end(engine, await record(engine, job_id))
+            await eventually(is_over)
+        finally:
+            go_on.set()
+        await eventually(lambda: any(map(_is_stale, about_jobs(caplog))))
+    (line,) = filter(_is_stale, about_jobs(caplog))
+    assert line.getMessage().endswith(f"so its result was ignored. The job is {after}.")
+    journal = [event.kind for event in await engine.journal(job_id)]
+    assert journal.count(EventKind.STALE_COMPLETION_IGNORED) == 1
+    assert await state(engine, job_id) is after
+
+
+def _is_stale(line: logging.LogRecord) -> bool:
+    return "writeback_stale_attempt" in line.getMessage()
+
+
+async def test_a_handler_that_obeys_its_timeout_leaves_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(job: ActiveJob[None]) -> None:
+        begun.set()
+        try:
+            for _ in job.track(itertools.count()):
+                pass
+        finally:
+            ended.set()
+
+    service = service_of(work, retry=Retry.never(), timeout="50ms")
+    engine = MemoryEngine()
+    await create(engine, service.find("work"))
+    async with worker(engine, service) as supervisor:
+        await eventually(ended.is_set)
+        await eventually(lambda: not supervisor._attempts.lost and supervisor.settled == 1)
+    (line,) = about_jobs(caplog)
+    assert "The attempt took longer than 50ms. The job is dead." in line.getMessage()
+
+
+async def test_a_handler_whose_attempt_was_ended_elsewhere_is_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    service = service_of(work)
+    engine = FaultyEngine()
+    job_id = await create(engine, service.find("work"))
+    async with worker(engine, service) as supervisor:
+        await asyncio.wait_for(begun.wait(), 10)
+        await force_cancel(engine, await record(engine, job_id))
+        await eventually(lambda: not supervisor._attempts.running)
+    (line,) = about_jobs(caplog)
+    assert line.getMessage() == (
+        f"shop/work {job_id} attempt 1: attempt_lost: another process ended the attempt, so its "
+        "handler is asked to stop. The job is cancelled."
+    )
 
 
 async def test_a_logged_exception_keeps_its_traceback_in_the_log_of_the_job() -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import pytest
 
+from trellis import control
 from trellis.core.durations import SECOND, Micros
 from trellis.core.events import EventKind
 from trellis.core.job import JobId, JobRecord, NewJob
-from trellis.core.policy import Policy
+from trellis.core.policy import KeyPolicy, Policy
+from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.audit import AuditFilter
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.values import Heartbeat, JobFilter, Note, QueueSettings
-from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
+from trellis.testing.builders import a_demand, a_job, a_keyed_job, a_worker, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.outage import OutageLog
@@ -101,6 +104,55 @@ def test_a_process_that_slept_is_neither_steady_nor_in_reach(scene: Scene) -> No
     scene.clock.advance("1h")
     assert not scene.health.is_stable
     assert scene.health.lease_may_have_expired()
+
+
+async def test_each_attempt_that_maintenance_ends_is_one_line_in_the_log(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    never, hour = Retry.never(), 3600 * SECOND
+    policies = {
+        "No log, progress or heartbeat for 1s. The job is dead.": Policy(
+            retry=never, activity_timeout=SECOND
+        ),
+        "The attempt took longer than 1s. The job is dead.": Policy(retry=never, timeout=SECOND),
+        "The job is expired.": Policy(),
+    }
+    jobs = [a_job(policy=each, deadline_in=hour) for each in policies.values()]
+    jobs[2] = jobs[2]._replace(deadline_in=LEASE)
+    asked = a_job(deadline_in=hour)
+    claimed = await scene.claim(*jobs, asked)
+    await control.cancel(scene.engine, asked.id)
+    scene.beat_for(LEASE)
+    await scene.maintenance.sweep()
+    await scene.maintenance.sweep()
+    lines = [each for each in caplog.records if each.name == "trellis.jobs"]
+    assert {each.getMessage() for each in lines} == {
+        *(
+            f"shop/invoice {job.id} attempt 1: {words}"
+            for job, words in zip(jobs, policies, strict=True)
+        ),
+        f"shop/invoice {asked.id} attempt 1: The job is cancelled.",
+    }
+    assert len(lines) == len(claimed)
+
+
+async def test_the_jobs_of_an_expired_session_are_one_line_each(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = KeyPolicy("k", queued=None)
+    jobs = [a_job(), a_keyed_job("k", rule, policy=Policy(on_lost="block", key=rule))]
+    await scene.claim(*jobs)
+    scene.beat_for(2 * 3600 * SECOND)
+    await scene.maintenance.sweep()
+    lines = [each.getMessage() for each in caplog.records if each.name == "trellis.jobs"]
+    lost = "attempt 1: The worker's lease ended."
+    assert sorted(lines) == sorted(
+        [
+            f"shop/invoice {jobs[0].id} {lost} Next try in 5 s.",
+            f"shop/invoice {jobs[1].id} {lost} The job holds its key until an operator releases it.",
+        ]
+    )
 
 
 async def test_silence_counts_when_the_next_look_finds_it_too(scene: Scene) -> None:

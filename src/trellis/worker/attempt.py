@@ -15,6 +15,7 @@ from enum import Enum
 from math import inf
 from typing import Final
 
+from trellis.core.commands import FencedCommand
 from trellis.core.durations import SECOND, Instant
 from trellis.core.items import ItemStatus
 from trellis.core.job import Fence, JobRecord, SessionId
@@ -54,6 +55,7 @@ class Attempt:
         "exception",
         "fence",
         "items",
+        "late",
         "log_lines",
         "lost_at",
         "on_cancel_requested",
@@ -86,6 +88,8 @@ class Attempt:
         #: Called when a cancel is requested.
         self.on_cancel_requested: Callable[[], None] | None = None
         self.stop_reason: Stop | None = None
+        #: What its handler did after it was settled, until that settlement is stored.
+        self.late: FencedCommand | None = None
         #: When it ended although its handler runs on in a thread (engine time): a lost thread.
         self.lost_at: Instant | None = None
         self.task: asyncio.Task[None] | None = None
@@ -139,14 +143,18 @@ class Attempt:
         if timeout is not None:
             self.timeout_at = began + timeout / SECOND
 
-    def stop(self, reason: Stop) -> None:
-        """Interrupt the handler; its slot settles the attempt according to the reason."""
+    def stop(self, reason: Stop) -> bool:
+        """Interrupt the handler; its slot settles the attempt according to the reason.
+
+        Return whether this is the first stop for the reason.
+        """
         if not self.running or self.stop_reason is reason or self.task is None:
-            return
+            return False
         if self.stop_reason is Stop.LOST:
-            return
+            return False
         self.stop_reason = reason
         self.task.cancel()
+        return True
 
 
 class HeldAttempts:

@@ -52,6 +52,7 @@ class Executor:
         environment: JobEnvironment,
         engine_time: EngineTime,
         settle: Settle,
+        settle_late: Settle = lambda *_: None,
         status: SharedStatus | None = None,
         locations: Mapping[str, WorkerLocation] | None = None,
         guarded: bool = False,
@@ -67,6 +68,7 @@ class Executor:
         self._environment = environment
         self._time = engine_time
         self._settle = settle
+        self._settle_late = settle_late
         self._status = status or SharedStatus(slots)
         # Whether a guardian ends handlers that cannot be stopped here.
         self._guarded = guarded
@@ -211,7 +213,7 @@ class Executor:
     def become_copy(self) -> None:
         """Let neither a slot nor a handler continue in a forked copy of the process."""
         self._is_copy = True
-        self._settle = lambda *_: forked_copies.end()
+        self._settle = self._settle_late = lambda *_: forked_copies.end()
         self.waiting.clear()
         if threading.get_ident() == self._thread:
             forked_copies.trap(self._loop)
@@ -331,7 +333,11 @@ class Executor:
             if not is_cut_off:
                 self._status.end(number)
             self._leave(attempt, number, began)
-        if command is not None and not attempt.closed:
+        if command is None:
+            return
+        if attempt.closed:
+            self._settle_late(attempt, command)
+        else:
             attempt.closed = True
             self._settle(attempt, command)
 
@@ -365,7 +371,9 @@ class Executor:
             forked_copies.end(error)
         if attempt.type.extensions.reporters:
             attempt.exception = error
-        if attempt.stop_reason is not None and isinstance(error, asyncio.CancelledError):
+        if attempt.stop_reason is not None and isinstance(error, outcomes.ANSWERS_TO_STOP):
+            if attempt.closed:
+                return None
             return outcomes.stopped(attempt, attempt.stop_reason, ended=True)
         return outcomes.raised(attempt, error)
 

@@ -1,5 +1,8 @@
 """Calling the error reporters of services: once per failed attempt, after its settlement is stored.
 
+An attempt may be ended by maintenance in another process, which need not have the reporters. The
+process that runs its handler reports it then, as soon as it learns of it; the journal has the error.
+
 A reporter cannot change an outcome, nor delay a settlement: reports wait in a queue of their own. A
 plain reporter is called in a thread. What it raises is logged. If reports come faster than
 reporters take them, the newest are dropped and counted in the log.
@@ -13,16 +16,16 @@ import logging
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from trellis.core.commands import Crash, Fail, FencedCommand
-from trellis.core.job import JobRecord
+from trellis.core.commands import Crash, Fail, FencedCommand, LoseLease
+from trellis.core.job import Failure, JobRecord
 from trellis.core.states import State
 from trellis.declaration.extensions import ErrorReporter
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.insight.attempts import view_of
-from trellis.insight.views import ErrorView, JobView
+from trellis.insight.views import ErrorView, JobView, error_view
 from trellis.worker.attempt import Attempt
 from trellis.worker.handler_call import HandlerThreads
 from trellis.worker.loop import TaskLoop
@@ -30,7 +33,7 @@ from trellis.worker.loop import TaskLoop
 _MOST_WAITING: Final = 1000
 #: How long one call of a reporter may take, in seconds.
 _CALL_LIMIT: Final = 30.0
-_FAILED: Final = frozenset({State.RETRY, State.FAILED, State.DEAD})
+_FAILED: Final = frozenset({State.RETRY, State.FAILED, State.DEAD, State.STALE})
 _logger = logging.getLogger(__name__)
 
 
@@ -66,7 +69,8 @@ class AttemptFailure:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     attempt: Attempt
-    record: JobRecord
+    #: The job after the failure; None if another process ended the attempt.
+    record: JobRecord | None
 
 
 class FailureReports(TaskLoop):
@@ -82,14 +86,21 @@ class FailureReports(TaskLoop):
         """Accept the failure of an attempt whose settlement is stored; other ends are left out."""
         failure = record.head.error
         if (
-            not isinstance(command, Fail | Crash)
+            not isinstance(command, Fail | Crash | LoseLease)
             or record.head.state not in _FAILED
             or failure is None
             or (failure.code == "retry_in" and record.head.state is State.RETRY)
         ):
             return
+        self._put(_Waiting(attempt, record))
+
+    def put_lost(self, attempt: Attempt) -> None:
+        """Accept an attempt that another process ended; reported if it failed."""
+        self._put(_Waiting(attempt, None))
+
+    def _put(self, waiting: _Waiting) -> None:
         try:
-            self._waiting.put_nowait(_Waiting(attempt, record))
+            self._waiting.put_nowait(waiting)
         except asyncio.QueueFull:
             self._dropped += 1
 
@@ -119,24 +130,40 @@ class FailureReports(TaskLoop):
             )
 
     async def _report(self, waiting: _Waiting) -> None:
-        attempt, record = waiting.attempt, waiting.record
+        attempt = waiting.attempt
         try:
-            job = await view_of(self._engine, record)
+            found = await self._read(waiting)
         except EngineError as away:
             _logger.warning("A failed attempt was not reported: %s", away)
             return
-        error = job.error
-        if error is None:
+        if found is None:
             return
+        job, error, state = found
         failure = AttemptFailure(
             exception=attempt.exception or AttemptError(error),
             error=error,
             job=job,
             attempt=attempt.record.head.attempt,
-            will_retry=record.head.state is State.RETRY,
+            will_retry=state is State.RETRY,
         )
         for reporter in attempt.type.extensions.reporters:
             await self._call(reporter, failure)
+
+    async def _read(self, waiting: _Waiting) -> tuple[JobView, ErrorView, State] | None:
+        """Return the job, the error of the attempt and the state after it; None: no failure."""
+        record = waiting.record
+        if record is not None:
+            job = await view_of(self._engine, record)
+            return None if job.error is None else (job, job.error, job.state)
+        job_id, fence = waiting.attempt.record.definition.id, waiting.attempt.fence
+        present = (await self._engine.load([job_id])).records[0]
+        for event in await self._engine.journal(job_id):
+            error: Any = (event.data or {}).get("error")
+            if event.fence == fence and event.state in _FAILED and error:
+                view = error_view(Failure(*error))
+                if present is not None and view is not None:
+                    return await view_of(self._engine, present), view, event.state
+        return None
 
     async def _call(self, reporter: ErrorReporter, failure: AttemptFailure) -> None:
         try:

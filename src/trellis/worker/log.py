@@ -2,8 +2,9 @@
 
 `JobLog` stores lines with the job, up to a limit per attempt; further lines are only counted.
 `log_settlement` writes one line to the worker's log for each attempt that did not complete, with
-the traceback, and one for each result that the engine refused. The job, the attempt and the trace
-are fields of the line (`log_fields`). Completed attempts are not logged.
+the traceback, and one for each result that the engine refused; `log_lost` one for each handler that
+is stopped because its attempt was ended elsewhere. The job, the attempt and the trace are fields of
+the line (`log_fields`). Completed attempts are not logged.
 `storable` makes any text fit to be stored, because one bad text would fail a whole batch.
 """
 
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from trellis.control import Applied, Result
 from trellis.core.durations import Instant
-from trellis.core.job import Context, Fence, JobId, JobRecord
+from trellis.core.job import Context, Fence, Head, JobId, JobRecord
 from trellis.core.lifecycle import Stale
 from trellis.core.states import State
 from trellis.declaration.current_job import current_job
@@ -33,8 +34,9 @@ _TEXT_LIMIT: Final = 16_384
 _FRAMES: Final = 10
 _TRACEBACK_LIMIT: Final = 8_192
 _FAILURE_STATES: Final = frozenset({State.FAILED, State.DEAD, State.STALE})
-#: The word to search the log for.
+#: The words to search the log for.
 _STALE: Final = "writeback_stale_attempt"
+_LOST: Final = "attempt_lost"
 _logger = logging.getLogger("trellis.jobs")
 
 # -- the log of a job --------------------------------------------------------------------------
@@ -208,6 +210,16 @@ def log_settlement(claimed: JobRecord, fence: Fence, result: Result) -> None:
             pass
 
 
+def log_lost(claimed: JobRecord, fence: Fence, head: Head | None) -> None:
+    """Log that a handler is stopped because its attempt was ended elsewhere.
+
+    `head` is the job as it is now; None if it could not be read.
+    """
+    now = "" if head is None else f" The job is {head.state}."
+    words = f"{_LOST}: another process ended the attempt, so its handler is asked to stop.{now}"
+    _log({**log_fields(claimed, fence), "event": _LOST}, logging.WARNING, words)
+
+
 def _log(fields: Mapping[str, object], level: int, words: str, stack: str | None = None) -> None:
     if not _logger.isEnabledFor(level):
         return
@@ -231,6 +243,8 @@ def _level(record: JobRecord) -> int:
 def _words(record: JobRecord, at: Instant) -> str:
     head = record.head
     why = "" if head.error is None else f"{_sentence(head.error.message)} "
+    if head.blocked:
+        return f"{why}The job holds its key until an operator releases it."
     if head.state is not State.RETRY:
         return f"{why}The job is {head.state}."
     if head.error is None:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from trellis import control
+from trellis.control import Applied
 from trellis.core.commands import Command, Fail, LoseLease
 from trellis.core.durations import SECOND, Instant, Micros
 from trellis.core.job import Fence, JobRecord
@@ -27,6 +28,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineError
 from trellis.schedules import fire_due
+from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
 from trellis.worker.outage import OutageLog
 from trellis.worker.session import RenewalHealth, SessionHolder
@@ -178,7 +180,9 @@ class Maintenance(TaskLoop):
                 if command is not None:
                     commands.append((job.record, command))
             if commands:
-                await control.apply_all(self._engine, commands, due.now)
+                results = await control.apply_all(self._engine, commands, due.now)
+                for (record, _), result in zip(commands, results, strict=True):
+                    _log_end(record, result)
                 self._on_promoted()
             if not commands or len(due.jobs) < _PAGE:
                 return
@@ -195,6 +199,16 @@ class Maintenance(TaskLoop):
             if await prune(_PAGE) < _PAGE:
                 return
             await asyncio.sleep(time.monotonic() - began)  # leave half of the time to other work
+
+
+def _log_end(before: JobRecord, result: control.Result) -> None:
+    """Log that an attempt was ended here: its worker may be gone."""
+    fence = before.head.fence
+    if fence is None or not isinstance(result, Applied):
+        return
+    after = result.record.head
+    if after.fence != fence or after.blocked:
+        log_settlement(before, fence, result)
 
 
 def _lost(job: DueJob, _: Instant) -> Command | None:

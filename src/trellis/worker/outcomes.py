@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import traceback
@@ -25,6 +26,8 @@ _STACK_FRAMES: Final = 20
 _NEWER_DELAY: Final = 5 * SECOND
 _LONGEST_NEWER_DELAY: Final = 600 * SECOND
 _MOST_DOUBLINGS: Final = 10
+#: What a handler raises because it was stopped: the reason for the stop decides.
+ANSWERS_TO_STOP: Final = (asyncio.CancelledError, Cancelled, Stopped)
 _logger = logging.getLogger(__name__)
 
 
@@ -47,7 +50,6 @@ def raised(attempt: Attempt, error: BaseException) -> FencedCommand | None:
     fence, started_at = attempt.fence, attempt.started_at
     match error:
         case Cancelled() | Stopped() if attempt.stop_reason is not None:
-            # The handler reacts to the stop, so the reason for the stop decides.
             return stopped(attempt, attempt.stop_reason, ended=True)
         case Stopped():
             return commands.Snooze(fence, 0, started_at)

@@ -16,14 +16,16 @@ from typing import Final
 
 from trellis.core.commands import Release
 from trellis.core.durations import Micros
-from trellis.core.job import Fence, JobRecord, SessionId
+from trellis.core.job import Fence, Head, JobRecord, SessionId
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt, HeldAttempts, Stop
 from trellis.worker.executor import Executor
+from trellis.worker.failure_reports import FailureReports
 from trellis.worker.fetcher import Fetcher, Planner
+from trellis.worker.log import log_lost
 from trellis.worker.loop import TaskLoop
 from trellis.worker.session import EngineTime, SessionHolder, uptime
 from trellis.worker.settler import Settler
@@ -31,6 +33,8 @@ from trellis.worker.settler import Settler
 _REOPEN_PAUSE: Final = 1.0
 _CHECK_INTERVAL: Final = 1.0
 _PAGE: Final = 500
+#: How many lost jobs are named in the log.
+_NAMED: Final = 5
 #: A lost attempt is stopped after this many seconds even if its head could not be read.
 _LOOK_LIMIT: Final = 1.0
 _logger = logging.getLogger(__name__)
@@ -136,13 +140,20 @@ class Renewals:
             return
         lost = self._attempts.fences(self._session.id)
         _logger.warning(
-            "Session %s was ended by another worker (lease expired). Its %d jobs will be retried "
-            "elsewhere; opening a new session.",
-            self._session.id, len(lost),
+            "Session %016x was ended by another worker, because its lease expired. The policies of "
+            "its jobs decide what becomes of them (%s). Opening a new session.",
+            self._session.id, self._named(lost),
         )  # fmt: skip
         for attempt in self._forget_waiting(lost):
-            attempt.stop(Stop.LOST)
+            self._cancels.stop_attempt(attempt)
         self._reopening = asyncio.create_task(self._reopen(), name="trellis-session")
+
+    def _named(self, fences: Sequence[Fence]) -> str:
+        """Return the ids of the first jobs, and how many there are."""
+        held = self._attempts.held
+        ids = [held[fence].record.definition.id for fence in fences[:_NAMED] if fence in held]
+        more = len(fences) - len(ids)
+        return ", ".join([*ids, f"{more} more"] if more else ids) if fences else "it held none"
 
     async def _reopen(self) -> None:
         while True:
@@ -164,9 +175,10 @@ class CancelWatch(TaskLoop):
     reports an attempt as lost, the head distinguishes a forced cancel from every other end.
     """
 
-    def __init__(self, engine: Engine, attempts: HeldAttempts) -> None:
+    def __init__(self, engine: Engine, attempts: HeldAttempts, reports: FailureReports) -> None:
         self._engine = engine
         self._attempts = attempts
+        self._reports = reports
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -187,7 +199,14 @@ class CancelWatch(TaskLoop):
             async with asyncio.timeout(_LOOK_LIMIT):
                 await self._look(attempts)
         for attempt in attempts:
-            attempt.stop(Stop.LOST)
+            self.stop_attempt(attempt)
+
+    def stop_attempt(self, attempt: Attempt, head: Head | None = None) -> None:
+        """Stop an attempt that is over in the engine, if it still runs; log and report that."""
+        if attempt.stop(Stop.LOST) and not attempt.closed:
+            log_lost(attempt.record, attempt.fence, head)
+            if attempt.type.extensions.reporters:
+                self._reports.put_lost(attempt)
 
     async def _look(self, attempts: Sequence[Attempt]) -> None:
         for start in range(0, len(attempts), _PAGE):
@@ -200,4 +219,4 @@ class CancelWatch(TaskLoop):
                 ):
                     attempt.cancel_requested = True
                 if head is None or head.fence != attempt.fence:
-                    attempt.stop(Stop.LOST)
+                    self.stop_attempt(attempt, head)

@@ -79,6 +79,16 @@ class Settler(TaskLoop):
             self._empty.clear()
         self._waiting.append((attempt, command))
 
+    def put_late(self, attempt: Attempt, command: FencedCommand) -> None:
+        """Accept what a handler did after its attempt was settled: it is refused and noted.
+
+        It must not reach the engine before the settlement.
+        """
+        if attempt.fence in self._attempts.held:
+            attempt.late = command
+        else:
+            self.put(attempt, command)
+
     async def flush(self) -> None:
         """Wait until every accepted settlement is stored."""
         await self._empty.wait()
@@ -139,6 +149,9 @@ class Settler(TaskLoop):
             self._waiting.append((attempt, command))
             return
         self._attempts.held.pop(attempt.fence, None)
+        if attempt.late is not None:
+            self._waiting.append((attempt, attempt.late))
+            attempt.late = None
         is_over = isinstance(result, Stale)
         self.refused += is_over
         self.settled += not is_over

@@ -120,8 +120,8 @@ class Supervisor:
         settings, work_wanted = self.settings, asyncio.Event()
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
-            engine_time=self._time, settle=self._settler.put, status=self._status,
-            locations=locations, guarded=self._guarded, request_work=work_wanted.set,
+            engine_time=self._time, settle=self._settler.put, settle_late=self._settler.put_late,
+            status=self._status, locations=locations, guarded=self._guarded, request_work=work_wanted.set,
             lease_may_have_expired=self._health.lease_may_have_expired,
         )  # fmt: skip
         self._planner = Planner(job_types, self._executor, settings.max_jobs, settings.queues)
@@ -141,7 +141,7 @@ class Supervisor:
     def _compose_watch(self, make_engine: Callable[[], Engine]) -> None:
         """Compose the parts that renew the lease, watch running attempts and do maintenance."""
         engine, settings = self._engine, self.settings
-        self._cancels = CancelWatch(engine, self._attempts)
+        self._cancels = CancelWatch(engine, self._attempts, self._reports)
         self._renewals = Renewals(
             session=self._session, attempts=self._attempts, executor=self._executor,
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,

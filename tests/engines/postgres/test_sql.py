@@ -350,9 +350,7 @@ async def test_each_role_can_do_its_part_and_no_more(postgres_url: str) -> None:
                     await engine._hot.script("drop table trellis.log")
             user = f"trellis_reader_{mine}"
             admin.execute(f"alter role {user} password '{mine}'")
-            with psycopg.connect(
-                postgres_url, user=user, password=mine, autocommit=True
-            ) as reader:
+            with psycopg.connect(postgres_url, user=user, password=mine, autocommit=True) as reader:
                 for name in ("backlog", "active", "project", "errors", "throughput", "slow"):
                     reader.execute(BLOCKS[name])
                 assert reader.execute(BLOCKS["keda"]).fetchall() == [(0,)]
