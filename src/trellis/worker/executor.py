@@ -52,7 +52,6 @@ class Executor:
         environment: JobEnvironment,
         engine_time: EngineTime,
         settle: Settle,
-        settle_late: Settle = lambda *_: None,
         status: SharedStatus | None = None,
         locations: Mapping[str, WorkerLocation] | None = None,
         guarded: bool = False,
@@ -68,7 +67,6 @@ class Executor:
         self._environment = environment
         self._time = engine_time
         self._settle = settle
-        self._settle_late = settle_late
         self._status = status or SharedStatus(slots)
         # Whether a guardian ends handlers that cannot be stopped here.
         self._guarded = guarded
@@ -213,7 +211,7 @@ class Executor:
     def become_copy(self) -> None:
         """Let neither a slot nor a handler continue in a forked copy of the process."""
         self._is_copy = True
-        self._settle = self._settle_late = lambda *_: forked_copies.end()
+        self._settle = lambda *_: forked_copies.end()
         self.waiting.clear()
         if threading.get_ident() == self._thread:
             forked_copies.trap(self._loop)
@@ -333,11 +331,9 @@ class Executor:
             if not is_cut_off:
                 self._status.end(number)
             self._leave(attempt, number, began)
-        if command is None:
-            return
-        if attempt.closed:
-            self._settle_late(attempt, command)
-        else:
+        if command is not None:
+            if attempt.closed:
+                attempt.late = command
             attempt.closed = True
             self._settle(attempt, command)
 

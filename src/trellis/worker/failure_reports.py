@@ -1,7 +1,7 @@
 """Calling the error reporters of services: once per failed attempt, after its settlement is stored.
 
-An attempt may be ended by maintenance in another process, which need not have the reporters. The
-process that runs its handler reports it then, as soon as it learns of it; the journal has the error.
+An attempt may be ended by maintenance in another process, which need not have the reporters. Then
+the process that runs its handler reports it as soon as it learns of it; the journal has the error.
 
 A reporter cannot change an outcome, nor delay a settlement: reports wait in a queue of their own. A
 plain reporter is called in a thread. What it raises is logged. If reports come faster than

@@ -198,7 +198,7 @@ class Fetcher(TaskLoop):
         self._token_at: float | None = None
         #: Set once as many jobs as this process may run have run.
         self.reached_max_jobs = asyncio.Event()
-        #: Set when the last of these jobs keep slots free that a successor of the process could use.
+        #: Set when the last of these jobs leave slots free that a successor could use.
         self.slots_stand_still = asyncio.Event()
         #: When the claim under way was sent, by the monotonic clock; None when there is none.
         self.claiming_since: float | None = None

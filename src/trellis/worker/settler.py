@@ -73,21 +73,19 @@ class Settler(TaskLoop):
         self.last_state: State | None = None
 
     def put(self, attempt: Attempt, command: FencedCommand) -> None:
-        """Accept a settlement; it is stored with the next batch."""
+        """Accept a settlement; it is stored with the next batch.
+
+        What a handler did after its attempt was settled (`attempt.late`) must not reach the engine
+        before that settlement. It is refused then, and noted in the journal.
+        """
+        if attempt.late is not None:
+            if attempt.fence in self._attempts.held:
+                return  # `_conclude` goes on with it
+            attempt.late = None
         if not self._waiting:
             self._wakeup.set()
             self._empty.clear()
         self._waiting.append((attempt, command))
-
-    def put_late(self, attempt: Attempt, command: FencedCommand) -> None:
-        """Accept what a handler did after its attempt was settled: it is refused and noted.
-
-        It must not reach the engine before the settlement.
-        """
-        if attempt.fence in self._attempts.held:
-            attempt.late = command
-        else:
-            self.put(attempt, command)
 
     async def flush(self) -> None:
         """Wait until every accepted settlement is stored."""

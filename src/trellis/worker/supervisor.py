@@ -120,8 +120,8 @@ class Supervisor:
         settings, work_wanted = self.settings, asyncio.Event()
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
-            engine_time=self._time, settle=self._settler.put, settle_late=self._settler.put_late,
-            status=self._status, locations=locations, guarded=self._guarded, request_work=work_wanted.set,
+            engine_time=self._time, settle=self._settler.put, status=self._status,
+            locations=locations, guarded=self._guarded, request_work=work_wanted.set,
             lease_may_have_expired=self._health.lease_may_have_expired,
         )  # fmt: skip
         self._planner = Planner(job_types, self._executor, settings.max_jobs, settings.queues)
