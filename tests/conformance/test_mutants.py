@@ -38,7 +38,7 @@ NOTICED_BY: Final = {
     ),
     "let an attempt that is over spawn": ("TestJoining::test_an_attempt_that_is_over_adds_nothing"),
     "fire whatever another leader has decided": (
-        "TestFiring::test_a_schedule_edited_while_its_slot_fires_is_decided_again"
+        "TestScheduleEdits::test_a_leader_does_not_store_what_an_edit_has_decided"
     ),
     "forget the jobs of earlier slots": (
         "TestFiring::test_a_slot_is_skipped_while_an_earlier_job_is_unfinished"

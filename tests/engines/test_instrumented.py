@@ -65,7 +65,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "journal": ((a_job().id,), 0),
     "outcomes": ((a_job().id,), 0),
     "activity": ((a_job().id,), 1),
-    "ahead": ((a_job().id, ["shop/invoice"], 5), 1),
+    "ahead": ((a_job().id, ["shop/invoice"], 5), 0),
     "items": ((a_job().id,), 0),
     "logs": ((a_job().id,), 0),
     "keys": (("shop", "invoice"), 0),

@@ -24,7 +24,8 @@ from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
 from trellis.engines.values import Begun, Note, QueueSettings, WorkerInfo
 from trellis.engines.worker_report import BlockedLoop, LockWait, LostThread, WorkerReport
-from trellis.insight.why import Cause, explain
+from trellis.insight.causes import Cause
+from trellis.insight.why import explain
 from trellis.testing.builders import a_declaration, a_job, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import IN_TURN, accept, accept_one, settle, the
@@ -43,6 +44,8 @@ class Worker:
     types: tuple[str, ...] = (NAME,)
     queues: tuple[str, ...] = ()
     schema_version: int = 1
+    lease: str = "30s"
+    heartbeat: str = "10s"
     report: WorkerReport = field(default_factory=WorkerReport)
     held: list[JobRecord] = field(default_factory=list)
 
@@ -53,9 +56,10 @@ class Worker:
             "slots": self.slots,
             "queues": self.queues,
             "schema_versions": versions,
+            "heartbeat": micros(self.heartbeat),
         }
         info = WorkerInfo("berlin-1", "berlin", 4242, "0.1.0", json.dumps(facts))
-        self.session = (await self.engine.open_session(info, micros("30s"))).id
+        self.session = (await self.engine.open_session(info, micros(self.lease))).id
         return self
 
     async def renew(self, report: WorkerReport | None = None) -> bool:
@@ -68,7 +72,9 @@ class Worker:
     async def claim(self) -> list[JobId]:
         """Claim as a real worker with this report would."""
         free = self.slots - len(self.held)
-        if free <= 0 or self.report.blocked_loop is not None or await self.renew(self.report):
+        if free <= 0 or self.report.blocked_loop is not None or self.report.alone is not None:
+            return []
+        if await self.renew(self.report):
             return []
         names = [each.split("/") for each in self.types if each not in self.report.full_types]
         demands = [Demand(service, (name,), free, self.queues) for service, name in names]
@@ -315,6 +321,19 @@ class CausesSuite:
         await settle(engine, taken, complete(taken))
         await runs(worker, second.definition.id)
 
+    async def test_a_key_that_a_removed_job_holds(self, engine: Engine) -> None:
+        worker = await Worker(engine).start()
+        first, second = await accept(engine, *(a_keyed_job("k", IN_TURN) for _ in range(2)))
+        assert await worker.claim() == [first.definition.id]
+        await apply(engine, first.definition.id, Cancel(force=True))
+        await engine.remove([first.definition.id])
+        (cause,) = await causes(engine, second.definition.id)
+        assert cause.text == (
+            "Key 'k' is held by a job that has ended and was removed since; 1 job waits for it."
+        )
+        assert cause.command == "trellis keys show k"
+        assert await worker.claim() == []
+
     async def test_busy_slots(self, engine: Engine, clock: ManualClock) -> None:
         worker = await Worker(engine, slots=1).start()
         await accept_one(engine, a_job())
@@ -386,6 +405,64 @@ class CausesSuite:
         await settle(engine, taken, complete(taken))
         await runs(worker, low.definition.id)
 
+    async def test_jobs_in_queues_that_its_worker_does_not_serve_do_not_come_before_it(
+        self, engine: Engine
+    ) -> None:
+        worker = await Worker(engine, slots=1, queues=("night",)).start()
+        await accept(engine, *(a_job(queue="day", priority=4) for _ in range(3)))
+        record = await accept_one(engine, a_job(queue="night"))
+        await runs(worker, record.definition.id)
+
+    async def test_jobs_that_another_worker_takes_first_do_not_delay_it(
+        self, engine: Engine
+    ) -> None:
+        await Worker(engine, slots=1, types=(NAME, "shop/mail")).start()
+        record = await accept_one(engine, a_job())
+        await accept(engine, *(a_job(type="mail", priority=4) for _ in range(3)))
+        assert await codes(engine, record.definition.id) == ["others_first"]
+        await runs(await Worker(engine, slots=1).start(), record.definition.id)
+
+    async def test_jobs_before_it_that_one_worker_cannot_take_alone_are_shared(
+        self, engine: Engine
+    ) -> None:
+        workers = [await Worker(engine, slots=1).start() for _ in range(2)]
+        first, second, third = await accept(engine, a_job(), a_job(), a_job())
+        assert await codes(engine, third.definition.id) == ["others_first"]
+        assert await codes(engine, second.definition.id) == ["due"]
+        assert await workers[0].claim() == [first.definition.id]
+        await workers[0].renew()
+        await runs(workers[1], second.definition.id)
+
+    async def test_jobs_behind_a_limit_that_is_reached_do_not_come_before_it(
+        self, engine: Engine
+    ) -> None:
+        worker = await Worker(engine, slots=2, types=(NAME, "shop/mail")).start()
+        await engine.change_limit(Scope("type", "shop", "mail"), _only(Limit(active=1)), By())
+        await accept(engine, *(a_job(type="mail", priority=4) for _ in range(3)))
+        first = await accept_one(engine, a_job())
+        await runs(worker, first.definition.id)
+        taken = next(each for each in worker.held if each.definition.type == "invoice")
+        worker.held.remove(taken)
+        await settle(engine, taken, complete(taken))
+        record = await accept_one(engine, a_job())
+        await runs(worker, record.definition.id)
+        assert len(worker.held) == 2
+
+    async def test_jobs_before_it_that_use_up_a_limit(self, engine: Engine) -> None:
+        worker = await Worker(engine, slots=9).start()
+        scope = Scope("type", "shop", "invoice")
+        await engine.change_limit(scope, _only(Limit(active=2)), By())
+        first, second, third = await accept(engine, a_job(), a_job(), a_job())
+        (cause,) = await causes(engine, third.definition.id)
+        assert (cause.code, cause.text) == (
+            "others_first",
+            "2 jobs come before it, by priority, then due time, then creation, and type "
+            "shop/invoice may start only 2 jobs now.",
+        )
+        assert await codes(engine, second.definition.id) == ["due"]
+        assert await worker.claim() == [first.definition.id, second.definition.id]
+        assert await codes(engine, third.definition.id) == ["limit_reached"]
+
     async def test_a_waiting_lock_and_its_holder(self, engine: Engine, clock: ManualClock) -> None:
         worker = await Worker(engine).start()
         first, second = await accept(engine, a_job(), a_job())
@@ -423,6 +500,74 @@ class CausesSuite:
         assert await codes(engine, record.definition.id) == ["worker_silent"]
         later = await accept_one(engine, a_job())
         assert await codes(engine, later.definition.id) == ["no_worker"]
+
+    async def test_a_worker_that_is_not_heard_of_before_its_lease_ends(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        worker = await Worker(engine, lease="10m").start()
+        first = await accept_one(engine, a_job())
+        await worker.claim()
+        clock.advance("59s")
+        record = await accept_one(engine, a_job())
+        (cause,) = await causes(engine, record.definition.id)
+        assert cause.text == (
+            "It is due: a worker had a free slot when it last reported, 59 s ago."
+        )
+        clock.advance("1s")
+        assert await codes(engine, record.definition.id) == ["no_worker"]
+        (cause,) = await causes(engine, first.definition.id)
+        assert cause.code == "worker_silent"
+        assert cause.text.endswith(
+            "another worker will take over, when the lease is over in 9 min."
+        )
+
+    async def test_a_worker_with_rare_heartbeats_is_not_silent_between_two_of_them(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        worker = await Worker(engine, lease="30m", heartbeat="10m").start()
+        record = await accept_one(engine, a_job())
+        clock.advance("19m")
+        assert await codes(engine, record.definition.id) == ["due"]
+        clock.advance("1m")
+        assert await codes(engine, record.definition.id) == ["no_worker"]
+        await worker.renew()
+        await runs(worker, record.definition.id)
+
+    async def test_a_job_that_runs_alone_in_its_worker(self, engine: Engine) -> None:
+        worker = await Worker(engine).start()
+        suspect = await accept_one(engine, a_job())
+        await worker.claim()
+        await worker.renew(WorkerReport(1, {NAME: 1}, alone=suspect.definition.id))
+        record = await accept_one(engine, a_job())
+        (cause,) = await causes(engine, record.definition.id)
+        assert (cause.code, cause.command) == (
+            "runs_alone",
+            f"trellis jobs why {suspect.definition.id}",
+        )
+        (cause,) = await causes(engine, suspect.definition.id)
+        assert cause.code == "not_begun"
+        assert "begins when the other jobs there have ended" in cause.text
+        assert await worker.claim() == []
+        taken = worker.held.pop()
+        await settle(engine, taken, complete(taken))
+        await worker.renew()
+        await runs(worker, record.definition.id)
+
+    async def test_a_type_that_runs_apart_after_a_crash(self, engine: Engine) -> None:
+        worker = await Worker(engine, slots=4).start()
+        first, second = await accept(engine, a_job(), a_job())
+        await engine.claim(worker.session, [Demand("shop", ("invoice",), 1)], 1)
+        await worker.renew(WorkerReport(1, {NAME: 1}, {NAME: 1}, apart_types=(NAME,)))
+        (cause,) = await causes(engine, second.definition.id)
+        assert cause.code == "type_full"
+        assert cause.text == (
+            "The limit of its type is reached: worker berlin-1 may run 1 of shop/invoice at a "
+            "time in handler processes, because one crashed its process."
+        )
+        assert await worker.claim() == []
+        await apply(engine, first.definition.id, Cancel(force=True))
+        await worker.renew()
+        await runs(worker, second.definition.id)
 
     async def test_a_key_that_a_lost_job_blocks(self, engine: Engine, clock: ManualClock) -> None:
         worker = await Worker(engine).start()

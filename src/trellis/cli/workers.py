@@ -14,7 +14,7 @@ from trellis.cli.output import Cell, Column, Form, complain, write_each, write_j
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from trellis.insight.views import WorkerView
+    from trellis.insight.worker_views import WorkerView
     from trellis.operations.operator import Operator
 
 _STYLES: Final = {

@@ -43,6 +43,7 @@ from trellis.engines.contracts import KEPT_CONTRACTS, ContractRecord, DeclaredTy
 from trellis.engines.demand import Demand
 from trellis.engines.feed import Changes, Expired
 from trellis.engines.flow_port import Batches, Dependencies, Limits, Ordering, Schedules
+from trellis.engines.limits import Names
 from trellis.engines.operating import RATE_EVENTS, Drain, DrainChange, JobFacts, Rates, WorkerName
 from trellis.engines.tokens import NewToken, TokenRecord
 from trellis.engines.values import (
@@ -287,11 +288,11 @@ class Reads(Protocol):
     async def items(self, job_id: JobId) -> list[ItemEntry]:
         """Return the items of all attempts of a job, in order of claim, phase and name."""
 
-    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> int:
-        """Count the claimable jobs of these types that a claim takes before this one.
+    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> dict[Names, int]:
+        """Count the claimable jobs of these types that a claim takes before this one, by lane.
 
         Types are written as service/type; jobs in paused queues do not count. At most `limit` jobs
-        are counted.
+        of one priority are counted in each service, queue and type.
         """
 
     async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:

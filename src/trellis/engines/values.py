@@ -1,8 +1,7 @@
 """Arguments and answers of the engine port: plain values.
 
 Expected results are values of these types; an exception (`trellis.errors.EngineError`) means that
-the engine itself could not work. At the end is the rule that every engine applies in the same way:
-which errors match a text.
+the engine itself could not work. At the end is a rule of all engines: which errors match a text.
 """
 
 from __future__ import annotations
@@ -430,6 +429,13 @@ class KeyStatus(NamedTuple):
     blocked: bool
     #: How far the bucket of its rate is used up.
     spent: Spent = UNSPENT
+    #: Lingering slots of jobs that were removed since.
+    removed: int = 0
+
+    @property
+    def taken(self) -> int:
+        """How many of its slots are taken."""
+        return len(self.holders) + self.removed
 
 
 class QueueSettings(NamedTuple):

@@ -59,6 +59,10 @@ class WorkerReport(NamedTuple):
     lock_waits: tuple[LockWait, ...] = ()
     #: Whether the process claims no more jobs, because it stops, drains or is replaced.
     stopping: bool = False
+    #: The job that runs alone in the process, or waits for that: no other job begins meanwhile.
+    alone: JobId | None = None
+    #: Those of `full_types` that run in handler processes for a while, after a crash.
+    apart_types: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the report as JSON text; parts that say nothing are left out."""
@@ -84,4 +88,6 @@ def report_from(text: str) -> WorkerReport:
         blocked_loop=BlockedLoop(*blocked) if blocked else None,
         lock_waits=tuple(LockWait(*each) for each in parts.get("lock_waits", ())),
         stopping=parts.get("stopping", False),
+        alone=parts.get("alone"),
+        apart_types=tuple(parts.get("apart_types", ())),
     )

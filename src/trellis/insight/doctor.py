@@ -21,7 +21,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Health, JobFilter
 from trellis.insight.batches import BatchView, forgotten_batches
 from trellis.insight.schedule_views import ScheduleView, schedule_view
-from trellis.insight.views import WorkerView, worker_view
+from trellis.insight.worker_views import WorkerView, worker_view
 
 _PAGE: Final = 200
 _LOOKS: Final = 3
@@ -135,8 +135,8 @@ async def diagnose(
     health = await engine.health()
     states = (await engine.count(_EVERYTHING, "state")).groups
     sessions = [each for each in await engine.sessions() if each.ended_at is None]
-    workers = tuple(worker_view(each) for each in sessions)
     now = await engine.now()
+    workers = tuple(worker_view(each, now) for each in sessions)
     schedules = tuple(schedule_view(each, now) for each in await engine.schedules())
     forgotten = tuple(await forgotten_batches(engine, now))
     is_large = await _has_large_audit(engine)

@@ -12,7 +12,6 @@ follower resumes where it stopped when the engine answers. Only a closed engine 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -27,6 +26,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import LogEntry, Topic
 from trellis.errors import EngineClosed, EngineError, EngineUnavailable, OutcomeUnknown, no_such_job
 from trellis.insight.views import JobEvent, JobLogLine, job_event, job_log_line
+from trellis.insight.worker_views import worker_view
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -49,13 +49,10 @@ WorkerHint = Callable[[Engine, JobType], str]
 
 
 async def has_worker(engine: Engine, job_type: JobType) -> bool:
-    """Return whether a live worker session names this job type."""
-    name = f"{job_type.service}/{job_type.name}"
-    return any(
-        name in json.loads(session.info.details).get("types", ())
-        for session in await engine.sessions()
-        if session.ended_at is None and not session.lapsed
-    )
+    """Return whether a live worker runs this job type."""
+    name, now = f"{job_type.service}/{job_type.name}", await engine.now()
+    workers = [worker_view(each, now) for each in await engine.sessions()]
+    return any(name in each.types for each in workers if each.is_heard_of)
 
 
 class _Page(NamedTuple, Generic[T]):

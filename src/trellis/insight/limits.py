@@ -106,7 +106,7 @@ def _key_rate(
     stored = {status.setting.scope: status.setting.in_force for status in limits}
     rate = stored.get(scope, policy.limit).bucket
     has_slot = definition.id in key.holders
-    if rate is None or (not has_slot and len(key.holders) >= policy.active):
+    if rate is None or (not has_slot and key.taken >= policy.active):
         return
     text = f"Key {key.key!r} may start {in_jobs(rate.starts)} per {in_words(rate.period)}"
     if not rate.tokens(key.spent, now):

@@ -15,13 +15,8 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Counts, JobFilter
 from trellis.insight.attempts import job_views
 from trellis.insight.shared_views import RateView, rate_view
-from trellis.insight.views import (
-    JobView,
-    ProgressView,
-    WorkerView,
-    progress_view,
-    worker_view,
-)
+from trellis.insight.views import JobView, ProgressView, progress_view
+from trellis.insight.worker_views import WorkerView, worker_view
 
 _RUNNING: Final = 20
 #: The states that are counted per type: those an operator may have to do something about.

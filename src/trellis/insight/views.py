@@ -1,4 +1,4 @@
-"""The public values: a job, its events, log lines and outcomes, and workers.
+"""The public values: a job, its events, log lines and outcomes.
 
 One set for everything that reads: `JobRef`, `Operator`, the command line's `--json` and later the
 server. Moments are aware datetimes, payloads and fields are plain JSON data, secrets are masked;
@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from trellis.core.durations import SECOND, Instant, to_datetime
+from trellis.core.durations import Instant, to_datetime
 from trellis.core.events import Event, EventKind
 from trellis.core.items import ItemStatus
 from trellis.core.job import Dedupe, DedupeWhile, Failure, Head, JobRecord, Relations
@@ -27,7 +27,6 @@ from trellis.engines.values import (
     ItemEntry,
     LogEntry,
     Outcome,
-    SessionRecord,
 )
 from trellis.insight.policies import PolicyValue, policy_values
 
@@ -192,37 +191,6 @@ class ProgressView:
 
 
 @dataclass(frozen=True, slots=True)
-class LostThreadView:
-    """A plain handler that still runs in its thread although its attempt has ended."""
-
-    job_id: str
-    #: As service/type.
-    type: str
-    #: When its attempt ended.
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class BlockedLoopView:
-    """The event loop of a worker process makes no step."""
-
-    since: datetime
-    #: As `file:line in function`; empty if unknown.
-    where: str
-    #: The job whose handler blocks it; None if unknown.
-    job_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class LockWaitView:
-    """A running job that waits for a lock."""
-
-    job_id: str
-    lock: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class ItemView:
     """One item of a job, as an attempt last reported it."""
 
@@ -234,65 +202,6 @@ class ItemView:
     phase: str
     #: Which start of the job reported it; 1 is the first.
     claim: int
-
-
-WorkerState = Literal["live", "draining", "silent", "offline", "ended"]
-#: A worker process that did not end by itself is offline this long after it was last heard of.
-_OFFLINE_AFTER: Final = 60 * SECOND
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker process."""
-
-    #: Its session, as 16 hex digits.
-    id: str
-    name: str
-    host: str
-    pid: int
-    version: str
-    #: `silent`: its lease is over; `offline`: for a minute nothing was heard of it, and it did not
-    #: end by itself; `ended`: it did.
-    state: WorkerState
-    #: The types it runs, as service/type.
-    types: tuple[str, ...]
-    slots: int
-    #: Handlers that ran at its last heartbeat.
-    busy: int
-    #: Jobs it has claimed, running or not.
-    held: int
-    opened_at: datetime
-    #: When it was last heard of; what follows was reported then.
-    renewed_at: datetime
-    ended_at: datetime | None
-    #: Running handlers of each type (service/type).
-    running_by_type: Mapping[str, int]
-    #: The types whose `concurrency` is used up in it, with that limit.
-    full_types: Mapping[str, int]
-    lost_threads: tuple[LostThreadView, ...]
-    blocked_loop: BlockedLoopView | None
-    lock_waits: tuple[LockWaitView, ...]
-    #: It runs only jobs that wait in these queues; empty: in any queue.
-    queues: tuple[str, ...]
-    #: The schema version of each type (service/type) that has another than 1.
-    schema_versions: Mapping[str, int]
-    #: The fingerprint of the contract of each of its services.
-    contracts: Mapping[str, str]
-
-    @property
-    def taken(self) -> int:
-        """How many of its slots are taken, as far as is known.
-
-        A further slot opens for each lost thread, up to as many as it has slots; lost threads
-        beyond that take slots.
-        """
-        lost = max(0, len(self.lost_threads) - self.slots)
-        return min(max(self.busy, self.held) + lost, self.slots)
-
-    @property
-    def load(self) -> str:
-        """The same beside the number of its slots: 3/10."""
-        return f"{self.taken}/{self.slots}"
 
 
 # -- from what engines store ---------------------------------------------------------------------
@@ -430,53 +339,6 @@ def item_views(entries: Sequence[ItemEntry], head: Head, *, all_attempts: bool) 
         for claim, item in entries
         if all_attempts or claim == head.claims
     ]
-
-
-def worker_view(session: SessionRecord, now: Instant | None = None) -> WorkerView:
-    """Return the view of a worker's session; only with the time is a lost one seen as offline."""
-    info, report = session.info, session.report
-    details, blocked = json.loads(info.details), report.blocked_loop
-    return WorkerView(
-        f"{session.id:016x}",
-        info.name,
-        info.host,
-        info.pid,
-        info.version,
-        _worker_state(session, now),
-        tuple(details.get("types", ())),
-        int(details.get("slots", 0)),
-        report.running,
-        session.held,
-        to_datetime(session.opened_at),
-        to_datetime(session.renewed_at),
-        _moment(session.ended_at),
-        report.running_by_type,
-        report.full_types,
-        tuple(
-            LostThreadView(each.job_id, each.type, to_datetime(each.since))
-            for each in report.lost_threads
-        ),
-        blocked and BlockedLoopView(to_datetime(blocked.since), blocked.where, blocked.job_id),
-        tuple(
-            LockWaitView(each.job_id, each.lock, to_datetime(each.since))
-            for each in report.lock_waits
-        ),
-        tuple(details.get("queues", ())),
-        details.get("schema_versions", {}),
-        details.get("contracts", {}),
-    )
-
-
-def _worker_state(session: SessionRecord, now: Instant | None) -> WorkerState:
-    is_lost = session.lapsed
-    if session.ended_at is not None:
-        # Another worker ended the session because its lease was over.
-        is_lost = now is not None and session.ended_at - session.renewed_at >= session.lease
-        if not is_lost:
-            return "ended"
-    if is_lost:
-        return "silent" if (now or 0) - session.renewed_at < _OFFLINE_AFTER else "offline"
-    return "draining" if session.draining or session.report.stopping else "live"
 
 
 def _moment(instant: Instant | None) -> datetime | None:

@@ -8,66 +8,30 @@ sentence says how old.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
-from trellis.core.durations import SECOND, Instant, Micros, in_words, to_instant
-from trellis.core.job import JobId, JobRecord
+from trellis.core.durations import SECOND, in_words, to_instant
+from trellis.core.job import JobRecord
 from trellis.core.states import SUCCEEDED, WAITING, State
-from trellis.engines.limits import LimitStatus
+from trellis.engines.limits import Names
 from trellis.engines.port import Engine
 from trellis.engines.transfer import CanExport, Seal
-from trellis.engines.values import Activity, KeyStatus, LockHolder, QueueSettings
+from trellis.engines.values import KeyStatus, QueueSettings
 from trellis.insight.attempts import view_of
+from trellis.insight.causes import Cause, Facts, age_of, loop_blocked, runs_alone, type_of
 from trellis.insight.graph import open_prerequisites, waiting_text
+from trellis.insight.jobs_ahead import can_start, count_ahead, free_slots, limit_of_those_ahead
 from trellis.insight.limits import in_jobs, limit_causes
+from trellis.insight.running_causes import running_causes
 from trellis.insight.time_expressions import roughly
-from trellis.insight.views import BlockedLoopView, JobView, LockWaitView, WorkerView, worker_view
+from trellis.insight.views import JobView
+from trellis.insight.worker_views import WorkerView, worker_view
 
-Code = Literal[
-    "ended",
-    "running",
-    "not_begun",
-    "worker_silent",
-    "cancel_asked",
-    "key_blocked",
-    "lock_wait",
-    "blocks_loop",
-    "moved",
-    "waiting_for_jobs",
-    "deadline_passed",
-    "queue_paused",
-    "backoff",
-    "later",
-    "key_held",
-    "limit_reached",
-    "rate_limited",
-    "key_rate_limited",
-    "no_worker",
-    "newer_payload",
-    "other_queues",
-    "workers_draining",
-    "loop_blocked",
-    "type_full",
-    "slots_busy",
-    "others_first",
-    "due",
-]
 START_WORKER: Final = "trellis worker your_module:service"
 #: Jobs before this one are counted up to this number.
 _COUNTED: Final = 1000
-
-
-class Cause(NamedTuple):
-    """One reason."""
-
-    #: A stable word.
-    code: Code
-    #: The same for people, one or two sentences.
-    text: str
-    #: The command that helps, if one does.
-    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +47,6 @@ class Why:
         return " ".join(cause.text for cause in self.causes)
 
 
-class _Facts(NamedTuple):
-    record: JobRecord
-    now: Instant
-    #: Workers whose session is not over.
-    workers: tuple[WorkerView, ...]
-    activity: Activity | None
-    queue: QueueSettings
-    key: KeyStatus | None
-    #: The oldest job that holds the key, if it is another one.
-    holder: JobRecord | None
-    locks: Sequence[LockHolder]
-    #: Claimable jobs that its workers take before it.
-    ahead: int
-    #: Where the jobs of this store were moved to.
-    seal: Seal | None
-    #: The jobs it waits for, with their states as far as they were read.
-    waits: Sequence[tuple[JobId, State | None]]
-    limits: Sequence[LimitStatus]
-    aging: Micros | None
-
-
 async def explain(engine: Engine, record: JobRecord, start_worker: str = START_WORKER) -> Why:
     """Return why this job is in its present state."""
     facts = await _gather(engine, record)
@@ -111,7 +54,7 @@ async def explain(engine: Engine, record: JobRecord, start_worker: str = START_W
         case State.PENDING | State.RETRY:
             causes = tuple(_waiting(facts, start_worker))
         case State.ACTIVE:
-            causes = tuple(_active(facts))
+            causes = tuple(running_causes(facts))
         case _:
             causes = (_ended(facts),)
     return Why(await view_of(engine, record), causes)
@@ -120,15 +63,16 @@ async def explain(engine: Engine, record: JobRecord, start_worker: str = START_W
 # -- the facts ---------------------------------------------------------------------------------
 
 
-async def _gather(engine: Engine, record: JobRecord) -> _Facts:
+async def _gather(engine: Engine, record: JobRecord) -> Facts:
     definition = record.definition
-    sessions = [worker_view(each) for each in await engine.sessions() if each.is_worker]
-    workers = tuple(each for each in sessions if each.state not in {"ended", "offline"})
+    sessions = [each for each in await engine.sessions() if each.is_worker]
     key = await _key(engine, record)
     others = [] if key is None else [one for one in key.holders if one != definition.id]
     loaded = await engine.load([definition.id, *others[:1]])
+    views = [worker_view(each, loaded.now) for each in sessions]
+    workers = tuple(each for each in views if each.state != "ended")
     is_active = record.head.state is State.ACTIVE
-    return _Facts(
+    return Facts(
         record,
         loaded.now,
         workers,
@@ -158,19 +102,21 @@ async def _key(engine: Engine, record: JobRecord) -> KeyStatus | None:
     return next((each for each in keys if each.key == definition.key), None)
 
 
-async def _ahead(engine: Engine, record: JobRecord, workers: Sequence[WorkerView]) -> int:
-    """Return how many claimable jobs the workers of this job take before it."""
+async def _ahead(
+    engine: Engine, record: JobRecord, workers: Sequence[WorkerView]
+) -> Mapping[Names, int]:
+    """Return how many claimable jobs come before this one, of all types that its workers run."""
     if record.head.state not in WAITING:
-        return 0
-    able = [each for each in workers if _type_of(record) in each.types]
-    types = {name for each in able for name in each.types if name not in each.full_types}
+        return {}
+    able = [each for each in workers if each.is_heard_of and type_of(record) in each.types]
+    types = {name for each in able for name in each.types}
     return await engine.ahead(record.definition.id, sorted(types), _COUNTED)
 
 
 # -- a job that waits --------------------------------------------------------------------------
 
 
-def _waiting(facts: _Facts, start_worker: str) -> Iterator[Cause]:
+def _waiting(facts: Facts, start_worker: str) -> Iterator[Cause]:
     if facts.seal is not None:
         yield _moved(facts, facts.seal)
         return
@@ -191,14 +137,19 @@ def _waiting(facts: _Facts, start_worker: str) -> Iterator[Cause]:
     ]
     yield from causes
     if not causes:
-        able = [each for each in facts.workers if _type_of(facts.record) in each.types]
-        text = (
-            f"It is due and can start at any moment: a worker has a free slot{_age(facts, able)}."
-        )
-        yield Cause("due", text)
+        yield _due(facts)
 
 
-def _moved(facts: _Facts, seal: Seal) -> Cause:
+def _due(facts: Facts) -> Cause:
+    free = [each for each in _live(facts) if free_slots(each) > 0 and each.blocked_loop is None]
+    age = facts.now - max(to_instant(each.renewed_at) for each in free)
+    if age < SECOND:
+        return Cause("due", "It is due and can start at any moment: a worker has a free slot.")
+    text = f"It is due: a worker had a free slot when it last reported, {roughly(age)} ago."
+    return Cause("due", text)
+
+
+def _moved(facts: Facts, seal: Seal) -> Cause:
     text = (
         f"The jobs of this database were moved to {seal.address}. Nothing runs here any more; the "
         "job waits or has run there."
@@ -209,23 +160,23 @@ def _moved(facts: _Facts, seal: Seal) -> Cause:
     return Cause("moved", text, f"trellis jobs why {facts.record.definition.id} --url URL")
 
 
-def _out_of_time(facts: _Facts) -> Iterator[Cause]:
+def _out_of_time(facts: Facts) -> Iterator[Cause]:
     deadline = facts.record.definition.deadline_at
     if deadline is not None and deadline <= facts.now:
         ago = roughly(facts.now - deadline)
         yield Cause("deadline_passed", f"Its deadline passed {ago} ago; it will be marked expired.")
 
 
-def _paused(facts: _Facts) -> Iterator[Cause]:
+def _paused(facts: Facts) -> Iterator[Cause]:
     if facts.queue.paused:
         name = f"{facts.queue.service}/{facts.queue.queue}"
         yield Cause("queue_paused", f"Queue {name} is paused.", f"trellis queues resume {name}")
 
 
-def _too_new(facts: _Facts, start_worker: str) -> Iterator[Cause]:
+def _too_new(facts: Facts, start_worker: str) -> Iterator[Cause]:
     """Yield that the live workers of the type know only older versions of its payload."""
-    name, version = _type_of(facts.record), facts.record.definition.schema_version
-    known = [each.schema_versions.get(name, 1) for each in facts.workers if name in each.types]
+    name, version = type_of(facts.record), facts.record.definition.schema_version
+    known = [each.schema_versions.get(name, 1) for each in _able(facts)]
     if known and max(known) < version:
         text = (
             f"Its payload has schema version {version}, and the workers that run {name} know "
@@ -235,7 +186,7 @@ def _too_new(facts: _Facts, start_worker: str) -> Iterator[Cause]:
         yield Cause("newer_payload", text, start_worker)
 
 
-def _later(facts: _Facts) -> Iterator[Cause]:
+def _later(facts: Facts) -> Iterator[Cause]:
     definition, head = facts.record
     if head.run_at <= facts.now:
         return
@@ -249,59 +200,78 @@ def _later(facts: _Facts) -> Iterator[Cause]:
         yield Cause("later", f"It starts in {wait} at the earliest.", now)
 
 
-def _key_held(facts: _Facts) -> Iterator[Cause]:
+def _key_held(facts: Facts) -> Iterator[Cause]:
     if facts.key is None or facts.record.definition.id in facts.key.holders:
         return
     policy = facts.record.definition.policy.key
-    if policy is None or len(facts.key.holders) < policy.active:
+    if policy is None or facts.key.taken < policy.active:
         return
     waiting = facts.key.waiting
     line = f"{in_jobs(waiting)} {'waits' if waiting == 1 else 'wait'}"
-    text = f"Key {facts.key.key!r} is held by job {_holder(facts)}; {line} for it."
-    yield Cause("key_held", text, f"trellis jobs why {facts.key.holders[0]}")
+    text = f"Key {facts.key.key!r} is held by {_holder(facts)}; {line} for it."
+    held_by = None if facts.holder is None else facts.holder.definition.id
+    command = f"trellis keys show {facts.key.key}" if held_by is None else None
+    yield Cause("key_held", text, command or f"trellis jobs why {held_by}")
 
 
-def _limited(facts: _Facts) -> Iterator[Cause]:
+def _limited(facts: Facts) -> Iterator[Cause]:
     for cause in limit_causes(facts.record, facts.key, facts.limits, facts.now):
         yield Cause(*cause)
 
 
-def _holder(facts: _Facts) -> str:
-    if facts.key is None or facts.holder is None:
-        return "an ended job"
+def _holder(facts: Facts) -> str:
+    if facts.holder is None:
+        return "a job that has ended and was removed since"
     definition, head = facts.holder
     if head.blocked:
-        return f"{definition.id}, whose worker was lost"
+        return f"job {definition.id}, whose worker was lost"
     if head.claimed_at is None:
-        return f"{definition.id}, which is {head.state}"
-    return f"{definition.id}, which has run for {roughly(facts.now - head.claimed_at)}"
+        return f"job {definition.id}, which is {head.state}"
+    return f"job {definition.id}, which has run for {roughly(facts.now - head.claimed_at)}"
 
 
 # -- the workers of a job that waits -----------------------------------------------------------
 
 
-def _workers(facts: _Facts, start_worker: str) -> Iterator[Cause]:
+def _workers(facts: Facts, start_worker: str) -> Iterator[Cause]:
     """Yield why no worker takes the job; nothing if one has a free slot for it.
 
     What hinders the workers now says nothing about a job that starts later.
     """
-    name, queue = _type_of(facts.record), facts.record.definition.queue
-    able = [each for each in facts.workers if name in each.types and each.state != "silent"]
-    here = [each for each in able if not each.queues or queue in each.queues]
-    live = [each for each in here if each.state == "live"]
+    name, able, here, live = type_of(facts.record), _able(facts), _here(facts), _live(facts)
     if not able:
         yield Cause("no_worker", f"No live worker runs {name}.", start_worker)
     elif not here:
         yield _elsewhere(facts, able)
     elif not live:
-        text = f"All workers that run {name} are draining: they finish their jobs and exit."
+        text = (
+            f"All workers that run {name} finish their jobs and claim no more: they drain, stop or "
+            "are replaced."
+        )
         yield Cause("workers_draining", text, start_worker)
     elif facts.record.head.run_at <= facts.now:
         yield from _hindered(facts, live)
 
 
-def _elsewhere(facts: _Facts, able: Sequence[WorkerView]) -> Cause:
-    name, queue = _type_of(facts.record), facts.record.definition.queue
+def _able(facts: Facts) -> list[WorkerView]:
+    """Return the workers that run the type of the job, as far as they are heard of."""
+    name = type_of(facts.record)
+    return [each for each in facts.workers if each.is_heard_of and name in each.types]
+
+
+def _here(facts: Facts) -> list[WorkerView]:
+    """Return those that take jobs from its queue."""
+    queue = facts.record.definition.queue
+    return [each for each in _able(facts) if not each.queues or queue in each.queues]
+
+
+def _live(facts: Facts) -> list[WorkerView]:
+    """Return those that claim jobs."""
+    return [each for each in _here(facts) if each.state == "live"]
+
+
+def _elsewhere(facts: Facts, able: Sequence[WorkerView]) -> Cause:
+    name, queue = type_of(facts.record), facts.record.definition.queue
     queues = sorted({each for worker in able for each in worker.queues})
     text = (
         f"It waits in queue {queue}, and all workers that run {name} take jobs only from "
@@ -311,54 +281,43 @@ def _elsewhere(facts: _Facts, able: Sequence[WorkerView]) -> Cause:
     return Cause("other_queues", text, move)
 
 
-def _hindered(facts: _Facts, live: Sequence[WorkerView]) -> Iterator[Cause]:
+def _hindered(facts: Facts, live: Sequence[WorkerView]) -> Iterator[Cause]:
     """Yield what keeps each live worker from taking the job; nothing if one can take it."""
-    name = _type_of(facts.record)
+    name = type_of(facts.record)
     blocked = [each for each in live if each.blocked_loop is not None]
-    full = [each for each in live if each not in blocked and name in each.full_types]
-    rest = [each for each in live if each not in blocked and each not in full]
-    busy = [each for each in rest if _free_slots(each) <= 0]
-    free = sum(_free_slots(each) for each in rest if each not in busy)
-    if free and facts.ahead < free:
+    alone = [each for each in live if each not in blocked and each.alone is not None]
+    open_ones = [each for each in live if each not in blocked and each not in alone]
+    full = [each for each in open_ones if name in each.full_types]
+    rest = [each for each in open_ones if each not in full]
+    free = [each for each in rest if free_slots(each) > 0]
+    if can_start(facts, free):
         return
     for worker in blocked:
         if worker.blocked_loop is not None:
-            yield _loop_blocked(facts, worker, worker.blocked_loop)
+            yield loop_blocked(facts, worker, worker.blocked_loop)
+    for worker in alone:
+        yield runs_alone(facts, worker)
     if full:
         yield _type_full(facts, name, full)
-    if busy:
+    if busy := [each for each in rest if each not in free]:
         yield Cause("slots_busy", _busy(facts, name, busy), "trellis workers")
-    if facts.ahead:
-        yield _others_first(facts)
+    if ahead := count_ahead(facts, rest or live):
+        yield _others_first(facts, ahead)
 
 
-def _free_slots(worker: WorkerView) -> int:
-    return worker.slots - worker.taken
-
-
-def _loop_blocked(facts: _Facts, worker: WorkerView, loop: BlockedLoopView) -> Cause:
-    culprit = "" if loop.job_id is None else f" by job {loop.job_id}"
-    where = f" at {loop.where}" if loop.where else ""
-    since = roughly(facts.now - to_instant(loop.since))
-    text = (
-        f"The event loop of worker {worker.name} has been blocked for {since}{culprit}{where}; "
-        f"nothing starts there{_age(facts, [worker])}."
-    )
-    stop = None if loop.job_id is None else f"trellis jobs cancel --force {loop.job_id}"
-    return Cause("loop_blocked", text, stop or "trellis workers")
-
-
-def _type_full(facts: _Facts, name: str, full: Sequence[WorkerView]) -> Cause:
+def _type_full(facts: Facts, name: str, full: Sequence[WorkerView]) -> Cause:
     limit = sum(each.full_types[name] for each in full)
     where = f"worker {full[0].name}" if len(full) == 1 else f"the {len(full)} workers"
+    is_apart = all(name in each.apart_types for each in full)
+    why = "in handler processes, because one crashed its process" if is_apart else "(concurrency=)"
     text = (
         f"The limit of its type is reached: {where} may run {limit} of {name} at a time "
-        f"(concurrency=){_age(facts, full)}."
+        f"{why}{age_of(facts, full)}."
     )
     return Cause("type_full", text, f"trellis jobs list type:{name} state:active")
 
 
-def _busy(facts: _Facts, name: str, busy: Sequence[WorkerView]) -> str:
+def _busy(facts: Facts, name: str, busy: Sequence[WorkerView]) -> str:
     slots = sum(each.slots for each in busy)
     workers = "the worker that runs" if len(busy) == 1 else f"the {len(busy)} workers that run"
     which = (
@@ -368,12 +327,12 @@ def _busy(facts: _Facts, name: str, busy: Sequence[WorkerView]) -> str:
     )
     lost = sum(len(each.lost_threads) for each in busy)
     threads = f"; {lost} more handlers run in lost threads" if lost else ""
-    return f"{which} busy{threads}{_age(facts, busy)}."
+    return f"{which} busy{threads}{age_of(facts, busy)}."
 
 
-def _others_first(facts: _Facts) -> Cause:
-    count = f"{_COUNTED:,} or more jobs" if facts.ahead >= _COUNTED else in_jobs(facts.ahead)
-    verb = "comes" if facts.ahead == 1 else "come"
+def _others_first(facts: Facts, ahead: int) -> Cause:
+    count = f"{_COUNTED:,} or more jobs" if ahead >= _COUNTED else in_jobs(ahead)
+    verb = "comes" if ahead == 1 else "come"
     job = facts.record.definition
     is_fair = job.relations is not None and job.relations.tenant is not None
     order = "the turn of its tenant" if is_fair else "due time, then creation"
@@ -381,93 +340,10 @@ def _others_first(facts: _Facts) -> Cause:
         order = f"priority, then {order}"
     else:
         order += f", where a step of priority counts as {in_words(facts.aging)} of waiting"
-    text = f"{count} {verb} before it, by {order}."
+    limit = limit_of_those_ahead(facts)
+    room = f", and {limit[0]} may start only {in_jobs(limit[1])} now" if limit else ""
+    text = f"{count} {verb} before it, by {order}{room}."
     return Cause("others_first", text, f"trellis jobs set {job.id} --priority 4")
-
-
-def _age(facts: _Facts, workers: Sequence[WorkerView]) -> str:
-    """Return how old the reports of these workers are, if that is worth knowing."""
-    oldest = facts.now - min(to_instant(each.renewed_at) for each in workers)
-    return f" (reported {roughly(oldest)} ago)" if oldest >= SECOND else ""
-
-
-# -- a job that runs ---------------------------------------------------------------------------
-
-
-def _active(facts: _Facts) -> Iterator[Cause]:
-    definition, head = facts.record
-    if head.blocked:
-        text = f"Its worker was lost, and it holds key {definition.key!r} until you decide."
-        yield Cause("key_blocked", text, f"trellis keys release {definition.id}")
-        return
-    if head.asked_at is not None:
-        ago = roughly(facts.now - head.asked_at)
-        text = f"It was asked to stop {ago} ago, and its handler has not stopped yet."
-        yield Cause("cancel_asked", text, f"trellis jobs cancel --force {definition.id}")
-    yield _running(facts)
-
-
-def _running(facts: _Facts) -> Cause:
-    definition, head = facts.record
-    worker = _worker_of(facts)
-    where = "" if worker is None else f" in worker {worker.name} (pid {worker.pid})"
-    since = roughly(facts.now - (head.claimed_at or facts.now))
-    if worker is not None and worker.state == "silent":
-        silence = roughly(facts.now - to_instant(worker.renewed_at))
-        text = (
-            f"It runs{where}, which last renewed its lease {silence} ago; another worker will "
-            "take over."
-        )
-        return Cause("worker_silent", text, f"trellis jobs logs {definition.id}")
-    if worker is not None and (hindered := _hindered_in(facts, worker)) is not None:
-        return hindered
-    activity = facts.activity
-    if activity is None or activity.claim != head.claims or activity.began_at is None:
-        age = "" if worker is None else _age(facts, [worker])
-        text = f"It was claimed {since} ago{where} and begins when a slot is free{age}."
-        return Cause("not_begun", text)
-    attempts = f"attempt {head.attempt} of {definition.policy.retry.attempts}"
-    text = f"It runs: {attempts}, for {since}{where}."
-    return Cause("running", text, f"trellis jobs logs -f {definition.id}")
-
-
-def _hindered_in(facts: _Facts, worker: WorkerView) -> Cause | None:
-    """Return what a claimed job waits for, as its worker reports; None if it waits for nothing."""
-    job_id = facts.record.definition.id
-    loop = worker.blocked_loop
-    if loop is not None and loop.job_id == job_id:
-        where = f" at {loop.where}" if loop.where else ""
-        since = roughly(facts.now - to_instant(loop.since))
-        text = (
-            f"It runs in worker {worker.name} and has blocked the event loop there for {since}"
-            f"{where}: no coroutine handler of that worker makes a step."
-        )
-        return Cause("blocks_loop", text, f"trellis jobs cancel --force {job_id}")
-    for wait in worker.lock_waits:
-        if wait.job_id == job_id:
-            return _lock_wait(facts, wait)
-    has_begun = facts.activity is not None and facts.activity.claim == facts.record.head.claims
-    return None if loop is None or has_begun else _loop_blocked(facts, worker, loop)
-
-
-def _lock_wait(facts: _Facts, wait: LockWaitView) -> Cause:
-    since = roughly(facts.now - to_instant(wait.since))
-    holder = next((each for each in facts.locks if each.name == wait.lock), None)
-    if holder is None:
-        text = f"It has waited for lock {wait.lock!r} for {since}; the lock is free now."
-        return Cause("lock_wait", text, "trellis locks")
-    held = roughly(facts.now - holder.since)
-    who = f"worker {holder.worker}" if holder.job_id is None else f"job {holder.job_id}"
-    text = f"It has waited for lock {wait.lock!r} for {since}; {who} has held it for {held}."
-    command = "trellis locks" if holder.job_id is None else f"trellis jobs why {holder.job_id}"
-    return Cause("lock_wait", text, command)
-
-
-def _worker_of(facts: _Facts) -> WorkerView | None:
-    fence = facts.record.head.fence
-    if fence is None:
-        return None
-    return next((each for each in facts.workers if each.id == f"{fence.session:016x}"), None)
 
 
 # -- a job that has ended ----------------------------------------------------------------------
@@ -479,7 +355,7 @@ _NEXT: Final = {
 }
 
 
-def _ended(facts: _Facts) -> Cause:
+def _ended(facts: Facts) -> Cause:
     definition, head = facts.record
     ago = roughly(facts.now - (head.finished_at or facts.now))
     error = "" if head.error is None else f": {_first_line(head.error.message)}"
@@ -489,10 +365,6 @@ def _ended(facts: _Facts) -> Cause:
             text += f" Its handler still runs in a lost thread of worker {worker.name}."
     command = _NEXT.get(head.state, None if head.state in SUCCEEDED else "trellis jobs clone {}")
     return Cause("ended", text, command and command.format(definition.id))
-
-
-def _type_of(record: JobRecord) -> str:
-    return f"{record.definition.service}/{record.definition.type}"
 
 
 def _first_line(text: str) -> str:

@@ -15,7 +15,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter
 from trellis.errors import ConfigurationError, ContractTooNew, NotFound
 from trellis.insight.limits import LimitView, limit_view
-from trellis.insight.views import worker_view
+from trellis.insight.worker_views import worker_view
 from trellis.operations.queues import whole_name
 from trellis.portal import synced
 

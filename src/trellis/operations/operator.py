@@ -40,14 +40,13 @@ from trellis.insight.views import (
     JobView,
     OutcomeView,
     ProgressView,
-    WorkerView,
     item_views,
     job_event,
     outcome_view,
     progress_view,
-    worker_view,
 )
 from trellis.insight.why import START_WORKER, Why, explain
+from trellis.insight.worker_views import WorkerView, worker_view
 from trellis.operations.archives import ArchiveOperations
 from trellis.operations.audit import AuditFilters, list_audit
 from trellis.operations.batches import Batches
@@ -429,7 +428,7 @@ class Operator(LimitOperations, OperatorContracts, ArchiveOperations, TokenOpera
         """Ask a worker process to finish its jobs and exit; name it, or the start of its id."""
         session = await resolve_worker(self.engine, worker)
         await self.engine.ask_drain(session.id, self._by(reason))
-        return worker_view(session._replace(draining=True))
+        return worker_view(session._replace(draining=True), await self.engine.now())
 
     async def locks(self) -> list[LockView]:
         """Return the locks that are held."""

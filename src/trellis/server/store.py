@@ -12,7 +12,7 @@ from trellis.insight.batches import BatchView
 from trellis.insight.limits import LimitView
 from trellis.insight.schedule_views import ScheduleView, SlotView
 from trellis.insight.shared_views import DrainView, KeyView, LockView, QueueView
-from trellis.insight.views import WorkerView
+from trellis.insight.worker_views import WorkerView
 from trellis.operations.contracts import ContractView
 from trellis.server.access import Changer, Reader
 from trellis.server.jobs import Change, Limit

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from trellis.core.commands import FENCED, FencedCommand, Release
+from trellis.core.job import JobId
 from trellis.declaration.worker_location import WorkerLocation
 from trellis.errors import PayloadInvalid
 from trellis.worker import forked_copies, outcomes
@@ -130,6 +131,11 @@ class Executor:
         if self._exclusive.is_requested:
             return self.slots + len(self.waiting)
         return len(self._attempts.running) + len(self.waiting)
+
+    @property
+    def alone(self) -> JobId | None:
+        """The job that runs alone in this process, or waits for that; safe from any thread."""
+        return self._exclusive.job_id
 
     @property
     def is_stopping(self) -> bool:

@@ -99,6 +99,11 @@ class LocalType:
         return f"{self.job_type.service}/{self.job_type.name}"
 
     @property
+    def is_apart(self) -> bool:
+        """Whether its handler runs in handler processes only for a while, after a crash."""
+        return self.in_process and self.job_type.isolation != "process"
+
+    @property
     def is_quick(self) -> bool:
         """Whether its recent jobs ended within a tenth of a second."""
         return self.may_go_ahead and self._samples >= _ENOUGH_SAMPLES and self.mean < QUICK

@@ -105,6 +105,8 @@ class Reporter:
             self._blocked_loop() if is_blocked else None,
             self._lock_waits(),
             executor.is_stopping,
+            executor.alone,
+            tuple(each.name for each in self._full_types() if each.is_apart),
         )
 
     def _lock_waits(self) -> tuple[LockWait, ...]:

@@ -90,7 +90,11 @@ def describe_worker(
     """Return what the engine stores about this process: name, host, types, queues, slots."""
     host = socket.gethostname()
     versions = {f"{each.service}/{each.name}": each.schema_version for each in job_types}
-    facts: dict[str, object] = {"types": sorted(versions), "slots": settings.concurrency}
+    facts: dict[str, object] = {
+        "types": sorted(versions),
+        "slots": settings.concurrency,
+        "heartbeat": settings.heartbeat,
+    }
     if raised := {name: number for name, number in versions.items() if number > 1}:
         facts["schema_versions"] = raised
     if contracts:

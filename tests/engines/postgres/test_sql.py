@@ -25,7 +25,7 @@ from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
 from trellis.errors import AccessDenied
 from trellis.insight.attempts import view_of
-from trellis.insight.views import worker_view
+from trellis.insight.worker_views import worker_view
 from trellis.testing.builders import a_job
 
 PAGE = Path(__file__).parents[3] / "docs/operations/postgresql.md"
@@ -233,7 +233,8 @@ async def test_the_views_say_what_the_api_says(engine: PostgresEngine, url: str,
             with pytest.raises(Exception, match="no"):
                 await failed.wait("30s")
             inside = sql.execute("select id, name, state from trellis.workers").fetchall()
-            sessions = [worker_view(each) for each in await engine.sessions()]
+            now = await engine.now()
+            sessions = [worker_view(each, now) for each in await engine.sessions()]
         await publish.create(3, delay="1h")
         await publish.create(4)
     assert inside == [(each.id, each.name, each.state) for each in sessions]

@@ -29,6 +29,7 @@ from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord, SessionId
 from trellis.core.policy import encode_policy
 from trellis.engines.values import SessionRecord, WorkerInfo
+from trellis.insight.worker_views import worker_view
 
 PROGRAM = Path(__file__).with_name("program.py")
 PATIENCE = 40.0
@@ -173,6 +174,16 @@ class Shop:
     def sessions(self) -> list[SessionRecord]:
         async def ask(service: Service) -> list[SessionRecord]:
             return await (await service.connection.engine()).sessions()
+
+        return self._run(ask)
+
+    def worker_states(self) -> list[str]:
+        """Return the states of all worker processes, the newest first."""
+
+        async def ask(service: Service) -> list[str]:
+            engine = await service.connection.engine()
+            now = await engine.now()
+            return [worker_view(each, now).state for each in await engine.sessions()]
 
         return self._run(ask)
 

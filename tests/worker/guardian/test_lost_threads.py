@@ -9,7 +9,6 @@ import pytest
 
 from tests.worker.guardian.conftest import GRACE, Shop, children, is_alive, wait_until
 from trellis import Retry
-from trellis.insight.views import worker_view
 
 pytestmark = pytest.mark.long
 
@@ -57,7 +56,7 @@ def test_a_neighbour_that_outlasts_the_grace_finishes_in_the_old_process(shop: S
         shop.state(shop.create("hang", **HANGING), "dead")
     worker.wait_for_log("its successor is started")
     wait_until(lambda: len(shop.sessions()) == 2)
-    wait_until(lambda: worker_view(shop.sessions()[1]).state == "draining")
+    wait_until(lambda: shop.worker_states()[1] == "draining")
     shop.state(shop.create_later("greet", "you", f"{3 * GRACE}s"), "completed")
     assert {shop.begun(each).pid for each in (careful, stuck)} == first
     (shop.folder / "go").touch()
@@ -75,7 +74,7 @@ def test_the_oldest_of_too_many_processes_hands_its_jobs_back_and_fails_none(sho
         for _ in range(2):
             shop.state(shop.create("hang", **HANGING), "dead")
         wait_until(lambda n=number: len(shop.sessions()) > n)  # type: ignore[misc]
-        wait_until(lambda: [worker_view(x).state for x in shop.sessions()].count("live") == 1)
+        wait_until(lambda: shop.worker_states().count("live") == 1)
         if number < 3:  # it keeps its process alive
             neighbours.append(shop.create("wait_for", "go", on_shutdown="fail"))
             shop.begun(neighbours[-1])
@@ -139,7 +138,7 @@ def test_signals_stop_the_old_process_and_its_successor(shop: Shop) -> None:
     new = shop.create("wait_in_thread", "go", retry=Retry.after("1h"))
     shop.begun(new)
     live = ["live", "draining"]
-    wait_until(lambda: [worker_view(each).state for each in shop.sessions()] == live)
+    wait_until(lambda: shop.worker_states() == live)
     # Signals that follow each other closely count as one; a later one ends the grace.
     wait_until(lambda: "Stopping at once." in worker.log or not worker.signal())
     assert worker.wait_for_exit() == 130

@@ -12,7 +12,6 @@ import pytest
 from tests.worker.guardian.conftest import Shop, children, is_alive, wait_until
 from trellis import Retry, Service
 from trellis.engines.values import SessionRecord
-from trellis.insight.views import worker_view
 
 
 def drain(shop: Shop, session: SessionRecord) -> None:
@@ -101,7 +100,7 @@ def test_no_process_leaves_early_for_one_that_has_run_its_jobs(shop: Shop) -> No
         waiting.append(shop.create("wait_for", "go"))
         shop.begun(waiting[-1])
     later = shop.create("greet", "you")
-    wait_until(lambda: {worker_view(each).state for each in shop.sessions()} == {"draining"})
+    wait_until(lambda: set(shop.worker_states()) == {"draining"})
     (shop.folder / "go").touch()
     for job_id in (*waiting, later):
         shop.state(job_id, "completed")

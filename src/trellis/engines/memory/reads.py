@@ -11,6 +11,7 @@ from trellis.core.events import Event
 from trellis.core.fairness import tenant_of
 from trellis.core.job import JobId, Relations
 from trellis.core.states import WAITING
+from trellis.engines.limits import Names
 from trellis.engines.memory.slots import Slots
 from trellis.engines.memory.store import Entry, Store
 from trellis.engines.values import (
@@ -53,18 +54,22 @@ def count(store: Store, where: JobFilter, group_by: Sequence[GroupBy]) -> Counts
     return Counts(store.clock.now(), dict(sorted(found.items())))
 
 
-def ahead(store: Store, job_id: JobId, types: Sequence[str]) -> int:
-    """Count the claimable jobs of these types that come before this one."""
+def ahead(store: Store, job_id: JobId, types: Sequence[str], limit: int) -> dict[Names, int]:
+    """Count the claimable jobs of these types that come before this one, by lane."""
     own = store.by_id(job_id)
     if own is None:
-        return 0
-    return sum(
-        entry.availability == "ready"
-        and store.ready.order(entry) < store.ready.order(own)
-        and f"{entry.definition.service}/{entry.definition.type}" in types
-        and not store.queue(entry.definition.service, entry.definition.queue).paused
+        return {}
+    lanes = Counter(
+        (definition.service, definition.queue, definition.type, definition.priority)
         for entry in store.entries.values()
+        if entry.availability == "ready" and store.ready.order(entry) < store.ready.order(own)
+        if f"{(definition := entry.definition).service}/{definition.type}" in types
+        and not store.queue(definition.service, definition.queue).paused
     )
+    found: Counter[Names] = Counter()
+    for (service, queue, name, _), number in lanes.items():
+        found[service, queue, name] += min(number, limit)
+    return dict(found)
 
 
 def keys(store: Store, slots: Slots, service: str, job_type: str) -> list[KeyStatus]:
@@ -93,6 +98,7 @@ def _status(store: Store, slots: Slots, entry: Entry, key_hash: str) -> KeyStatu
         slots.facts(key_hash).waiting,
         any(holder.head.blocked for holder in holders),
         slots.rates.spent(key_hash),
+        len(rows) - len(holders),
     )
 
 
@@ -208,10 +214,10 @@ class ReadVerbs:
             entry = self._store.by_id(job_id)
             return [] if entry is None else entry.item_entries
 
-    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> int:
+    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> dict[Names, int]:
         """Count the claimable jobs of these types that a claim takes before this one."""
         with self._lock:
-            return min(limit, ahead(self._store, job_id, types))
+            return ahead(self._store, job_id, types, limit)
 
     async def logs(self, job_id: JobId, after: int = 0, limit: int = 1000) -> list[LogEntry]:
         """Return log lines."""

@@ -10,6 +10,7 @@ from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord, is_possible_id
 from trellis.core.limits import Spent
+from trellis.engines.limits import Names
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import Row, decode_failure, event_from, record_from, state_from
 from trellis.engines.sql.transaction import Transaction
@@ -119,10 +120,12 @@ async def activity(tx: Transaction, job_id: JobId) -> Activity | None:
     return Activity(claim, began_at, seen_at, latest, phase, current)
 
 
-async def ahead(tx: Transaction, job_id: JobId, types: Sequence[str], limit: int) -> int:
+async def ahead(
+    tx: Transaction, job_id: JobId, types: Sequence[str], limit: int
+) -> dict[Names, int]:
     """Count the claimable jobs of these types that a claim takes before this one."""
-    number: int = await tx.value("read_ahead", tx.array(list(types)), job_id, limit)
-    return number
+    rows = await tx.rows("read_ahead", limit, tx.array(list(types)), job_id)
+    return {(service, queue, name): number for service, queue, name, number in rows}
 
 
 async def items(tx: Transaction, job_id: JobId) -> list[ItemEntry]:
@@ -143,9 +146,9 @@ async def keys(tx: Transaction, service: str, job_type: str) -> list[KeyStatus]:
     return [
         KeyStatus(
             service, job_type, key, key_hash, tuple(json.loads(holders)), waiting, bool(blocked),
-            Spent(*spent),
+            Spent(full_at, span), removed,
         )
-        for key, key_hash, holders, waiting, blocked, *spent in await tx.rows(
+        for key, key_hash, holders, waiting, blocked, full_at, span, removed in await tx.rows(
             "read_keys", service, job_type
         )
     ]  # fmt: skip

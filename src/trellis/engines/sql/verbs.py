@@ -27,7 +27,7 @@ from trellis.engines.contracts import (
     NewContract,
 )
 from trellis.engines.feed import Changes, Expired
-from trellis.engines.limits import LimitStatus
+from trellis.engines.limits import LimitStatus, Names
 from trellis.engines.operating import (
     RATE_EVENTS,
     Drain,
@@ -259,7 +259,7 @@ class SharedVerbs(Protocol):
         """Return the items of all attempts of a job."""
         return await self.run_work(lambda tx: reads.items(tx, job_id))
 
-    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> int:
+    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> dict[Names, int]:
         """Count the claimable jobs of these types that a claim takes before this one."""
         return await self.run_work(lambda tx: reads.ahead(tx, job_id, types, limit))
 

@@ -42,6 +42,7 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import EngineSuite
 
 _ONCE = Policy(retry=RetryPolicy.fixed("0s", attempts=9))
+INVOICES = ("shop", "invoices", "invoice")
 
 
 def of(
@@ -251,7 +252,24 @@ class TestFairShare(EngineSuite):
     async def test_the_jobs_ahead_are_counted_by_turns(self, engine: Engine) -> None:
         await accept(engine, *of("a", 9))
         late = await accept_one(engine, of("b")[0])
-        assert await engine.ahead(late.definition.id, ["shop/invoice"], 100) == 1
+        assert await engine.ahead(late.definition.id, ["shop/invoice"], 100) == {INVOICES: 1}
+
+    async def test_the_jobs_ahead_are_counted_by_queue_and_type(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await accept(engine, *(a_job() for _ in range(3)), a_job(priority=1), a_job(priority=1))
+        await accept(engine, a_job(queue="slow"), a_job(type="mail", queue="slow"))
+        await accept(engine, a_job(queue="held"), a_job(delay=SECOND))
+        await engine.set_queue(QueueSettings("shop", "held", paused=True))
+        clock.advance_micros(1)
+        job = (await accept_one(engine, a_job())).definition.id
+        await accept(engine, a_job(priority=-1), a_job())
+        both = ["shop/invoice", "shop/mail"]
+        slow = ("shop", "slow", "invoice")
+        mails = ("shop", "slow", "mail")
+        assert await engine.ahead(job, both, 100) == {INVOICES: 5, slow: 1, mails: 1}
+        assert await engine.ahead(job, ["shop/mail"], 100) == {mails: 1}
+        assert await engine.ahead(job, both, 2) == {INVOICES: 4, slow: 1, mails: 1}
 
     async def test_jobs_are_found_and_counted_by_tenant(self, engine: Engine) -> None:
         await accept(engine, *of("a", 2), *of("b"), a_job())
@@ -444,9 +462,9 @@ class TestAging(EngineSuite):
         clock.advance("1h")
         await accept(engine, a_job(), a_job())
         job, types = low.definition.id, ["shop/invoice"]
-        assert await engine.ahead(job, types, 100) == 2
+        assert await engine.ahead(job, types, 100) == {INVOICES: 2}
         await engine.set_aging(60 * SECOND, By())
-        assert await engine.ahead(job, types, 100) == 0
+        assert await engine.ahead(job, types, 100) == {}
 
     async def test_a_drain_of_all_queues_leaves_aging_as_it_is(self, engine: Engine) -> None:
         await engine.set_aging(60 * SECOND, By())

@@ -352,7 +352,7 @@ class Side:
         policy = TYPES[name].key
         assert policy is not None
         for status in statuses:
-            assert len(status.holders) <= policy.active, "A key has one holder too many."
+            assert status.taken <= policy.active, "A key has one holder too many."
         return self.plain(statuses)
 
     async def look_closely(self) -> Plain:

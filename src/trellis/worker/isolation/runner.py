@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from trellis.core.commands import Complete, Crash, FencedCommand
 from trellis.core.durations import SECOND, in_words
-from trellis.core.job import Fence
+from trellis.core.job import Fence, JobId
 from trellis.declaration.imports import HandlerName, around_modules, importable, importable_lifespan
 from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import WorkerLocation
@@ -306,14 +306,14 @@ class ExclusiveRun:
     def __init__(self, running: Mapping[Fence, Attempt], on_end: Callable[[], None]) -> None:
         self._running = running
         self._on_end = on_end
-        self._requested: set[Fence] = set()
+        self._requested: dict[Fence, JobId] = {}
         #: Whether an attempt runs exclusively or waits for that; no other attempt may begin.
         self.is_requested = False
 
     @asynccontextmanager
     async def of(self, attempt: Attempt) -> AsyncIterator[None]:
         """Wait until no other attempt runs; none begins before the block or `end` ends it."""
-        self._requested.add(attempt.fence)
+        self._requested[attempt.fence] = attempt.record.definition.id
         self.is_requested = True
         try:
             await self._wait_for_others(attempt)
@@ -321,10 +321,15 @@ class ExclusiveRun:
         finally:
             self.end(attempt)
 
+    @property
+    def job_id(self) -> JobId | None:
+        """The job of that attempt; safe from any thread."""
+        return next(iter(tuple(self._requested.values())), None)
+
     def end(self, attempt: Attempt) -> None:
         """Let other attempts begin, if this one has kept them from it."""
         if attempt.fence in self._requested:
-            self._requested.remove(attempt.fence)
+            del self._requested[attempt.fence]
             self.is_requested = bool(self._requested)
             self._on_end()
 

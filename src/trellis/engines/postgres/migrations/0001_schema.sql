@@ -945,7 +945,8 @@ create view trellis.workers as
 select
   lpad(to_hex(s.id), 16, '0') as id, s.name, s.host, s.pid, s.version,
   case when s.ended_at - s.renewed_at < s.lease then 'ended'
-       when (s.ended_at is not null or s.lease_until <= c.now) and c.now - s.renewed_at >= 60000000
+       when c.now - s.renewed_at >= greatest(
+         60000000, 2 * coalesce((s.details::json ->> 'heartbeat')::bigint, s.lease / 3))
        then 'offline'
        when s.ended_at is not null or s.lease_until <= c.now then 'silent'
        when s.draining or coalesce((s.report::json ->> 'stopping')::boolean, false)
@@ -961,5 +962,6 @@ cross join (select trellis.clock() as now) c
 where s.details <> '{"kind":"lock"}';
 
 comment on view trellis.workers is
-  'Worker processes. silent: its lease is over; offline: nothing was heard of it for a minute.';
+  'Worker processes. silent: its lease is over; offline: nothing was heard of it for a minute and '
+  'two of its heartbeats.';
 comment on column trellis.workers.held is 'Jobs it has claimed, running or not.';

@@ -86,7 +86,9 @@ select k.key, k.key_hash,
      and not exists (
        select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)),
   exists (select 1 from trellis_queue q where q.key_hash = k.key_hash and q.blocked = 1),
-  coalesce(b.full_at, 0), coalesce(b.span, 0)
+  coalesce(b.full_at, 0), coalesce(b.span, 0),
+  (select count(*) from trellis_key_slot s
+   where s.key_hash = k.key_hash and not exists (select 1 from trellis_job j where j.seq = s.job))
 from (
   select distinct j.key, j.key_hash
   from (select job from trellis_queue where key_hash is not null
@@ -114,24 +116,29 @@ from trellis_job j join trellis_outcome o on o.job = j.seq
 where j.id = ? order by o.generation
 
 -- name: read_ahead
--- How many claimable jobs of these types come before a job, at most so many.
-select count(*) from (
-  select 1
-  from trellis_lane l
-  cross join trellis_job j
+-- How many claimable jobs of these types come before a job, at most so many of each lane.
+select service, queue, type, sum(number) from (
+  select l.service, l.queue, l.type, (
+    select count(*) from (
+      select 1 from trellis_queue q
+      where q.lane = l.id and q.availability = 'ready'
+        and (coalesce(q.rank, q.run_at), q.job) < (
+          case when s.aging is not null
+               then coalesce(me.rank, me.run_at) + (l.priority - own.priority) * s.aging
+               when l.priority = own.priority then coalesce(me.rank, me.run_at)
+               else 9223372036854775807 end,
+          me.job)
+      limit ?) before) as number
+  from trellis_job j
   join trellis_queue me on me.job = j.seq
   join trellis_lane own on own.id = me.lane
-  cross join trellis_queue q on q.lane = l.id and q.availability = 'ready'
+  join trellis_lane l on l.service || '/' || l.type in (select value from json_each(?))
   left join trellis_queue_setting s on s.service = '*' and s.queue = '*'
-  where l.service || '/' || l.type in (select value from json_each(?)) and j.id = ?
-    and (case when s.aging is null then -l.priority else 0 end,
-         coalesce(q.rank, q.run_at) - coalesce(l.priority * s.aging, 0), q.job)
-      < (case when s.aging is null then -own.priority else 0 end,
-         coalesce(me.rank, me.run_at) - coalesce(own.priority * s.aging, 0), me.job)
+  where j.id = ? and (s.aging is not null or l.priority >= own.priority)
     and not exists (
       select 1 from trellis_queue_setting p
-      where p.service = l.service and p.queue = l.queue and p.paused)
-  limit ?)
+      where p.service = l.service and p.queue = l.queue and p.paused)) lanes
+where number > 0 group by service, queue, type
 
 -- name: read_removed
 select id from trellis_removal where id in (select value from json_each(?))
