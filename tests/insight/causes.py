@@ -454,10 +454,10 @@ class CausesSuite:
         await engine.change_limit(scope, _only(Limit(active=2)), By())
         first, second, third = await accept(engine, a_job(), a_job(), a_job())
         (cause,) = await causes(engine, third.definition.id)
-        assert (cause.code, cause.text) == (
-            "others_first",
+        assert cause.code == "others_first"
+        assert cause.text == (
             "2 jobs come before it, by priority, then due time, then creation, and type "
-            "shop/invoice may start only 2 jobs now.",
+            "shop/invoice may start only 2 jobs now."
         )
         assert await codes(engine, second.definition.id) == ["due"]
         assert await worker.claim() == [first.definition.id, second.definition.id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +23,7 @@ from trellis.core.policy import DEFAULT_POLICY, Hook, Policy, encode_policy
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.operating import Drain
 from trellis.engines.postgres import PostgresEngine
-from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
+from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings, WorkerInfo
 from trellis.errors import AccessDenied
 from trellis.insight.attempts import view_of
 from trellis.insight.worker_views import worker_view
@@ -254,6 +255,33 @@ async def test_the_views_say_what_the_api_says(engine: PostgresEngine, url: str,
     assert sql.execute(BLOCKS["throughput"]).fetchall() == [("ada", 1)]
     plan = sql.execute("explain select * from trellis.jobs where live").fetchall()
     assert "outcome" not in str(plan)
+
+
+async def test_the_view_of_workers_names_their_states_as_the_api_does(
+    engine: PostgresEngine, sql: Sql
+) -> None:
+    rare = {"heartbeat": 600 * SECOND}
+    silences = {
+        "live": ({}, 59, 600), "offline": ({}, 700, 6000), "silent": ({}, 40, 30),
+        "rare": (rare, 1100, 1800), "rare and offline": (rare, 1300, 1800),
+    }  # fmt: skip
+    for name, (details, silence, lease) in silences.items():
+        facts = {"types": [], "slots": 1, "heartbeat": 10 * SECOND} | details
+        info = WorkerInfo(name, "berlin", 1, "0.1.0", json.dumps(facts))
+        session = (await engine.open_session(info, lease * SECOND)).id
+        sql.execute(
+            "update trellis.session set renewed_at = renewed_at - %(ago)s, "
+            "lease_until = lease_until - %(ago)s where id = %(id)s",
+            {"ago": silence * SECOND, "id": session},
+        )
+    rows = dict(sql.execute("select name, state from trellis.workers").fetchall())
+    now = await engine.now()
+    views = [worker_view(each, now) for each in await engine.sessions()]
+    assert rows == {each.name: each.state for each in views}
+    assert rows == {
+        "live": "live", "offline": "offline", "silent": "silent",
+        "rare": "live", "rare and offline": "offline",
+    }  # fmt: skip
 
 
 async def test_the_view_of_items_shows_those_of_the_latest_attempt(url: str, sql: Sql) -> None:
