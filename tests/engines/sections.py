@@ -28,6 +28,10 @@ EVERYTHING = JobFilter(
     worker="w",
     id_prefix="0",
     id_suffix="0",
+    batch="b",
+    parent="p",
+    tenant="t",
+    blocked=True,
 )
 
 

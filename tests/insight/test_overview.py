@@ -64,6 +64,12 @@ async def test_a_job_that_blocks_its_key_does_not_run(engine: Engine, clock: Man
     await give_up_lost(engine)
     seen = await overview(engine)
     assert (seen.running, [job.id for job in seen.blocked]) == ((), [new.id])
+    session = await a_session(engine)
+    for _ in range(25):
+        await start(engine, session, a_job())
+    seen = await overview(engine)
+    assert (len(seen.running), [job.id for job in seen.blocked]) == (20, [new.id])
+    assert new.id not in {each.job.id for each in seen.running}
 
 
 async def test_rates_are_of_types_and_of_queues(engine: Engine, clock: ManualClock) -> None:

@@ -371,6 +371,8 @@ class JobFilter(NamedTuple):
     tenant: str | None = None
     #: The schedule that created it, in any service unless `services` names one.
     schedule: str | None = None
+    #: Only jobs whose worker was lost and which block their keys until an operator decides.
+    blocked: bool = False
 
 
 class Page(NamedTuple):
@@ -494,10 +496,8 @@ def mentions(error: Failure | None, text: str) -> bool:
     >>> mentions(Failure("timeout", "Took 100% of its time."), "100%")
     True
     """
-    if error is None:
-        return False
-    wanted = text.casefold()
-    return wanted in error.code.casefold() or wanted in error.message.casefold()
+    wanted, texts = text.casefold(), () if error is None else (error.code, error.message)
+    return any(wanted in each.casefold() for each in texts)
 
 
 def error_code(error: Failure | None) -> str:

@@ -45,7 +45,8 @@ class Overview:
     workers: tuple[WorkerView, ...]
     #: Some of the running jobs, the newest first.
     running: tuple[RunningJob, ...]
-    #: Jobs whose worker was lost and which block their keys until an operator decides.
+    #: Jobs whose worker was lost and which block their keys until an operator decides, the newest
+    #: first.
     blocked: tuple[JobView, ...]
     #: No new job is accepted in any queue.
     draining: bool
@@ -61,12 +62,13 @@ async def overview(engine: Engine) -> Overview:
     counts = await engine.count(JobFilter(), "service", "type", "state")
     now = counts.as_of
     sessions = [worker_view(each, now) for each in await engine.sessions() if each.is_worker]
-    active = await engine.find(JobFilter(states=(State.ACTIVE,)), limit=_RUNNING)
+    blocked = await engine.find(JobFilter(blocked=True), limit=_RUNNING)
+    active = await engine.find(
+        JobFilter(states=(State.ACTIVE,)), limit=_RUNNING + len(blocked.jobs)
+    )
+    claimed = [each for each in active.jobs if not each.head.blocked][:_RUNNING]
     running = []
-    views = await job_views(engine, active.jobs)
-    for view in views:
-        if view.blocked:
-            continue
+    for view in await job_views(engine, claimed):
         activity = await engine.activity(JobId(view.id))
         progress = None if activity is None else progress_view(activity)
         running.append(RunningJob(view, progress))
@@ -78,7 +80,7 @@ async def overview(engine: Engine) -> Overview:
         _rates(await engine.rates()),
         tuple(each for each in sessions if each.state != "ended"),
         tuple(running),
-        tuple(view for view in views if view.blocked),
+        tuple(await job_views(engine, blocked.jobs)),
         bool(drains) and drains[0].drain.on,
     )
 

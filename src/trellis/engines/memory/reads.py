@@ -142,6 +142,7 @@ def _matches(entry: Entry, where: JobFilter) -> bool:
         and (where.key is None or definition.key == where.key)
         and where.tenant in {None, relations.tenant}
         and where.schedule in {None, relations.schedule}
+        and (not where.blocked or entry.head.blocked)
         and set(where.tags) <= set(definition.tags)
         and (where.created_from is None or definition.created_at >= where.created_from)
         and (where.created_before is None or definition.created_at < where.created_before)

@@ -86,6 +86,8 @@ class Filters:
         ):
             if wanted:
                 yield name, (self._as_list(wanted),)
+        if where.blocked:
+            yield "where_blocked", ()
         for tag in where.tags:
             yield "where_tag", tag
         for name, value in (

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from trellis.core.commands import Cancel
+from trellis.core.commands import Cancel, LoseLease
 from trellis.core.job import JobId, NewJob
-from trellis.core.policy import KeyPolicy
+from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Counts, JobFilter, Loaded, TagGroup
-from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete
+from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     a_session,
@@ -159,6 +159,19 @@ class TestFind(EngineSuite):
         assert await _found(engine, JobFilter(id_prefix="01X", id_suffix="CAB")) == set(ids([two]))
         for text in ("%AB", "A", "001X_AB", "ab"):
             assert await _found(engine, JobFilter(id_suffix=text)) == set(), text
+
+    async def test_jobs_that_block_their_keys_are_found(self, engine: Engine) -> None:
+        rule = KeyPolicy("{id}")
+        policy = Policy(on_lost="block", key=rule)
+        session = await a_session(engine)
+        lost, _ = [
+            await start(engine, session, a_keyed_job(key, rule, policy=policy)) for key in "ab"
+        ]
+        await accept_one(engine, a_job())
+        assert await _found(engine, JobFilter(blocked=True)) == set()
+        await settle(engine, lost, LoseLease(fence_of(lost)))
+        assert await _found(engine, JobFilter(blocked=True)) == {lost.definition.id}
+        assert await _found(engine, JobFilter(blocked=True, states=(State.RETRY,))) == set()
 
     async def test_values_in_a_filter_are_only_values(self, engine: Engine) -> None:
         odd = "x' or '1'='1"

@@ -171,6 +171,10 @@ queue = any(?::text[])
 -- fragment: where_state
 state = any(?::text[])
 
+-- fragment: where_blocked
+-- A blocked job keeps its session, and there is an index of those that have one.
+seq in (select job from trellis.queue where session is not null and blocked)
+
 -- fragment: where_tag
 tags::jsonb @> jsonb_build_object(?::text, ?::text)
 

@@ -167,6 +167,10 @@ queue in (select value from json_each(?))
 -- fragment: where_state
 state in (select value from json_each(?))
 
+-- fragment: where_blocked
+-- A blocked job keeps its session, and there is an index of those that have one.
+seq in (select job from trellis_queue where session is not null and blocked = 1)
+
 -- fragment: where_tag
 exists (select 1 from json_each(tags) t where t.key = ? and t.value = ?)
 
