@@ -111,7 +111,8 @@ class AdjustOptions(TypedDict, total=False):
     queue: str | None
     #: From -4 (last) to 4 (first).
     priority: int | None
-    #: It starts no earlier than this moment (an aware datetime); not for a running job.
+    #: It starts no earlier than this moment (an aware datetime); not for a running job. A moment
+    #: that has passed by the engine's clock means at once, and never postpones.
     run_at: datetime | None
     #: How many attempts it has in all.
     attempts: int | None

@@ -23,6 +23,7 @@ from trellis.cli.options import (
 from trellis.cli.output import Form
 
 if TYPE_CHECKING:
+    from trellis.operations.operator import Operator
     from trellis.operations.selection import Progress, Selection, Tally
 
 
@@ -64,7 +65,7 @@ def list_command(
 def replay(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Run dead letters again, each with a new budget of attempts."""
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+    def action(_: Operator, chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.replay(reason=reason, progress=progress)
 
     return run_action("replay", action, given, state="dead")
@@ -76,7 +77,7 @@ def replay(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's optio
 def dismiss(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Close dead letters; they remain visible as dismissed."""
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+    def action(_: Operator, chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.dismiss(reason=reason, progress=progress)
 
     return run_action("dismiss", action, given, state="dead")

@@ -155,9 +155,13 @@ def _create_options(
             raise click.UsageError("--slot makes the idempotency key; leave --idempotency-key out.")
         options["idempotency_key"] = slot_key(slot, os.environ.get("HOSTNAME", ""), now, payload)
     if at is not None:
-        options["at"] = parse_moment(at, now, "future")
+        moment = _moment(at, now)
+        if isinstance(moment, datetime) or "delay" in options:
+            options["at"] = parse_moment(at, now, "future")
+        else:
+            options["delay"] = moment
     if deadline is not None:
-        options["deadline"] = _deadline(deadline, now)
+        options["deadline"] = _moment(deadline, now)
     if config is not None:
         options["config"] = parse_json_text(payload_text(config), "config")
     return options
@@ -188,11 +192,13 @@ def slot_key(slot: str, hostname: str, now: datetime, payload: str | None = None
     return f"{minute}/{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]}"
 
 
-def _deadline(text: str, now: datetime) -> Duration | datetime:
+def _moment(text: str, now: datetime) -> Duration | datetime:
     """Return a duration unchanged, because the engine's clock counts it; else the moment."""
     from trellis.core.durations import micros
     from trellis.insight.time_expressions import parse_moment
 
+    if text.strip().lower() == "now":
+        return "0s"
     try:
         micros(text)
     except ConfigurationError:

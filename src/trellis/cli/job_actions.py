@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trellis.operations.operator import Operator
     from trellis.operations.selection import Progress, Selection, Tally, Verb
 
-    Action = Callable[[Selection, Progress], Awaitable[Tally]]
+    Action = Callable[[Operator, Selection, Progress], Awaitable[Tally]]
 
 _PREVIEWED: Final = 20
 _REFUSALS_SHOWN: Final = 5
@@ -121,7 +121,7 @@ def action_options(
 def cancel(*, force: bool, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Cancel jobs: waiting ones at once; the handlers of running ones are asked to stop."""
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+    def action(_: Operator, chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.cancel(reason, force=force, progress=progress)
 
     return run_action("cancel", action, given)
@@ -138,7 +138,7 @@ def move(*, queue: str, reason: str, **given: Any) -> int:  # noqa: ANN401 - cli
     the present queue with `queue:NAME`.
     """
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+    def action(_: Operator, chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.adjust(queue=queue, reason=reason, progress=progress)
 
     wording = Wording("move", f" to queue {visible(queue)}")
@@ -168,10 +168,12 @@ def set(  # noqa: A001 - the name of the command
     changes = [f"{name} {value}" for name, value in values.items() if value is not None]
     if not changes:
         raise click.UsageError("What should change? Give --priority, --run-at or --attempts.")
-    moment = None if run_at is None else _moment(run_at)
+    if run_at is not None:
+        _moment(run_at, datetime.now(UTC))  # refuses what is no time before anything is asked
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
-        return chosen.adjust(
+    async def action(jobs: Operator, chosen: Selection, progress: Progress) -> Tally:
+        moment = None if run_at is None else _moment(run_at, await _engine_time(jobs))
+        return await chosen.adjust(
             priority=priority,
             run_at=moment,
             attempts=attempts,
@@ -183,10 +185,16 @@ def set(  # noqa: A001 - the name of the command
     return run_action("set", action, given, wording=wording)
 
 
-def _moment(text: str) -> datetime:
+def _moment(text: str, now: datetime) -> datetime:
     from trellis.insight.time_expressions import parse_moment
 
-    return parse_moment(text, datetime.now(UTC), "future")
+    return parse_moment(text, now, "future")
+
+
+async def _engine_time(jobs: Operator) -> datetime:
+    from trellis.core.durations import to_datetime
+
+    return to_datetime(await jobs.engine.now())
 
 
 @click.command("retry")
@@ -204,7 +212,7 @@ def retry(*, failed_items: bool, reason: str, **given: Any) -> int:  # noqa: ANN
     attempts have not finished.
     """
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+    def action(_: Operator, chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.retry(failed_items=failed_items, reason=reason, progress=progress)
 
     if failed_items:
@@ -219,7 +227,7 @@ def retry(*, failed_items: bool, reason: str, **given: Any) -> int:  # noqa: ANN
 def clone(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Create a new job from the definition of each job, and write the new ids."""
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+    def action(_: Operator, chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.clone(reason=reason, progress=progress)
 
     return run_action("clone", action, given)
@@ -231,7 +239,7 @@ def clone(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's option
 def delete(*, reason: str, **given: Any) -> int:  # noqa: ANN401 - click's options
     """Delete ended jobs now, with their journals and logs. This cannot be undone."""
 
-    def action(chosen: Selection, progress: Progress) -> Awaitable[Tally]:
+    def action(_: Operator, chosen: Selection, progress: Progress) -> Awaitable[Tally]:
         return chosen.delete(reason=reason, progress=progress)
 
     return run_action("delete", action, given)
@@ -312,7 +320,7 @@ async def _run(jobs: Operator, request: Request, action: Action) -> int:
     if request.targets.from_stdin or not by_id:
         _confirm(request, count)
     with progress_bar(request.verb.capitalize()) as report:
-        tally = await action(chosen, lambda done: report(done, count))
+        tally = await action(jobs, chosen, lambda done: report(done, count))
     return _write_result(request, tally)
 
 
@@ -345,9 +353,8 @@ def _interrupted_at_once() -> Iterator[None]:
 async def _preview(jobs: Operator, chosen: Selection, request: Request, count: int) -> None:
     """Write the jobs that would be changed."""
     from trellis.cli.jobs import write_jobs
-    from trellis.core.durations import to_datetime
 
-    now = to_datetime(await jobs.engine.now())
+    now = await _engine_time(jobs)
     views: list[JobView] = []
     async for job in chosen:
         if request.form is Form.TABLE and len(views) == _PREVIEWED:

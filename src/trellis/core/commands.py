@@ -152,7 +152,8 @@ class Resolve:
 class Adjust:
     """An operator moves a live job to another queue, or changes when and how often it runs.
 
-    None leaves a value as it is. The due time of a running job cannot change.
+    None leaves a value as it is. The due time of a running job cannot change. A due time that is
+    not in the future means at once: a job that is already due keeps its place.
     """
 
     stopped: ClassVar[bool] = True

@@ -285,13 +285,15 @@ def adjusted(case: Case[Adjust]) -> Change:
     head, command = case.head, case.command
     data: dict[str, JsonValue] = {
         name: value
-        for name in ("queue", "priority", "run_at", "attempts")
+        for name in ("queue", "priority", "attempts")
         if (value := getattr(command, name)) is not None
     }
-    after = head._replace(
-        version=head.version + 1,
-        run_at=head.run_at if command.run_at is None else command.run_at,
-    )
+    run_at = head.run_at
+    if command.run_at is not None:
+        # A time that is not in the future means at once: it never postpones.
+        run_at = min(run_at, command.run_at) if command.run_at <= case.now else command.run_at
+        data["run_at"] = run_at
+    after = head._replace(version=head.version + 1, run_at=run_at)
     if was := _defined(case.definition, data):
         data["was"] = was
     return after, data | _asked_by(command)

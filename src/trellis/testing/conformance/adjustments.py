@@ -77,6 +77,22 @@ class TestAdjust(EngineSuite):
         clock.advance("1m")
         assert ids(await claim(engine, session)) == ids([now])
 
+    async def test_a_due_time_that_has_passed_postpones_no_job(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        first = await accept_one(engine, a_job())
+        clock.advance("10s")
+        second = await accept_one(engine, a_job())
+        clock.advance("10s")
+        after = await settle(engine, first, Adjust(run_at=clock.now()))
+        assert after.head.run_at == first.head.run_at
+        journal = await engine.journal(first.definition.id)
+        assert dict(journal[-1].data or {})["run_at"] == first.head.run_at
+        earlier = clock.now() - 15 * SECOND
+        moved = await settle(engine, second, Adjust(run_at=earlier))
+        assert moved.head.run_at == earlier
+        assert ids(await claim(engine, await a_session(engine))) == ids([first, second])
+
     async def test_the_attempts_of_a_running_job_can_change(
         self, engine: Engine, clock: ManualClock
     ) -> None:
