@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run, start
 from tests.harness import ROOT
 
@@ -26,7 +28,7 @@ def labels(output: str) -> list[tuple[str, str]]:
 
 
 def test_the_job_that_the_guide_shows_has_the_lines_of_a_real_one(
-    command: Run, tmp_path: Path
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
 
@@ -35,6 +37,7 @@ def test_the_job_that_the_guide_shows_has_the_lines_of_a_real_one(
 
     job_id = shop("enqueue", "sync_tickets", '"zendesk"', "--tag", "tenant=acme").strip()
     shop("worker", "--once", "--idle", "100ms")
-    real = command("jobs", "show", job_id, "--url", f"sqlite:///{tmp_path / 'jobs.db'}").out
+    monkeypatch.setenv("TRELLIS_URL", f"sqlite:///{tmp_path / 'jobs.db'}")
+    real = command("jobs", "show", job_id).out
     (shown,) = re.findall(r"^\$ trellis jobs show \w+\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
     assert labels(shown) == labels(real)

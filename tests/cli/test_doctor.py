@@ -93,9 +93,10 @@ def test_lost_threads_and_a_blocked_loop_are_shown_with_what_helps(
     document = json.loads(command("doctor", "--quick", "--json", "--url", url).out)
     warnings = document["warnings"][-2:]  # the engine's come first
     assert "Worker berlin has 2 lost threads (shop/hang, shop/x; seen at " in warnings[0]
-    assert warnings[0].endswith('or the type isolation="process". See: trellis workers')
+    assert 'or the type isolation="process". See: ' in warnings[0]
+    assert warnings[0].endswith(f"See: trellis --url {url} workers")
     assert "worker berlin is blocked by job C at shop.py:4 in wait (seen at " in warnings[1]
-    assert warnings[1].endswith("trellis jobs cancel --force C")
+    assert warnings[1].endswith(f"trellis --url {url} jobs cancel --force C")
     header, row = command("workers", "--url", url).out.splitlines()
     assert header.split()[-1] == "NOTE"
     assert row.endswith(
@@ -169,4 +170,4 @@ def test_doctor_names_schedules_that_are_behind_or_that_no_worker_runs(
         "Schedule shop/b is not d",
         "Schedule shop/b creates ",
     ]
-    assert any("trellis schedules reset shop/b" in text for text in warnings)
+    assert any(f"trellis --url {url} schedules reset shop/b" in text for text in warnings)

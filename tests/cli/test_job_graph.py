@@ -72,7 +72,7 @@ def test_a_job_says_what_it_waits_for_and_what_follows_it(
     assert f"Followed by {diamond['end']}" in shown
     why = command("jobs", "why", diamond["end"], "--url", service.url).out
     assert f"It waits for the end of 2 jobs {diamond['left']} (pending), " in why
-    assert f"→ trellis jobs graph {diamond['end']}" in why
+    assert f"→ trellis --url {service.url} jobs graph {diamond['end']}" in why
     document = json.loads(
         command("jobs", "show", diamond["left"], "--json", "--url", service.url).out
     )

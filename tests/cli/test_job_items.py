@@ -62,7 +62,7 @@ def test_a_partly_completed_job_is_run_again_for_its_failed_items_only(
     ref = publish_once(press)
     ran = command("jobs", "retry", ref.id, "--url", press.url)
     assert ran.code == 4
-    assert f"trellis jobs retry --failed-items {ref.id}" in ran.err
+    assert f"trellis --url {press.url} jobs retry --failed-items {ref.id}" in ran.err
     ran = command("jobs", "retry", "--failed-items", ref.id, "--url", press.url)
     assert (ran.code, ran.err) == (0, "1 job waiting to run again for failed items.\n")
     ran = command("jobs", "items", ref.id, "--all-attempts", "-q", "--url", press.url)

@@ -22,7 +22,7 @@ import rich_click as click
 from click.exceptions import Exit
 
 from trellis import __version__
-from trellis.cli.output import complain
+from trellis.cli.output import complain, remember_place
 from trellis.config import DEFAULT_URL
 from trellis.errors import ConfigurationError, DatabaseMissing, TrellisError
 
@@ -77,7 +77,7 @@ CODES: Final = {
 }
 #: The first sentence of each command's help; `trellis --help` lists them without an import. The
 #: command is the attribute of its name in the module of its name in this package.
-_COMMANDS: Final = {
+COMMANDS: Final = {
     "demo": "Watch jobs run, fail, retry and survive failures, in about half a minute.",
     "worker": "Run the jobs of one or more services.",
     "serve": "Answer HTTP requests about the jobs.",
@@ -183,8 +183,8 @@ def _names_no_command(arguments: list[str], help_names: list[str]) -> bool:
 
 @click.command(
     cls=CommandGroup,
-    modules={name: f"trellis.cli.{name}" for name in _COMMANDS},
-    summaries=_COMMANDS,
+    modules={name: f"trellis.cli.{name}" for name in COMMANDS},
+    summaries=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trellis")
@@ -212,6 +212,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code."""
     debug = "--debug" in arguments or bool(os.environ.get("TRELLIS_DEBUG"))
+    remember_place(arguments)
     if sys.flags.optimize >= _WITHOUT_TEXTS and not {"-h", "--help"}.isdisjoint(arguments):
         complain("Python -OO (PYTHONOPTIMIZE=2) removes the texts of the help. Use -O instead.")
     try:

@@ -8,7 +8,7 @@ import rich_click as click
 
 from trellis.cli.app import CommandFailed, engine_at, find_url, naming_services
 from trellis.cli.options import debug_option, json_option, url_option
-from trellis.cli.output import progress_bar, visible, write_json, write_line
+from trellis.cli.output import as_typed, progress_bar, visible, write_json, write_line
 from trellis.engines.redaction import shown
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def doctor(*, url: str | None, as_json: bool, quick: bool) -> None:
         write_json(_document(*address, diagnosis))
     else:
         for line in _lines(*address, diagnosis):
-            write_line(visible(line))
+            write_line(visible(as_typed(line)))
     if not diagnosis.is_sound:
         raise CommandFailed
 
@@ -74,7 +74,7 @@ def _document(url: str, origin: str, diagnosis: Diagnosis) -> dict[str, Any]:
         "engine": health.engine,
         "durability": health.durability,
         "facts": dict(health.facts),
-        "warnings": _warnings(diagnosis),
+        "warnings": [as_typed(each) for each in _warnings(diagnosis)],
         "states": dict(diagnosis.states),
         "journals_checked": diagnosis.checked,
         "mismatches": [mismatch._asdict() for mismatch in diagnosis.mismatches],
@@ -88,13 +88,15 @@ def _lines(url: str, origin: str, diagnosis: Diagnosis) -> list[str]:
     jobs = ", ".join(f"{count:,} {state}" for state, count in sorted(diagnosis.states.items()))
     settings = _settings_in_force(diagnosis.settings)
     widest = max(len(each.text) for each in settings)
+    names = max(len(each.name) for each in settings) + 1
     return [
         f"Engine      {health.engine} at {shown(url)} ({origin})",
         f"Durability  {health.durability}",
         *(f"            {name}: {value}" for name, value in health.facts.items()),
         f"Jobs        {jobs or 'none'}",
         *(
-            f"{'' if number else 'Settings':<12}{each.name:<13}{each.text:<{widest}}  {each.origin}"
+            f"{'' if number else 'Settings':<12}{each.name:<{names}}{each.text:<{widest}}  "
+            f"{each.origin}"
             for number, each in enumerate(settings)
         ),
         *(f"Warning     {warning}" for warning in _warnings(diagnosis)),

@@ -227,7 +227,7 @@ def _links(details: JobDetails) -> Iterator[Line]:
     for number, job_id in enumerate(behind[:_LINKS]):
         yield "" if number else "Followed by", job_id
     if max(len(before), len(behind)) > _LINKS:
-        yield "", f"... all of them: trellis jobs graph {own}"
+        yield "", as_typed(f"... all of them: trellis jobs graph {own}")
 
 
 def _children(details: JobDetails) -> Iterator[Line]:
@@ -379,7 +379,11 @@ def why(job_id: str, *, as_json: bool, url: str | None) -> None:
     """Explain why a job is not running, and name the command that helps."""
     found = operate(url, lambda jobs: jobs.why(job_id))
     if as_json:
-        write_json({"id": found.job.id, "causes": [cause._asdict() for cause in found.causes]})
+        causes = [
+            cause._asdict() | {"command": cause.command and as_typed(cause.command)}
+            for cause in found.causes
+        ]
+        write_json({"id": found.job.id, "causes": causes})
         return
     write_line(f"Job {found.job.id} ({visible(found.job.name)}): {found.job.state}.")
     for cause in found.causes:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, TypeVar
 
@@ -33,12 +35,14 @@ _INVISIBLE: Final = (
 )
 _IN_A_LINE: Final = re.compile(f"[{_INVISIBLE}]")
 _IN_A_BLOCK: Final = re.compile(f"(?!\n)[{_INVISIBLE}]")
-#: A command in a sentence, and the URL it may name.
+#: A command in a sentence, and the service or the URL that it may name.
 _COMMAND: Final = re.compile(
-    r"(?<![\w./-])trellis (worker|enqueue|jobs|dlq|keys|workers|queues|schedules|audit|locks|"
-    r"doctor|migrate)\b"
-    r"( --url [^\s`]+)?"
+    r"(?<![\w./-])trellis (?P<words>[a-z]+( [a-z]+)?)\b(?P<service> your_module:service)?"
+    r"(?P<url> --url [^\s`]+)?"
 )
+#: Commands without `--url` and `--app`, and commands whose arguments are services.
+WITHOUT_URL: Final = frozenset({"completion", "contract export", "contract import", "demo", "move"})
+OF_SERVICES: Final = frozenset({"worker", "queues plan", "queues accept"})
 _GAP: Final = 2
 _MIN_WIDTH: Final = 8
 _REPORT_SECONDS: Final = 2.0
@@ -88,17 +92,67 @@ def complain(text: str) -> None:
     sys.stderr.write(f"{visible_block(as_typed(text))}\n")
 
 
-def as_typed(text: str) -> str:
-    """Return the text with its commands as this user types them: `manage.py trellis migrate`.
+class _Given(NamedTuple):
+    """What the command line in progress says about where the jobs are."""
 
-    A framework's command names itself in `TRELLIS_PROGRAM`. It knows where the jobs are, so the
+    url: str | None = None
+    apps: tuple[str, ...] = ()
+
+
+_NOTHING: Final = _Given()
+_given: ContextVar[_Given | None] = ContextVar("given", default=None)
+
+
+def remember_place(arguments: Sequence[str]) -> None:
+    """Remember the `--url` or `--app` of a command line, for the commands that it advises."""
+    url, apps = None, []
+    for number, argument in enumerate(arguments, 1):
+        name, is_joined, value = argument.partition("=")
+        value = value if is_joined else "".join(arguments[number : number + 1])
+        if argument == "--":
+            break
+        if name == "--url":
+            url = value
+        elif name == "--app":
+            apps.append(value)
+    _given.set(_Given(url, tuple(apps)))
+
+
+def as_typed(text: str) -> str:
+    """Return the text with its commands as this user types them, ready to be pasted.
+
+    They name the URL or the service that the present command names. A framework's command names
+    itself in `TRELLIS_PROGRAM`: `python manage.py trellis`. It knows where the jobs are, so its
     advice needs no URL, unless the user has given one.
     """
-    program = os.environ.get("TRELLIS_PROGRAM")
-    if not program:
+    program, given = os.environ.get("TRELLIS_PROGRAM"), _given.get() or _NOTHING
+    if not program and given == _NOTHING:
         return text
-    is_given = any(argument.startswith("--url") for argument in sys.argv)
-    return _COMMAND.sub(rf"{program} \1\2" if is_given else rf"{program} \1", text)
+    return _COMMAND.sub(lambda found: _typed(found, program, given), text)
+
+
+def _typed(found: re.Match[str], program: str | None, given: _Given) -> str:
+    from trellis.cli.app import COMMANDS
+    from trellis.engines.redaction import shown
+
+    words, service, url = found["words"], found["service"] or "", found["url"] or ""
+    name = words.partition(" ")[0]
+    if name not in COMMANDS:
+        return found[0]
+    start = program or "trellis"
+    if program and not given.url:
+        url = ""
+    rest = found.string[found.end() :].partition("\n")[0]
+    if url or " --url " in rest or {name, words} & WITHOUT_URL:
+        return f"{start} {words}{service}{url}"
+    apps, place = [shlex.quote(each) for each in given.apps], ""
+    if given.url:
+        place = f" --url {shlex.quote(shown(given.url))}"
+    if apps and {name, words} & OF_SERVICES:
+        service = f" {' '.join(apps)}"
+    elif not given.url:
+        place = "".join(f" --app {each}" for each in apps)
+    return f"{start}{place} {words}{service}"
 
 
 def write_line(text: str) -> None:

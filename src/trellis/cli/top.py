@@ -23,6 +23,7 @@ from trellis.cli.output import (
     Cell,
     Column,
     Row,
+    as_typed,
     is_interactive,
     make_table,
     stdout_console,
@@ -171,7 +172,8 @@ def _view(seen: Overview, rate: float | None, width: int) -> Iterator[Renderable
     if seen.workers:
         yield _workers(seen, width)
     else:
-        yield Text("No worker is running. Start one: trellis worker your_module:service", "yellow")
+        advice = "No worker is running. Start one: trellis worker your_module:service"
+        yield Text(as_typed(advice), "yellow")
     if seen.running:
         yield Text()
         yield _running(seen, width)
