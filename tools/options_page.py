@@ -24,6 +24,7 @@ from trellis.client.requests import CreateOptions, ManyOptions, new_job
 from trellis.config import DEFAULT_URL, KEYS, WorkerSettings, variable_of
 from trellis.core.durations import in_words
 from trellis.core.json_text import DEFAULT_LIMIT
+from trellis.core.limits import Limit
 from trellis.core.policy import Retention
 from trellis.core.retry import Retry
 from trellis.declaration import handler_exceptions
@@ -72,6 +73,12 @@ _PER_KEY: Final = """\
 ## PerKey
 
 Limits for each key of a type: `@service.job(per_key=PerKey.in_turn("customer/{customer}"))`.
+"""
+_LIMIT: Final = """\
+## Limit
+
+A limit over all workers, of a type: `@service.job(limit=Limit(active=5, rate="100/1m"))`, or of a
+queue: `service.queue("mails", limit=Limit(rate="100/1m"))`. See [limits](../guides/limits.md).
 """
 _FAIR: Final = """\
 ## Fair
@@ -150,6 +157,7 @@ def render_options() -> str:
             *(_TYPE, *_option_rows(TypeOptions, _type_default), ""),
             *(_CREATE, *_option_rows(CreateOptions, _job_default), ""),
             *(_SCHEDULE, *_option_rows(ScheduleOptions, _schedule_default), ""),
+            *(_LIMIT, *_field_rows(Limit), ""),
             *(_FAIR, *_field_rows(Fair), ""),
             *(_PER_KEY, *_field_rows(PerKey), "", *_constructors(PerKey), ""),
             *(_RETRY, *_constructors(Retry), "", *_field_rows(Retry), ""),
@@ -229,8 +237,11 @@ def _field_rows(kind: type[Any]) -> Iterator[str]:
     yield from _table("field", "type", "default", "meaning")
     for each in fields(kind):
         annotation, text = found[each.name]
-        default = "required" if each.default is MISSING else _code(each.name, each.default)
-        yield _row(f"`{each.name}`", annotation, default, text)
+        default = each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        shown = "required" if default is MISSING else _code(each.name, default)
+        yield _row(f"`{each.name}`", annotation, shown, text)
 
 
 def _constructors(kind: type) -> Iterator[str]:

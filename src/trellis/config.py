@@ -73,6 +73,8 @@ class SettingOptions(TypedDict, total=False):
 
     concurrency: int | None
     lease: Duration | None
+    heartbeat: Duration | None
+    sweep: Duration | None
     grace: Duration | None
     poll: Duration | None
     processes: int | None
@@ -84,6 +86,7 @@ class SettingOptions(TypedDict, total=False):
     name: str | None
     idle: Duration | None
     contract: str | None
+    keep_audit: Duration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +300,7 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 _READ_OPTION: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "grace": checks.duration,
-    **dict.fromkeys(("lease", "poll", "stall_limit", "idle"), checks.positive_duration),
+    **dict.fromkeys([each for each in _DURATIONS if each != "grace"], checks.positive_duration),
     **dict.fromkeys(("types", "queues"), lambda _, names: tuple(names)),
     "max_memory": to_bytes,
 }
@@ -331,11 +334,7 @@ def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
 
 #: Every key of a settings file; each has a `TRELLIS_*` variable of the same name.
 KEYS: Final = (
-    "url",
-    "app",
-    "log_format",
-    "log_level",
-    *("actor", "require_reason"),
+    *("url", "app", "log_format", "log_level", "actor", "require_reason"),
     *(field.name for field in fields(WorkerSettings)),
 )
 

@@ -7,6 +7,9 @@ import json
 import pytest
 
 from tests.cli.conftest import Run
+from tests.harness import ROOT
+from trellis.cli.jobs import list_command
+from trellis.insight.filters import WORDS
 
 
 def test_jobs_are_listed_newest_first_with_what_matters(look: Run, ids: dict[str, str]) -> None:
@@ -45,6 +48,15 @@ def test_filters_are_words_or_options(
     look: Run, ids: dict[str, str], words: tuple[str, ...], name: str
 ) -> None:
     assert look("jobs", "list", "-q", *words).out.split() == [ids[name]]
+
+
+def test_every_filter_word_is_an_option_and_is_in_the_guide(look: Run) -> None:
+    guide = (ROOT / "docs/guides/cli.md").read_text()
+    options = {name for each in list_command.params for name in each.opts}
+    for word in WORDS:
+        assert f"`{word}:" in guide
+        assert f"--{word}" in options or word == "id"
+    assert look("jobs", "list", "--tenant", "acme").err == "No job matches.\n"
 
 
 def test_a_list_says_how_much_it_leaves_out(look: Run) -> None:

@@ -12,6 +12,10 @@ import pytest
 
 from tests.cli.conftest import Run, start
 from trellis import Service
+from trellis.cli.worker import _settings
+from trellis.cli.worker import worker as worker_command
+from trellis.core.durations import micros
+from trellis.errors import ConfigurationError
 
 PROGRAM = """
 import asyncio, sys
@@ -30,6 +34,16 @@ async def endless(name: str) -> None:
     Path(name).touch()
     await asyncio.Event().wait()
 """
+
+
+def test_flags_of_intervals_win_over_variables() -> None:
+    flags = ["--heartbeat=2s", "--sweep=3s", "--stall-limit=9m", "--keep-audit=30d"]
+    context = worker_command.make_context("worker", flags)
+    settings = _settings({"TRELLIS_HEARTBEAT": "5s", "TRELLIS_LEASE": "20s"}, context.params)
+    intervals = (settings.heartbeat, settings.sweep, settings.stall_limit, settings.keep_audit)
+    assert intervals == tuple(map(micros, ("2s", "3s", "9m", "30d")))
+    with pytest.raises(ConfigurationError, match="too rare for a lease of 20s"):
+        _settings({"TRELLIS_LEASE": "20s"}, {**context.params, "heartbeat": "10s"})
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from inspect import isclass
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from tests.harness import ROOT
 from tools.generate_docs import outdated
 from tools.options_page import comments_of, render_options
-from trellis import PerKey, Retry, errors
+from trellis import Fair, Limit, PerKey, Retry, errors
 from trellis.client.requests import CreateOptions, new_job
-from trellis.config import KEYS, variable_of
+from trellis.config import KEYS, WorkerSettings, variable_of
 from trellis.core.job import Context, JobId
 from trellis.declaration.job_type import JobType
 from trellis.declaration.options import TypeOptions
@@ -68,10 +69,28 @@ def test_a_job_is_the_same_with_the_defaults_of_the_page_and_without() -> None:
         assert with_default._replace(**made) == plain._replace(**made), name
 
 
-@pytest.mark.parametrize("kind", [PerKey, Retry])
+@pytest.mark.parametrize("kind", [PerKey, Retry, Fair, Limit])
 def test_every_field_is_on_the_page(kind: type) -> None:
     for name in comments_of(kind):
         assert f"| `{name}` |" in section(kind.__name__)
+
+
+@pytest.mark.parametrize("kind", [PerKey, Retry, Fair, Limit])
+def test_only_the_fields_that_are_required_are_called_so(kind: type) -> None:
+    required = re.findall(
+        r"^\| `(\w+)` \| .+? \| required \|", section(kind.__name__), re.MULTILINE
+    )
+    kind(**dict.fromkeys(required, "{order}"))
+    for name in required:
+        with pytest.raises(TypeError):
+            kind(**dict.fromkeys(set(required) - {name}, "{order}"))
+
+
+def test_every_setting_of_a_worker_has_a_flag() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section("Settings"), re.MULTILINE)
+    flags = dict(rows)
+    without = [each.name for each in fields(WorkerSettings) if not flags[each.name]]
+    assert without == []
 
 
 def test_every_setting_is_on_the_page_with_its_variable() -> None:

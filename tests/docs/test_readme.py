@@ -28,6 +28,11 @@ def hello() -> str:
     return match[1]
 
 
+def test_the_readme_names_every_guide() -> None:
+    named = re.findall(r"\(docs/guides/([\w-]+)\.md\)", (ROOT / "README.md").read_text())
+    assert {page.stem for page in (ROOT / "docs/guides").glob("*.md")} == set(named)
+
+
 def test_the_hello_world_has_at_most_twelve_lines_of_code() -> None:
     assert len([line for line in hello().splitlines() if line.strip()]) <= 12
 

@@ -132,7 +132,7 @@ def write_jobs(form: Form, views: Sequence[JobView], now: datetime) -> None:
     "--by",
     metavar="GROUP",
     default="state",
-    help="By state, type, queue, service, error, worker or tag:NAME (state).",
+    help="By state, type, queue, service, error, worker, tenant or tag:NAME (state).",
 )
 @json_option
 @url_option
@@ -145,7 +145,7 @@ def count_command(
     url: str | None,
     **options: Any,  # noqa: ANN401 - click's options
 ) -> None:
-    """Count jobs by state, type, queue, service, error, worker or the value of a tag.
+    """Count jobs by state, type, queue, service, error, worker, tenant or the value of a tag.
 
     Takes the same filters as `trellis jobs list`.
     """

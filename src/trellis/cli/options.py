@@ -24,6 +24,7 @@ _FILTERS: Final = (
     ("--service", "NAME", "Of these services"),
     ("--queue", "NAME", "In these queues"),
     ("--key", "KEY", "With this key"),
+    ("--tenant", "NAME", "Of this tenant"),
     ("--tag", "NAME=VALUE", "With this tag; may be repeated"),
     ("--since", "WHEN", "Created since: 1h, yesterday, 2030-01-31"),
     ("--until", "WHEN", "Created before"),
@@ -32,6 +33,8 @@ _FILTERS: Final = (
     ("--worker", "NAME", "That this worker runs or ran: its name, host or id"),
     ("--schedule", "NAME", "Created by this schedule: nightly or shop/nightly"),
     ("--error", "TEXT", "Whose latest error contains this text"),
+    ("--batch", "ID", "Members of this batch"),
+    ("--parent", "ID", "Created in the handler or at the end of this job"),
 )
 #: Flags with which a command changes nothing.
 _WITHOUT_CHANGE: Final = ("dry_run", "check", "sql")

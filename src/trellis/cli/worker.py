@@ -26,6 +26,9 @@ _SETTINGS: Final = (
     "concurrency",
     "processes",
     "lease",
+    "heartbeat",
+    "sweep",
+    "stall_limit",
     "grace",
     "poll",
     "max_jobs",
@@ -33,6 +36,7 @@ _SETTINGS: Final = (
     "name",
     "idle",
     "contract",
+    "keep_audit",
 )
 
 
@@ -48,6 +52,9 @@ _SETTINGS: Final = (
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after this many jobs.")
 @click.option("--max-memory", metavar="SIZE", help="Replace a process above this size: 512MB.")
 @click.option("--lease", metavar="DURATION", help="How long a silent worker keeps its jobs (30s).")
+@click.option("--heartbeat", metavar="DURATION", help="How often to renew the lease (10s).")
+@click.option("--sweep", metavar="DURATION", help="How often to look for expired leases (5s).")
+@click.option("--stall-limit", metavar="DURATION", help="Kill a process that hangs so long (5m).")
 @click.option(
     "--grace", metavar="DURATION", help="How long handlers may finish when stopping (25s)."
 )
@@ -58,6 +65,7 @@ _SETTINGS: Final = (
     type=click.Choice(("warn", "refuse", "off")),
     help="What to do about a contract change that was not accepted (warn).",
 )
+@click.option("--keep-audit", metavar="DURATION", help="How long to keep the audit (365d).")
 @click.option("--log-format", type=click.Choice(("text", "json")), help="Format of the log (text).")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (info).")
 @click.option("--reload", is_flag=True, help="Start again when a source file changes.")
