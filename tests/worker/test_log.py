@@ -82,6 +82,9 @@ async def test_a_refused_result_of_a_success_is_one_line_with_a_word_to_search_f
         await eventually(is_completed)
         go_on.set()
         await eventually(lambda: len(about_jobs(caplog)) == 3)
+    (ended,) = [each for each in caplog.records if each.name == "trellis.worker.renewals"]
+    assert f"Session {session.id:016x} was ended by another worker" in ended.getMessage()
+    assert f"({job_id})" in ended.getMessage()
     retried, lost, line = sorted(about_jobs(caplog), key=logging.LogRecord.getMessage)
     assert vars(lost)["trellis"]["event"] == "attempt_lost"
     assert "The worker's lease ended. Next try in" in retried.getMessage()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -369,6 +371,52 @@ def test_a_read_only_folder_is_refused_for_an_ordinary_user(tmp_path: Path) -> N
     assert run.returncode == 0, run.stderr
     assert "cannot be" in run.stdout
     assert "write there" in run.stdout
+
+
+async def test_a_user_who_may_only_read_reads_while_another_program_has_the_file_open() -> None:
+    script = (
+        "import asyncio, os, sys\n"
+        "from trellis.engines.sqlite import SqliteEngine\n"
+        "from trellis.engines.values import JobFilter\n"
+        "from trellis.errors import ReadOnlyDatabase\n"
+        "from trellis.testing.builders import a_job\n"
+        "if os.geteuid() == 0:\n"
+        "    os.setuid(65534)\n"
+        "async def main():\n"
+        "    engine = SqliteEngine(sys.argv[1], create=False)\n"
+        "    await engine.open()\n"
+        "    print(len((await engine.find(JobFilter())).jobs))\n"
+        "    try:\n"
+        "        await engine.create([a_job()])\n"
+        "    except ReadOnlyDatabase as error:\n"
+        "        print(error)\n"
+        "    await engine.close()\n"
+        "asyncio.run(main())\n"
+    )
+    folder = Path(tempfile.mkdtemp(prefix="trellis-"))  # outside of folders of this user alone
+    engine = SqliteEngine(folder / "jobs.db")
+    await engine.open()
+    try:
+        await engine.create([a_job()])
+        for path in folder.iterdir():
+            path.chmod(0o444 if "lock" not in path.name else 0)
+        folder.chmod(0o555)
+        run = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", script, str(folder / "jobs.db")],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    finally:
+        folder.chmod(0o700)
+        await engine.close()
+        shutil.rmtree(folder)
+    assert run.returncode == 0, run.stderr
+    found, refusal = run.stdout.splitlines()
+    assert found == "1"
+    assert "cannot be written" in refusal
 
 
 async def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:

@@ -165,12 +165,14 @@ class Checkpointer:
     """Moves the write-ahead log into the database, in one process at a time.
 
     A process that does not get the lock on the file beside the database leaves the checkpoint to
-    the process that has it.
+    the process that has it; so does one that may not open that file: it may only read.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._lock_file = os.open(f"{path}-trellis-lock", os.O_CREAT | os.O_RDWR, 0o600)
+        self._lock_file: int | None = None
+        with suppress(PermissionError):
+            self._lock_file = os.open(f"{path}-trellis-lock", os.O_CREAT | os.O_RDWR, 0o600)
         self._seen_changes = connection.total_changes
         self._last = time.monotonic()
 
@@ -189,6 +191,8 @@ class Checkpointer:
         """Checkpoint now, unless another process is doing it."""
         self._seen_changes = self._connection.total_changes
         self._last = time.monotonic()
+        if self._lock_file is None:
+            return False
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -205,7 +209,8 @@ class Checkpointer:
 
     def close(self) -> None:
         """Close the lock file; the file itself stays for the other processes."""
-        os.close(self._lock_file)
+        if self._lock_file is not None:
+            os.close(self._lock_file)
 
 
 # -- forks -------------------------------------------------------------------------------------

@@ -41,7 +41,9 @@ def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> 
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return ReadOnlyDatabase(
             f"{path} cannot be written. Give this user write permission on the file, on the -wal "
-            "and -shm files beside it, and on their folder."
+            "and -shm files beside it, and on their folder. To read it, this user needs read "
+            "permission on all three while another program has the file open; while none has, "
+            "copy it to a folder in which this user may write, and name the copy."
         )
     if code == sqlite3.SQLITE_CANTOPEN:
         return ReadOnlyDatabase(
