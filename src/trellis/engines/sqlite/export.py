@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from trellis import failpoints
+from trellis.core.states import LIVE, State
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, no_fork, patiently
@@ -40,6 +41,14 @@ _TABLES: Final = (
 #: Characters of payload after which a batch takes no more jobs.
 _BATCH_CHARACTERS: Final = 4_000_000
 _NO_LIMIT: Final = 2**62
+#: The statement that returns rows of a kind.
+_ROWS: Final[dict[Kind, str]] = {
+    "audit": "export_audit",
+    "batches": "export_batches",
+    "slots": "export_slots",
+}
+#: A fan-in job in one of these states may still read the members of its batch.
+_READERS: Final = json.dumps(sorted({*LIVE, State.DEAD}))
 _CHANGES: Final = ("insert", "update", "delete")
 
 
@@ -70,13 +79,13 @@ class SqliteExporter:
         """Return how many jobs `batch` returns in each state."""
         until = _NO_LIMIT if last is None else last
         rows = await self._with_file(
-            lambda file: _rows(file, "export_counts", until, json.dumps(states))
+            lambda file: _rows(file, "export_counts", until, json.dumps(states), _READERS)
         )
         return {state: number for state, number in rows}  # noqa: C416 - rows are no pairs for mypy
 
     async def rows(self, kind: Kind, after: int, limit: int, *of: str) -> Sequence[Row]:
         """Return the next rows of a kind."""
-        return await self._with_file(lambda file: _rows(file, f"export_{kind}", *of, after, limit))
+        return await self._with_file(lambda file: _rows(file, _ROWS[kind], *of, after, limit))
 
     async def finish(self) -> None:
         """Record that all jobs were exported."""
@@ -149,7 +158,7 @@ def _rows(file: sqlite3.Connection, name: str, *values: object) -> list[Row]:
 def _batch(
     file: sqlite3.Connection, after: int, limit: int, states: str, *, whole: bool
 ) -> JobBatch:
-    numbers = _page(_rows(file, "export_page", after, states, limit))
+    numbers = _page(_rows(file, "export_page", after, states, _READERS, limit))
     picked = encode_ids(numbers)
     outline = JobBatch(
         after,

@@ -25,12 +25,12 @@ from trellis_batch b where b.seq > ? order by b.seq limit ?
 
 -- fragment: export_chosen
 -- Whether the state of job r is one of these, or a batch needs it: one that has not finished, or whose
--- fan-in job may still read its members.
+-- fan-in job is in one of the other states and may still read its members.
 (r.state in (select value from json_each(?)) or exists (
   select 1 from trellis_batch_member m join trellis_batch b on b.seq = m.batch
   where m.job = r.seq and (b.finished_at is null or exists (
     select 1 from trellis_record f
-    where f.id = b.fan_in and (f.availability is not null or f.state = 'dead')))))
+    where f.id = b.fan_in and f.state in (select value from json_each(?))))))
 
 -- name: export_counts
 select r.state, count(*) from trellis_record r where r.seq <= ? and
