@@ -232,6 +232,11 @@ def test_a_time_zone_that_this_host_lacks_can_be_changed() -> None:
     step = changed(lacking, NOW + 2 * MINUTE, tz="UTC")
     assert step.slots == (SlotDecision(NOW + MINUTE, "missed", why="edited"),)
     assert step.schedule.next_slot == NOW + 60 * MINUTE
+    again = rules.declare_again(lacking, a_declaration(missed="all", when="0 * * * *"))
+    assert again is not None
+    elsewhere = again._replace(changes={"tz": "Mars"})
+    kept = rules.edit(lacking, elsewhere, NOW, ())
+    assert kept == Step(elsewhere)
 
 
 def test_a_value_that_is_declared_again_is_no_change_any_more() -> None:

@@ -248,7 +248,10 @@ def _coming(before: Schedule, after: Schedule, now: Instant) -> Instant | None:
     """Return the next slot after an edit that leaves the times as they are."""
     if after.retired_at is not None:
         return None
-    first = next_slot(after.plan.when, after.plan.tz, now)
+    try:
+        first = next_slot(after.plan.when, after.plan.tz, now)
+    except ConfigurationError:  # this host does not know the time zone
+        return before.next_slot
     # The clock may have been set back since the last decision. An edit is a fresh start.
     is_ahead = before.next_slot is None or before.next_slot > (first or now)
     return first if is_ahead else before.next_slot
