@@ -122,6 +122,21 @@ class Failure(NamedTuple):
     data: str | None = None
 
 
+def mentions(error: Failure | None, text: str) -> bool:
+    """Return whether the error's code or message contains this text, in any case.
+
+    >>> mentions(Failure("timeout", "Took 100% of its time."), "100%")
+    True
+    """
+    wanted, texts = text.casefold(), () if error is None else (error.code, error.message)
+    return any(wanted in each.casefold() for each in texts)
+
+
+def error_code(error: Failure | None) -> str:
+    """Return the code under which errors are counted; "" if there is no error."""
+    return "" if error is None else error.code
+
+
 class Head(NamedTuple):
     """The present state of a job. Only transitions change it, and each adds one to `version`."""
 

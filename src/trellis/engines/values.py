@@ -1,7 +1,7 @@
 """Arguments and answers of the engine port: plain values.
 
 Expected results are values of these types; an exception (`trellis.errors.EngineError`) means that
-the engine itself could not work. At the end is a rule of all engines: which errors match a text.
+the engine itself could not work.
 """
 
 from __future__ import annotations
@@ -395,8 +395,7 @@ class TagGroup(NamedTuple):
 Group = Literal["state", "type", "queue", "service", "error", "worker", "tenant"]
 GroupBy: TypeAlias = Group | TagGroup
 
-#: The answer to a removal; a live job is refused, and one that a live job follows or that is in a
-#: batch that has not finished, or whose fan-in job may still read it.
+#: The answer to a removal: "removed", or why the job stays.
 Removal = Literal["removed", "live", "needed", "in_batch", "missing"]
 
 
@@ -488,18 +487,3 @@ class Health(NamedTuple):
     durability: str
     facts: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
-
-
-def mentions(error: Failure | None, text: str) -> bool:
-    """Return whether the error's code or message contains this text, in any case.
-
-    >>> mentions(Failure("timeout", "Took 100% of its time."), "100%")
-    True
-    """
-    wanted, texts = text.casefold(), () if error is None else (error.code, error.message)
-    return any(wanted in each.casefold() for each in texts)
-
-
-def error_code(error: Failure | None) -> str:
-    """Return the code under which errors are counted; "" if there is no error."""
-    return "" if error is None else error.code

@@ -142,7 +142,8 @@ async def _known_names(engine: Engine, kind: Literal["queue", "type"], service: 
         with suppress(ContractTooNew):
             for name, entry in parse_contract(each.body).jobs.items():
                 found.add(f"{service}/{(entry['queueName'] or name) if is_queue else name}")
-    for worker in map(worker_view, await engine.sessions()):
+    now = await engine.now()
+    for worker in (worker_view(each, now) for each in await engine.sessions()):
         if worker.state != "ended":  # a type has a queue of its own, unless it names another
             found.update(worker.types)
     for schedule in await engine.schedules():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.fairness import tenant_of
-from trellis.core.job import JobId, Relations
+from trellis.core.job import JobId, Relations, error_code, mentions
 from trellis.core.states import WAITING
 from trellis.engines.limits import Names
 from trellis.engines.memory.slots import Slots
@@ -26,8 +26,6 @@ from trellis.engines.values import (
     Page,
     QueueSettings,
     TagGroup,
-    error_code,
-    mentions,
 )
 
 

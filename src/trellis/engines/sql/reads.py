@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from trellis.core.durations import Instant
 from trellis.core.events import Event
-from trellis.core.job import JobId, JobRecord, is_possible_id
+from trellis.core.job import JobId, JobRecord, is_possible_id, mentions
 from trellis.core.limits import Spent
 from trellis.engines.limits import Names
 from trellis.engines.sql.filters import Filters
@@ -28,7 +28,6 @@ from trellis.engines.values import (
     Page,
     Progress,
     QueueSettings,
-    mentions,
 )
 
 

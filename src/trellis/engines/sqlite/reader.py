@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
+from trellis.core.job import mentions
 from trellis.engines.clock import Clock
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import Row, decode_failure
 from trellis.engines.sqlite.registry import Registry
 from trellis.engines.sqlite.transaction import FRAGMENTS, SharedTransaction, Transaction
-from trellis.engines.values import mentions
 
 FILTERS: Final = Filters(FRAGMENTS, as_list=json.dumps)
 
