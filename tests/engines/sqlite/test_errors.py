@@ -373,6 +373,18 @@ def test_a_read_only_folder_is_refused_for_an_ordinary_user(tmp_path: Path) -> N
     assert "write there" in run.stdout
 
 
+def let_read(folder: Path) -> None:
+    """Let users only read the files in this folder."""
+    for path in folder.iterdir():
+        path.chmod(0 if "lock" in path.name else 0o444)
+    folder.chmod(0o555)
+
+
+def remove(folder: Path) -> None:
+    folder.chmod(0o700)
+    shutil.rmtree(folder)
+
+
 async def test_a_user_who_may_only_read_reads_while_another_program_has_the_file_open() -> None:
     script = (
         "import asyncio, os, sys\n"
@@ -398,9 +410,7 @@ async def test_a_user_who_may_only_read_reads_while_another_program_has_the_file
     await engine.open()
     try:
         await engine.create([a_job()])
-        for path in folder.iterdir():
-            path.chmod(0o444 if "lock" not in path.name else 0)
-        folder.chmod(0o555)
+        let_read(folder)
         run = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-c", script, str(folder / "jobs.db")],
@@ -410,9 +420,8 @@ async def test_a_user_who_may_only_read_reads_while_another_program_has_the_file
             timeout=30,
         )
     finally:
-        folder.chmod(0o700)
         await engine.close()
-        shutil.rmtree(folder)
+        remove(folder)
     assert run.returncode == 0, run.stderr
     found, refusal = run.stdout.splitlines()
     assert found == "1"
