@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 from tests.harness import warden
 from tests.harness.signals import nothing_ignored_by_children
 
 pytest.register_assert_rewrite("trellis.testing.conformance", "trellis.testing.model")
+
+# No test is judged by its duration; `--hypothesis-profile` replaces this.
+settings.register_profile("without_deadline", deadline=None)
+settings.load_profile("without_deadline")
 
 #: How many tests of the conformance suite were collected, per engine, before any was deselected.
 COLLECTED: Final = pytest.StashKey[Counter[str]]()
