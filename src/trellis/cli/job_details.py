@@ -124,6 +124,7 @@ def _document(details: JobDetails) -> dict[str, Any]:
         "journal": as_json(details.journal),
         "links": as_json(details.links),
         "children": [child.id for child in details.children[:_LINKS]],
+        "has_more_children": len(details.children) > _LINKS,
         "audit": as_json(details.audit),
     }
 
