@@ -226,6 +226,8 @@ async def test_the_views_say_what_the_api_says(engine: PostgresEngine, url: str,
             job.items.complete("one")
             if job.payload == 2:
                 raise ValueError("no \0 such edition")
+            async with shop.batch() as batch:
+                await batch.create(publish, 5, delay="1h")
 
         done = await publish.create(1, tags={"org": "ada", "project": "7"})
         failed = await publish.create(2, tags={"org": "bob"})
@@ -241,7 +243,8 @@ async def test_the_views_say_what_the_api_says(engine: PostgresEngine, url: str,
     assert inside == [(each.id, each.name, each.state) for each in sessions]
     names = ("id", "service", "type", "queue", "state", "attempt", "priority", "key", "created_at",
              "run_at", "deadline_at", "claimed_at", "finished_at", "cancel_asked", "blocked",
-             "request_id", "trace_id", "clone_of", "started_at", "updated_at", "worker", "result",
+             "request_id", "trace_id", "clone_of", "parent", "batch", "started_at", "updated_at",
+             "worker", "result",
             )  # fmt: skip
     rows = sql.execute(f"select {', '.join(names)} from trellis.jobs").fetchall()  # noqa: S608
     views = [await view_of(engine, record) for record in (await engine.find(JobFilter())).jobs]
@@ -250,7 +253,7 @@ async def test_the_views_say_what_the_api_says(engine: PostgresEngine, url: str,
         "select error_code, error_message from trellis.jobs where error_code <> ''"
     )
     assert [code for code, message in errors if "such edition" in message] == ["exception"]
-    assert sql.execute(BLOCKS["backlog"]).fetchall() == [("shop", "publish", 1, 1)]
+    assert sql.execute(BLOCKS["backlog"]).fetchall() == [("shop", "publish", 1, 2)]
     assert sql.execute(BLOCKS["errors"]).fetchall() == [(1,)]
     assert sql.execute(BLOCKS["throughput"]).fetchall() == [("ada", 1)]
     plan = sql.execute("explain select * from trellis.jobs where live").fetchall()

@@ -15,7 +15,7 @@ import pytest
 import trellis.engines.sqlite
 from tests.cli.shop import make_shop
 from tests.engines.sections import EVERYTHING, SHARED, unused_fragments
-from trellis import connect
+from trellis import Service, connect
 from trellis.core.durations import to_instant
 from trellis.engines.sql.statements import load_statements
 from trellis.engines.sqlite import connection, export, reader, schema
@@ -154,3 +154,22 @@ def test_no_statement_scans_a_table_of_jobs(name: str, file: sqlite3.Connection)
         and not re.fullmatch(r"SCAN (b|g|s|picked|used|k)( VIRTUAL TABLE.*)?", detail)
     ]
     assert scans == [], plan
+
+
+async def test_the_view_for_people_has_the_parent_and_the_batch_of_a_job(tmp_path: Path) -> None:
+    async with Service("shop", f"sqlite:///{tmp_path / 'jobs.db'}") as shop:
+
+        @shop.job
+        async def part() -> None: ...
+
+        @shop.job
+        async def plan() -> list[str]:
+            async with shop.batch() as batch:
+                return [batch.id, (await batch.create(part)).id]
+
+        ref = await plan.create()
+        async with shop.worker():
+            batch, member = await ref.wait("20s")
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:
+        rows = file.execute("select id, parent, batch from trellis_jobs order by seq").fetchall()
+    assert rows == [(ref.id, None, None), (member, ref.id, batch)]

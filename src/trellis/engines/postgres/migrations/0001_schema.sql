@@ -847,7 +847,8 @@ select
   replace(q.error, '\u0000', '\ufffd')::json ->> 0 as error_code,
   replace(q.error, '\u0000', '\ufffd')::json ->> 1 as error_message,
   replace(q.error, '\u0000', '\ufffd')::json ->> 3 as error_data,
-  coalesce(j.request_id, j.id) as request_id, substr(j.traceparent, 4, 32) as trace_id, j.clone_of
+  coalesce(j.request_id, j.id) as request_id, substr(j.traceparent, 4, 32) as trace_id, j.clone_of,
+  j.relations::json ->> 'parent' as parent, j.relations::json ->> 'batch' as batch
 from trellis.queue q
 join trellis.job j on j.seq = q.job
 join trellis.lane l on l.id = j.lane
@@ -876,7 +877,8 @@ select
   replace(o.error, '\u0000', '\ufffd')::json ->> 0,
   replace(o.error, '\u0000', '\ufffd')::json ->> 1,
   replace(o.error, '\u0000', '\ufffd')::json ->> 3,
-  coalesce(j.request_id, j.id), substr(j.traceparent, 4, 32), j.clone_of
+  coalesce(j.request_id, j.id), substr(j.traceparent, 4, 32), j.clone_of,
+  j.relations::json ->> 'parent', j.relations::json ->> 'batch'
 from trellis.outcome o
 join trellis.job j on j.seq = o.job
 join trellis.lane l on l.id = j.lane
@@ -895,6 +897,8 @@ comment on column trellis.jobs.started_at is 'When the handler of the latest att
 comment on column trellis.jobs.updated_at is 'When it last changed.';
 comment on column trellis.jobs.worker is 'The worker process that runs it, or had its latest attempt.';
 comment on column trellis.jobs.error_data is 'JSON that the handler gave with its failure.';
+comment on column trellis.jobs.parent is 'The job in whose handler, or at whose end, it was created.';
+comment on column trellis.jobs.batch is 'The batch in which it was created.';
 comment on column trellis.jobs.result is 'What the handler returned; of jobs that ended.';
 
 create view trellis.job_items as

@@ -563,7 +563,8 @@ select r.*,
          order by e.seq desc limit 1) a
    left join trellis_session s on s.id = a.session
    left join trellis_past_session p on p.id = a.session) as worker,
-  o.result
+  o.result,
+  json_extract(r.relations, '$.parent') as parent, json_extract(r.relations, '$.batch') as batch
 from trellis_record r
 left join trellis_outcome o
   on r.availability is null and o.job = r.seq and o.generation = r.generation
