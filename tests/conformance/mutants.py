@@ -332,8 +332,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "count nothing that runs in a claim": _count_nothing,
     "ignore aging": _ignore_aging,
     "spend no token of a key": _both(
-        _sql(("key_bucket_put", "values (?, ?, ?)", "values (?, 0 * ?, ?)")),
-        _postgres(("key_bucket_put", "values ($1, $2, $3)", "values ($1, 0 * $2::bigint, $3)")),
+        _sql(("key_bucket_put", "full_at = excluded.full_at", "full_at = 0")),
+        _postgres(("key_bucket_put", "full_at = excluded.full_at", "full_at = 0")),
     ),
     "read the feed past transactions that still run": _postgres(
         ("feed_end", "pg_snapshot_xmin", "pg_snapshot_xmax")
