@@ -6,9 +6,8 @@ accepted job is never lost. Names are loaded at first use, so that `import trell
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+#: What type checkers take for true; importing `typing` would be half of the time of this import.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trellis.client.batches import BatchRef, OpenBatch
     from trellis.client.chain import Chain, ChainRef
@@ -198,11 +197,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - type checkers read the imports above
+def __getattr__(name: str) -> object:  # type checkers read the imports above
     if name not in __all__:
         raise AttributeError(f"module 'trellis' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - see `TYPE_CHECKING`
+
     module = _MODULE_OF.get(name, "trellis.errors")
-    value = globals()[name] = getattr(import_module(module), name)
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value
     return value
 
 

@@ -9,10 +9,11 @@ stable codes of `trellis.errors`; scripts may rely on them.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
@@ -200,23 +201,35 @@ def trellis() -> None:
     """
 
 
-def main() -> None:
-    """Run the command line of this process."""
+def main(*, takes_interrupts: bool) -> None:
+    """Run the command line of this process; with `takes_interrupts`, Ctrl-C interrupts it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A character that the terminal cannot encode is written as its number.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    context = _interruptible() if takes_interrupts else nullcontext()
+    sys.exit(run(sys.argv[1:], context))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; return its exit code."""
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise `KeyboardInterrupt` within this block."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run(arguments: Sequence[str], context: AbstractContextManager[None] | None = None) -> int:
+    """Run one command line, inside this context; return its exit code."""
     debug = "--debug" in arguments or bool(os.environ.get("TRELLIS_DEBUG"))
     remember_place(arguments)
     if sys.flags.optimize >= _WITHOUT_TEXTS and not {"-h", "--help"}.isdisjoint(arguments):
         complain("Python -OO (PYTHONOPTIMIZE=2) removes the texts of the help. Use -O instead.")
     try:
-        result = trellis.main(_url_last(arguments), prog_name="trellis", standalone_mode=False)
+        with context or nullcontext():
+            result = trellis.main(_url_last(arguments), prog_name="trellis", standalone_mode=False)
     except BaseException as error:  # noqa: BLE001 - every error becomes an exit code here
         return report(error, debug=debug)
     return result if isinstance(result, int) else OK
