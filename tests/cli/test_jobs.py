@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.harness import ROOT
+from trellis.cli.format import JOB_COLUMN_NAMES
 from trellis.cli.jobs import list_command
 from trellis.insight.filters import WORDS
 
@@ -57,6 +58,19 @@ def test_every_filter_word_is_an_option_and_is_in_the_guide(look: Run) -> None:
         assert f"`{word}:" in guide
         assert f"--{word}" in options or word == "id"
     assert look("jobs", "list", "--tenant", "acme").err == "No job matches.\n"
+
+
+def test_the_columns_of_a_list_are_chosen(look: Run, ids: dict[str, str]) -> None:
+    ran = look("jobs", "list", "--columns", "id,Payload,worker,queue", "--limit", "0")
+    header, *rows = ran.out.splitlines()
+    assert header.split() == ["ID", "PAYLOAD", "WORKER", "QUEUE"]
+    found = {row.split()[0]: row for row in rows}
+    assert found[ids["active"]].split()[-2:] == ["berlin", "invoices"]
+    assert '"order": 7, "password": "**********"' in found[ids["waiting"]]
+    every = look("dlq", "list", "--columns", ",".join(JOB_COLUMN_NAMES))
+    assert (every.code, every.out.split()[0]) == (0, "ID")
+    wrong = look("jobs", "list", "--columns", "id,colour")
+    assert (wrong.code, "There is no column 'colour'. Known: id, state" in wrong.err) == (2, True)
 
 
 def test_a_list_says_how_much_it_leaves_out(look: Run) -> None:

@@ -11,6 +11,7 @@ from trellis.cli.app import CommandGroup
 from trellis.cli.job_actions import action_options, run_action
 from trellis.cli.jobs import list_jobs
 from trellis.cli.options import (
+    columns_option,
     debug_option,
     filter_options,
     form_options,
@@ -38,6 +39,7 @@ def dlq() -> None:
 @dlq.command("list")
 @click.argument("words", metavar="[FILTER]...", nargs=-1)
 @filter_options
+@columns_option
 @limit_option
 @form_options
 @url_option
@@ -45,6 +47,7 @@ def dlq() -> None:
 def list_command(
     words: tuple[str, ...],
     *,
+    columns: tuple[str, ...],
     limit: int,
     form: Form,
     url: str | None,
@@ -56,7 +59,7 @@ def list_command(
     """
     filters = read_filters(words, options)
     restrict_to_state(filters, "dead")
-    list_jobs(url, filters, form, limit)
+    list_jobs(url, filters, form, limit, columns)
 
 
 @dlq.command("replay")

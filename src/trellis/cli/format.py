@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from trellis.cli.output import Cell, Column, Row
+from trellis.cli.output import Cell, Column, Row, safe_json, write_table
 from trellis.core.durations import SECOND
 from trellis.core.states import WAITING, State
 from trellis.insight.time_expressions import roughly, took
@@ -28,32 +29,14 @@ _STYLES: Final = {
     State.DISMISSED: "dim",
 }
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"))
-JOB_COLUMNS: Final = (
-    Column("ID"),
-    Column("STATE"),
-    Column("TYPE", shrinks=True),
-    Column("ATTEMPT", is_number=True),
-    Column("AGE", is_number=True),
-    Column("NOTE", shrinks=True),
-)
+#: The columns of a list of jobs without `--columns`.
+JOB_COLUMNS: Final = ("id", "state", "type", "attempt", "age", "note")
 
 RATE_COLUMNS: Final = (
     Column("RUN/MIN", is_number=True),
     Column("FAIL/MIN", is_number=True),
     Column("MEDIAN", is_number=True),
 )
-
-
-def job_row(job: JobView, now: datetime) -> Row:
-    """Return the cells of a job for `JOB_COLUMNS`."""
-    return (
-        job.id,
-        state_cell(job.state),
-        job.name,
-        f"{job.attempt}/{job.max_attempts}",
-        short_duration(now - job.created_at),
-        _note(job, now),
-    )
 
 
 def _note(job: JobView, now: datetime) -> str:
@@ -70,6 +53,45 @@ def _note(job: JobView, now: datetime) -> str:
     elif job.key is not None:
         parts.append(f"key {job.key}")
     return ", ".join(parts)
+
+
+#: Every column of a list of jobs by its name, and what it shows of a job.
+_JOB_CELLS: Final[dict[str, tuple[Column, Callable[[JobView, datetime], Cell | str]]]] = {
+    "id": (Column("ID"), lambda job, _: job.id),
+    "state": (Column("STATE"), lambda job, _: state_cell(job.state)),
+    "type": (Column("TYPE", shrinks=True), lambda job, _: job.name),
+    "queue": (Column("QUEUE", shrinks=True), lambda job, _: job.queue),
+    "priority": (Column("PRIORITY", is_number=True), lambda job, _: str(job.priority)),
+    "key": (Column("KEY", shrinks=True), lambda job, _: job.key or "-"),
+    "tenant": (Column("TENANT", shrinks=True), lambda job, _: job.tenant or "-"),
+    "attempt": (
+        Column("ATTEMPT", is_number=True),
+        lambda job, _: f"{job.attempt}/{job.max_attempts}",
+    ),
+    "age": (
+        Column("AGE", is_number=True),
+        lambda job, now: short_duration(now - job.created_at),
+    ),
+    "created": (Column("CREATED"), lambda job, _: local_time(job.created_at)),
+    "run-at": (Column("RUN AT"), lambda job, _: local_time(job.run_at)),
+    "finished": (
+        Column("FINISHED"),
+        lambda job, _: "-" if job.finished_at is None else local_time(job.finished_at),
+    ),
+    "worker": (Column("WORKER", shrinks=True), lambda job, _: job.worker or "-"),
+    "payload": (Column("PAYLOAD", shrinks=True), lambda job, _: safe_json(job.payload)),
+    "note": (Column("NOTE", shrinks=True), _note),
+}
+JOB_COLUMN_NAMES: Final = tuple(_JOB_CELLS)
+
+
+def write_job_table(
+    jobs: Sequence[JobView], now: datetime, columns: Sequence[str] = JOB_COLUMNS
+) -> None:
+    """Write a table of jobs with these columns."""
+    chosen = [_JOB_CELLS[name] for name in columns]
+    rows = ([cell(job, now) for _, cell in chosen] for job in jobs)
+    write_table([column for column, _ in chosen], rows)
 
 
 def state_cell(state: State) -> Cell:

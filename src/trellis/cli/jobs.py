@@ -9,6 +9,7 @@ import rich_click as click
 
 from trellis.cli.app import FAILED, OK, TIMED_OUT, CommandGroup, operate
 from trellis.cli.options import (
+    columns_option,
     debug_option,
     filter_options,
     form_options,
@@ -57,6 +58,7 @@ def jobs() -> None:
 @jobs.command("list")
 @click.argument("words", metavar="[FILTER]...", nargs=-1)
 @filter_options
+@columns_option
 @limit_option
 @form_options
 @url_option
@@ -64,6 +66,7 @@ def jobs() -> None:
 def list_command(
     words: tuple[str, ...],
     *,
+    columns: tuple[str, ...],
     limit: int,
     form: Form,
     url: str | None,
@@ -75,16 +78,18 @@ def list_command(
     `since:1h`, `until:yesterday` or `error:timeout`; a job must match all of them. Each filter is
     also an option.
     """
-    list_jobs(url, read_filters(words, options), form, limit)
+    list_jobs(url, read_filters(words, options), form, limit, columns)
 
 
-def list_jobs(url: str | None, filters: Filters, form: Form, limit: int) -> None:
+def list_jobs(
+    url: str | None, filters: Filters, form: Form, limit: int, columns: Sequence[str]
+) -> None:
     """Write the jobs that match."""
 
     async def work(jobs: Operator) -> None:
         found = jobs.find(**filters)
         views, now, more = await _read(found, limit)
-        write_jobs(form, views, now)
+        write_jobs(form, views, now, columns)
         if form is not Form.TABLE:
             return
         if more:
@@ -107,10 +112,12 @@ async def _read(found: Found, limit: int) -> tuple[list[JobView], datetime, bool
     return views, page.as_of, page.next_after is not None
 
 
-def write_jobs(form: Form, views: Sequence[JobView], now: datetime) -> None:
-    """Write jobs in the requested form."""
-    from trellis.cli.format import JOB_COLUMNS, job_row
-    from trellis.cli.output import write_each, write_table
+def write_jobs(
+    form: Form, views: Sequence[JobView], now: datetime, columns: Sequence[str] = ()
+) -> None:
+    """Write jobs in the requested form; a table has these columns, or the usual ones."""
+    from trellis.cli.format import JOB_COLUMNS, write_job_table
+    from trellis.cli.output import write_each
     from trellis.insight.views import as_json
 
     write_each(
@@ -118,7 +125,7 @@ def write_jobs(form: Form, views: Sequence[JobView], now: datetime) -> None:
         views,
         document=as_json,
         name=lambda job: job.id,
-        table=lambda rows: write_table(JOB_COLUMNS, (job_row(job, now) for job in rows)),
+        table=lambda jobs: write_job_table(jobs, now, columns or JOB_COLUMNS),
     )
 
 

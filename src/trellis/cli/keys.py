@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import rich_click as click
 
 from trellis.cli.app import CommandGroup, operate
-from trellis.cli.format import JOB_COLUMNS, counted, job_row, listed
+from trellis.cli.format import counted, listed, write_job_table
 from trellis.cli.options import debug_option, form_options, json_option, reason_option, url_option
 from trellis.cli.output import (
     Cell,
@@ -99,7 +99,7 @@ def show_command(key: str, *, as_json: bool, url: str | None) -> None:
         return
     for each in found:
         write_line(visible(_summary(each.key)))
-        write_table(JOB_COLUMNS, (job_row(job, each.now) for job in each.jobs))
+        write_job_table(each.jobs, each.now)
 
 
 class KeyAndJobs(NamedTuple):

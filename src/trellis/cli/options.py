@@ -104,6 +104,24 @@ def limit_option(command: Command) -> Command:
     return click.option("--limit", metavar="N", default=50, type=kind, help=text)(command)
 
 
+def columns_option(command: Command) -> Command:
+    """Add `--columns`, passed on as a tuple of names."""
+
+    def read(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
+        from trellis.cli.format import JOB_COLUMN_NAMES
+
+        names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+        for name in names:
+            if name not in JOB_COLUMN_NAMES:
+                known = ", ".join(JOB_COLUMN_NAMES)
+                raise click.UsageError(f"There is no column {name!r}. Known: {known}.")
+        return names
+
+    text = "The columns of the table: id,type,payload,worker,..."
+    option = click.option("--columns", metavar="NAME,...", default="", callback=read, help=text)
+    return option(command)
+
+
 def reason_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--reason`, which the setting `require_reason` makes necessary for every change."""
 
