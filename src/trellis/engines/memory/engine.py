@@ -427,7 +427,7 @@ class MemoryEngine(
             self._slots.rates.drop_full(now)
             self._drop_batches(now - KEEP_BATCHES, limit)
             moved = self._expire(now, limit)
-            self._store.ready.prune(now)
+            self._store.ready.prune(now, limit)
             removed = self._store.removed
             for job_id in list(islice(removed, limit)):
                 if removed[job_id] > now - KEEP_REMOVALS:

@@ -90,13 +90,16 @@ class ReadyJobs:
             jobs = self._ranked.setdefault((turn.line, turn.tenant), [])
             heapq.heappush(jobs, (-rank, entry.definition.row))
 
-    def prune(self, now: Instant) -> None:
-        """Remove the shares that ended before the virtual time of their line."""
-        for line, tenant in list(self._ends):
+    def prune(self, now: Instant, limit: int) -> None:
+        """Remove shares that ended before the virtual time of their line, the first ones."""
+        over: list[tuple[Instant, str, Line]] = []
+        for (line, tenant), end in self._ends.items():
             head = self._head(line)
-            if self._ends[line, tenant] <= (now if head is None else head):
-                del self._ends[line, tenant]
-                self._ranked.pop((line, tenant), None)
+            if end <= (now if head is None else head):
+                over.append((end, tenant, line))
+        for _, tenant, line in sorted(over)[:limit]:
+            del self._ends[line, tenant]
+            self._ranked.pop((line, tenant), None)
 
     def _head(self, line: Line) -> Instant | None:
         """Return the rank of the first claimable job of a line."""

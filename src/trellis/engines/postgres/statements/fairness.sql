@@ -55,10 +55,10 @@ with due as materialized (
 update trellis.queue q set rank = due.rank from due where q.ctid = due.tid
 
 -- name: fair_prune
--- Remove shares that ended before the virtual time of their line: the tenant begins there anyway.
--- $1 now, $2 how many.
+-- Remove shares that ended before the virtual time of their line, those that ended first: the tenant
+-- begins there anyway. $1 now, $2 how many.
 with line as materialized (
-  select o.id, coalesce((
+  select o.id, o.service, o.queue, o.priority, coalesce((
     select min(h.rank) from trellis.lane s cross join lateral (
       select coalesce(q.rank, q.run_at) as rank from trellis.queue q
       where q.lane = s.id and q.availability = 'ready'
@@ -67,5 +67,8 @@ with line as materialized (
   from trellis.lane o where exists (select 1 from trellis.share s where s.line = o.id))
 delete from trellis.share s using (
   select x.ctid as tid from trellis.share x join line on line.id = x.line
-  where x.end_at <= line.virtual limit $2 for update of x skip locked) g
+  where x.end_at <= line.virtual
+  order by x.end_at, x.tenant collate "C", line.service collate "C", line.queue collate "C",
+    line.priority
+  limit $2 for update of x skip locked) g
 where s.ctid = g.tid

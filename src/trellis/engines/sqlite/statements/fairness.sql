@@ -38,21 +38,20 @@ where job in (select job from given) and availability = 'scheduled' and rank is 
 
 -- fragment: fair_over
 -- Shares that ended before the virtual time of their line: the tenant begins there anyway. Bound: now.
-from (select ? as now) b cross join trellis_share s
+from (select ? as now) b cross join trellis_share s cross join trellis_lane o on o.id = s.line
 where s.end_at <= coalesce((
   select min((select coalesce(q.rank, q.run_at) from trellis_queue q
               where q.lane = l.id and q.availability = 'ready'
               order by coalesce(q.rank, q.run_at), q.job limit 1))
-  from trellis_lane o cross join trellis_lane l
-    on l.service = o.service and l.queue = o.queue and l.priority = o.priority
-  where o.id = s.line), b.now)
+  from trellis_lane l
+  where l.service = o.service and l.queue = o.queue and l.priority = o.priority), b.now)
 
 -- name: fair_prune
--- Parameters: now, how many.
+-- Those that ended first. Parameters: now, how many.
 delete from trellis_share where (line, tenant) in (
 select s.line, s.tenant
 -- include: fair_over
-limit ?)
+order by s.end_at, s.tenant, o.service, o.queue, o.priority limit ?)
 
 -- name: fair_prune_peek
 select 1
