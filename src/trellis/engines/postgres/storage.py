@@ -17,6 +17,7 @@ from trellis.core.timers import keep_until, look_at
 from trellis.engines.postgres.registry import Registry, StatementRunner
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import fairness
+from trellis.engines.sql.slots import hand_over
 from trellis.engines.sql.rows import (
     dedupe_mark_of,
     encode_data,
@@ -55,11 +56,19 @@ class PostgresStorage:
         await self._tx.run("create", *columns, due, False, ranks)
 
     async def insert_following(self, jobs: Sequence[NewJob]) -> None:
-        """Store jobs that follow others; those with keys are admitted after the commit."""
-        if not self._tx.registry.has_numbers(jobs):
+        """Store jobs that follow others; give those with keys their slots if no lock is taken."""
+        tx = self._tx
+        if not tx.registry.has_numbers(jobs):
             raise UnknownNumbers(jobs)
-        columns = job_columns(jobs, self._tx.registry)
-        await self._tx.run("create", *columns, "unadmitted", False, [])
+        keys = sorted({new.key_hash for new in jobs if new.key_hash is not None})
+        # Only tried: this transaction has locked rows, and keys are locked before rows.
+        is_free = not tx.is_callers and all(
+            [await tx.value("key_try_lock", key_hash) for key_hash in keys]
+        )
+        due = "waiting_for_slot" if is_free else "unadmitted"
+        await tx.run("create", *job_columns(jobs, tx.registry), due, False, [])
+        if is_free:
+            await hand_over(tx, keys)
 
     async def end(self, transition: Transition) -> bool:
         """End a live job that is not watched; False if its guard does not hold."""

@@ -94,8 +94,8 @@ class Storage(Protocol):
     def insert_following(self, jobs: Sequence[NewJob]) -> Awaitable[None]:
         """Store jobs that follow others; those of tenants are ranked by their promotion.
 
-        On PostgreSQL one with a key gets its slot after the commit, because the lock of a key comes
-        before those of the rows that this transaction has.
+        On PostgreSQL one with a key may get its slot after the commit: the lock of a key comes
+        before those of the rows that this transaction has, so it is only tried.
         """
 
     def end(self, transition: Transition) -> Awaitable[bool]:
