@@ -35,6 +35,8 @@ _CHANGES: Final[tuple[Changes, ...]] = (
     {"overlap": "skip"},
     {"payload": '{"k":2}'},
 )
+#: After so many seconds a schedule may have missed many slots.
+_LONG: Final = 300
 _TYPES: Final = ("plain", "single", "reject", "coalesce", "replace", "pair", "strict")
 
 
@@ -43,6 +45,20 @@ async def _look(side: Side) -> Plain:
     ledgers = [await side.engine.slots(SERVICE, each.name, limit=1000) for each in stored]
     due = await side.engine.due_schedules(2)
     return stored, ledgers, due
+
+
+async def pass_time(side: Side, seconds: int) -> None:
+    """Advance the clock; before a long time, let no schedule make up for all its missed slots.
+
+    There would be thousands of them, and a history is looked at after each step.
+    """
+    if seconds > _LONG:
+        now = await side.engine.now()
+        for each in await side.engine.schedules():
+            if each.plan.missed == "all":
+                changed = rules.change_plan(each, {"missed": "last"}, now)
+                await side.engine.put_schedules([SchedulePut(changed)])
+    side.clock.advance(seconds)
 
 
 class DeclareSchedules(NamedTuple):

@@ -38,7 +38,13 @@ from trellis.testing.model.menu import (
     a_request,
     queue_of,
 )
-from trellis.testing.model.schedules import change_step, declare_step, fire_step, run_step
+from trellis.testing.model.schedules import (
+    change_step,
+    declare_step,
+    fire_step,
+    pass_time,
+    run_step,
+)
 from trellis.testing.model.side import Plain, Side
 
 
@@ -266,14 +272,12 @@ class Advance(NamedTuple):
         return await side.engine.now()
 
 
-class LongTime(NamedTuple):
-    """Advance the clock until all leases lapse and old sessions, or batches, can be removed."""
-
-    days: int
+class NextDay(NamedTuple):
+    """Advance the clock until all leases lapse and old sessions can be removed."""
 
     async def on(self, side: Side) -> Plain:
-        """Advance the clock."""
-        side.clock.advance(f"{24 * self.days + 1}h")
+        """Advance the clock by more than a day."""
+        await pass_time(side, 25 * 3600)
         return await side.engine.now()
 
 
@@ -306,12 +310,14 @@ class Maintain(NamedTuple):
 
 
 class Prune(NamedTuple):
-    """Remove what retention no longer keeps."""
+    """Remove what retention no longer keeps, perhaps after a while."""
 
     limit: int
+    seconds: int
 
     async def on(self, side: Side) -> Plain:
         """Prune."""
+        await pass_time(side, self.seconds)
         return await side.engine.prune(self.limit)
 
 
@@ -390,6 +396,10 @@ _LIMITS: Final = (
 )
 
 
+#: Seconds before a pruning: none, until jobs expire, until kept ones are looked at, until batches do.
+_PASSING: Final = (0, 0, 200, 3700, 31 * 24 * 3600)
+
+
 def _flag(dice: Random) -> bool:
     return dice.random() < 1 / 2
 
@@ -455,20 +465,20 @@ _WEIGHTED: Final[list[tuple[int, Callable[[Random], Step]]]] = [
     (4, lambda dice: Advance(dice.choice((1, 1, 5, 5, 11, 31, 100)))),
     (1, lambda dice: Promote(_limit(dice))),
     (3, lambda _: Maintain()),
-    (1, lambda dice: Prune(_limit(dice))),
+    (3, lambda dice: Prune(_limit(dice), dice.choice(_PASSING))),
     (1, lambda dice: SwitchArchive(dice.choice((True, True, False)))),
     (1, lambda dice: Archive(_limit(dice), _limit(dice))),
     (1, lambda dice: Remove(tuple(dice.sample(range(20), 3)))),
-    (1, lambda dice: dice.choice((Reboot(), LongTime(1), LongTime(30), Maintain()))),
+    (1, lambda dice: dice.choice((Reboot(), NextDay(), Maintain(), Maintain()))),
     (1, _read),
     (1, declare_step),
     (1, change_step),
     (3, fire_step),
     (1, run_step),
-    (2, open_step),
-    (4, add_step),
-    (2, spawn_step),
-    (2, seal_step),
+    (4, open_step),
+    (7, add_step),
+    (3, spawn_step),
+    (4, seal_step),
     (1, cancel_step),
     (1, retry_step),
 ]
