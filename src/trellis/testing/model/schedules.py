@@ -56,8 +56,8 @@ async def pass_time(side: Side, seconds: int) -> None:
         now = await side.engine.now()
         for each in await side.engine.schedules():
             if each.plan.missed == "all":
-                changed = rules.change_plan(each, {"missed": "last"}, now)
-                await side.engine.put_schedules([SchedulePut(changed)])
+                changed = rules.change_plan(each, {"missed": "last"})
+                await side.engine.advance_schedule(rules.edit(each, changed, now, ()))
     side.clock.advance(seconds)
 
 
