@@ -45,6 +45,7 @@ T = TypeVar("T")
 Placed = list[tuple[int, Transition]]
 #: The statement, and what its decisions must have in common.
 Kind = tuple[str, object]
+_FOLLOWED: Final[Kind] = ("followed", None)
 
 
 def _field(kind: type[tuple[Any, ...]], name: str) -> itemgetter[Any]:
@@ -80,32 +81,42 @@ async def commit_batch(
         held = await _together(link, "commit_done", _in_order(transitions))
         if held is not None:
             await _explain(link, list(enumerate(transitions)), set(held), results)
-            topics |= await _store_watched(link, registry, transitions, results)
+            topics |= await _store_followed(link, registry, transitions, [], results)
         return results, topics
-    for number, ((kind, _), group) in enumerate(_group(transitions).items()):
-        if kind not in {"commit_done", "commit_end"}:
-            topics.add("ready")
-        try:
+    groups = _group(transitions)
+    followed = groups.pop(_FOLLOWED, [])
+    is_first = True
+    try:
+        for (kind, _), group in groups.items():
+            if kind not in {"commit_done", "commit_end"}:
+                topics.add("ready")
             await _store_group(link, registry, kind, group, results)
-        except EngineBusy as error:
-            if not number:
-                raise
-            raise OutcomeUnknown(
-                f"A part of this call was stored, the rest was not: {error} Read the jobs before "
-                "you repeat it; repeating is safe."
-            ) from error
-    return results, topics | await _store_watched(link, registry, transitions, results)
+            is_first = False
+        topics |= await _store_followed(link, registry, transitions, followed, results)
+    except EngineBusy as error:
+        if is_first:
+            raise
+        raise OutcomeUnknown(
+            f"A part of this call was stored, the rest was not: {error} Read the jobs before you "
+            "repeat it; repeating is safe."
+        ) from error
+    return results, topics
 
 
-async def _store_watched(
+async def _store_followed(
     link: ServerConnection,
     registry: Registry,
     transitions: Sequence[Transition],
+    followed: Placed,
     results: list[CommitResult],
 ) -> set[Topic]:
-    """Store decisions that were refused only because their jobs are watched."""
+    """Store decisions that something follows, and those refused because their jobs are watched.
+
+    They come last: what follows from one decision of a call must not overtake another one.
+    """
     pairs = enumerate(zip(transitions, results, strict=True))
-    group = [(at, each) for at, (each, result) in pairs if followups.was_watched(each, result)]
+    watched = [(at, each) for at, (each, result) in pairs if followups.was_watched(each, result)]
+    group = sorted(followed + watched, key=itemgetter(0))
     return await _settle_followed(link, registry, group, results) if group else set()
 
 
@@ -153,9 +164,6 @@ async def _store_group(
         await registry.enter_lanes(link, {lane_of(each) for each in adjusted})
         await _one_by_one(link, registry, group, results)
         return
-    if kind == "followed":
-        await _settle_followed(link, registry, group, results)
-        return
     group.sort(key=lambda pair: pair[1].definition.row)
     batch = [each for _, each in group]
     if kind == "keyed_done":
@@ -171,20 +179,21 @@ async def _store_group(
 def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
     """Sort decisions by how they are stored, single ones last.
 
-    Two about one job are never stored together.
+    Two about one job are never stored together, unless something follows the first.
     """
     groups: dict[Kind, Placed] = {}
-    seen: set[int] = set()
+    seen: dict[int, str] = {}
     for position, transition in enumerate(transitions):
         row = transition.definition.row
-        kind = "" if row in seen else _kind_of(transition)
-        seen.add(row)
+        kind = _kind_of(transition) if row not in seen else ""
+        if seen.setdefault(row, kind) == "followed":
+            kind = "followed"  # answered after the first decision about the job
         # Successes have one state and moment per statement; the audit records what operators do.
         event = transition.event
         same: object = None
         if kind.endswith("_done"):
             same = event.state, event.at
-        elif kind and type(transition.command) in ACTIONS:
+        elif kind not in {"", "followed"} and type(transition.command) in ACTIONS:
             same = "audit"
         found = groups.get((kind, same))
         if found is None:

@@ -5,12 +5,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from trellis.core.commands import Cancel, Claim, Command, Complete, Fail, LoseLease, Snooze
+from trellis.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Expire,
+    Fail,
+    LoseLease,
+    Snooze,
+)
 from trellis.core.durations import SECOND
-from trellis.core.job import Failure, JobRecord
+from trellis.core.job import Failure, JobRecord, Prerequisite
 from trellis.core.lifecycle import Transition, decide
-from trellis.core.policy import Policy
+from trellis.core.policy import Hook, Policy
 from trellis.core.retry import Retry
+from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Accepted,
@@ -22,7 +32,15 @@ from trellis.engines.values import (
     NoteResult,
     Renewed,
 )
-from trellis.testing.builders import a_demand, a_job, a_keyed_job, complete, fence_of
+from trellis.testing.builders import (
+    QUEUE,
+    TYPE,
+    a_demand,
+    a_job,
+    a_keyed_job,
+    complete,
+    fence_of,
+)
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     IN_TURN,
@@ -33,6 +51,7 @@ from trellis.testing.conformance.helpers import (
     ids,
     reap_lapsed,
     settle,
+    the,
     were_removed,
 )
 from trellis.testing.conformance.suite import EngineSuite
@@ -159,6 +178,32 @@ class TestBulkCalls(EngineSuite):
         assert await engine.prune(1000) == MANY - 100
         assert await were_removed(engine, *ids(taken)) == [True] * MANY
         assert (await engine.find(JobFilter())).jobs == ()
+
+    async def test_what_follows_a_decision_does_not_overtake_another_one(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """An end of the first job alone would cancel the second one."""
+        hooked = Policy(hooks=(Hook("finished", TYPE, QUEUE),))
+        (first,) = await accept(engine, a_job(policy=hooked, deadline_in=SECOND))
+        after = (Prerequisite(first.definition.id, "success"),)
+        second = a_keyed_job("u", IN_TURN, deadline_in=SECOND, after=after)
+        records = [first, *await accept(engine, second)]
+        clock.advance("1s")
+        now = await engine.now()
+        ends = [_decided(each, Expire(), now) for each in records]
+        assert await engine.commit(ends) == [Committed()] * 2
+        assert (await the(engine, second.id)).head.state is State.EXPIRED
+
+    async def test_of_two_ends_of_a_job_with_hooks_the_first_counts(self, engine: Engine) -> None:
+        hooked = Policy(hooks=(Hook("finished", TYPE, QUEUE),))
+        (job,) = await accept(engine, a_job(policy=hooked))
+        (taken,) = await claim(engine, await a_session(engine))
+        now = await engine.now()
+        words = (Fail(fence_of(taken), BOOM, retryable=False), Snooze(fence_of(taken), SECOND))
+        first, second = await engine.commit([_decided(taken, word, now) for word in words])
+        assert first == Committed()
+        assert isinstance(second, Conflict)
+        assert (await the(engine, job.definition.id)).head.state is State.FAILED
 
 
 def _word(place: int, taken: JobRecord) -> Command:
