@@ -17,7 +17,6 @@ from trellis.core.timers import keep_until, look_at
 from trellis.engines.postgres.registry import Registry, StatementRunner
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.sql import fairness
-from trellis.engines.sql.slots import hand_over
 from trellis.engines.sql.rows import (
     dedupe_mark_of,
     encode_data,
@@ -27,6 +26,7 @@ from trellis.engines.sql.rows import (
     lane_of,
     mark_of,
 )
+from trellis.engines.sql.slots import hand_over
 
 Columns: TypeAlias = Iterable[list[Any]]
 

@@ -396,7 +396,8 @@ _LIMITS: Final = (
 )
 
 
-#: Seconds before a pruning: none, until jobs expire, until kept ones are looked at, until batches do.
+#: Seconds before a pruning: none, until jobs expire, until kept ones are looked at, until batches
+#: expire.
 _PASSING: Final = (0, 0, 200, 3700, 31 * 24 * 3600)
 
 

@@ -26,14 +26,14 @@ waiting(job, has_slot) as (
   select s.job, 1 from k
   cross join trellis_key_slot s on s.key_hash = k.hash and s.linger_until is null
   cross join trellis_queue x on x.job = s.job and x.availability = 'waiting_for_slot')
-select q.job, w.has_slot, j.policy, l.service, l.type, m.declared, m.override
-from waiting w
-cross join trellis_queue q on q.job = w.job
+select q.job, g.has_slot, j.policy, l.service, l.type, m.declared, m.override
+from waiting g
+cross join trellis_queue q on q.job = g.job
 cross join trellis_lane l on l.id = q.lane
 cross join trellis_job j on j.seq = q.job
 left join trellis_queue_setting s on s.service = '*' and s.queue = '*'
 left join trellis_job_limit m on m.scope = 'key' and m.service = l.service and m.name = l.type
-order by w.has_slot desc, case when s.aging is null then -l.priority else 0 end,
+order by g.has_slot desc, case when s.aging is null then -l.priority else 0 end,
   coalesce(q.rank, q.run_at) - coalesce(l.priority * s.aging, 0), q.job
 limit 1
 
