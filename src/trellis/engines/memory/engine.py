@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from itertools import islice
+from itertools import takewhile
 
 from trellis.core.admission import (
     Admit,
@@ -429,9 +429,8 @@ class MemoryEngine(
             moved = self._expire(now, limit)
             self._store.ready.prune(now, limit)
             removed = self._store.removed
-            for job_id in list(islice(removed, limit)):
-                if removed[job_id] > now - KEEP_REMOVALS:
-                    break
+            old = takewhile(lambda each: each[1] <= now - KEEP_REMOVALS, removed.items())
+            for _, job_id in sorted((moment, job_id) for job_id, moment in old)[:limit]:
                 del removed[job_id]
             return moved + self._store.drop_sessions(now - KEEP_SESSIONS, limit - moved)
 

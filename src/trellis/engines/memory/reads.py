@@ -10,7 +10,7 @@ from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.fairness import tenant_of
 from trellis.core.job import JobId, Relations, error_code, mentions
-from trellis.core.states import WAITING
+from trellis.core.states import LIVE
 from trellis.engines.limits import Names
 from trellis.engines.memory.slots import Slots
 from trellis.engines.memory.store import Entry, Store
@@ -76,7 +76,7 @@ def keys(store: Store, slots: Slots, service: str, job_type: str) -> list[KeySta
     for entry in store.entries.values():
         definition = entry.definition
         if (definition.service, definition.type) == (service, job_type) and (
-            entry.head.state in WAITING or definition.key_hash in slots.by_key
+            entry.head.state in LIVE or slots.has_any(entry)
         ):
             found.setdefault(definition.key_hash or "", entry)
     found.pop("", None)

@@ -45,6 +45,11 @@ class Slots:
                 return slot
         return None
 
+    def has_any(self, entry: Entry) -> bool:
+        """Return whether a slot of its key is taken for this job, perhaps a lingering one."""
+        slots = self.by_key.get(entry.definition.key_hash or "", ())
+        return any(slot.row == entry.definition.row for slot in slots)
+
     def waiters(self, key_hash: str) -> list[Entry]:
         """Return the waiting jobs of a key, in creation order."""
         rows = sorted(self._store.keyed.get(key_hash, ()))

@@ -98,6 +98,7 @@ def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit:
         lanes, limited = _lanes(tx, demands)
         if any(tx.one("due_peek", lane, tx.now) for lane in lanes):
             run_through(maintenance.promote_due(tx.shared, lanes, limit))
+            lanes, limited = _lanes(tx, demands)  # a key's first job stores the rate of its type
         declared = _declared(tx, demands, lanes)
         budget = None if limited is None else limited.budget
         picked, by_policy = _pick(tx, demands, lanes, declared, limit=limit, budget=budget)

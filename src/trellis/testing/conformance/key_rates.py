@@ -91,6 +91,17 @@ class TestKeyRates(EngineSuite):
         clock.advance("10s")
         assert (await engine.promote(10), await engine.next_due()) == (0, None)
 
+    async def test_the_first_job_of_a_type_takes_a_token_when_a_claim_promotes_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "1h")
+        one = KeyPolicy("k", active=2, queued=None, when_full="wait", rate="1/10s")
+        await accept_one(engine, a_keyed_job("user/1", one, delay=SECOND))
+        clock.advance("1s")
+        assert len(await claim(engine, session)) == 1
+        await accept_one(engine, a_keyed_job("user/1", one))
+        assert await claim(engine, session) == []
+
     async def test_an_end_frees_a_slot_but_gives_no_token(
         self, engine: Engine, clock: ManualClock
     ) -> None:

@@ -32,7 +32,15 @@ from trellis.engines.values import (
     Progress,
     Rejected,
 )
-from trellis.testing.builders import a_job, a_job_id, a_keyed_job, complete, fence_of
+from trellis.testing.builders import (
+    SERVICE,
+    TYPE,
+    a_job,
+    a_job_id,
+    a_keyed_job,
+    complete,
+    fence_of,
+)
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     IN_TURN,
@@ -184,3 +192,15 @@ class TestRemoval(EngineSuite):
         await renew(engine, session, stopped=(fence_of(first),))
         assert ids(await claim(engine, session)) == ids([second])
         assert await holders(engine, "user/7") == ids([second])
+
+    async def test_a_key_that_only_a_removed_job_used_is_not_listed(self, engine: Engine) -> None:
+        """Its slot lingers, and another job of the key ended before."""
+        rule = KeyPolicy("user/{id}", 1, None, "wait")
+        session = await a_session(engine)
+        first = await start(engine, session, a_keyed_job("user/7", rule))
+        second = await accept_one(engine, a_keyed_job("user/7", rule))
+        for each in (first, second):
+            await settle(engine, each, Cancel(force=True))
+        assert await holders(engine, "user/7") == ids([first])
+        assert await engine.remove(ids([first])) == ["removed"]
+        assert await engine.keys(SERVICE, TYPE) == []

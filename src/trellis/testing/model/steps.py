@@ -396,8 +396,7 @@ _LIMITS: Final = (
 )
 
 
-#: Seconds before a pruning: none, until jobs expire, until kept ones are looked at, until batches
-#: expire.
+#: Seconds before a pruning: none, or until jobs expire, kept ones are due again, batches expire.
 _PASSING: Final = (0, 0, 200, 3700, 31 * 24 * 3600)
 
 

@@ -134,7 +134,7 @@ delete from trellis.archive_queue where job = any($1::bigint[])
 -- name: prune_removals
 -- What is known of jobs that were removed long ago.
 delete from trellis.removal r using (
-  select x.id from trellis.removal x where x.removed_at <= $1 order by x.removed_at limit $2) old
+  select x.id from trellis.removal x where x.removed_at <= $1 order by x.removed_at, x.id limit $2) old
 where r.id = old.id
 
 -- name: prune_removal

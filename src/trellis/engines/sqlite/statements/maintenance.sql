@@ -92,7 +92,7 @@ delete from trellis_archive_queue where job in (values (?))
 -- name: prune_removals
 -- What is known of jobs that were removed long ago.
 delete from trellis_removal where id in (
-  select id from trellis_removal where removed_at <= ? order by removed_at limit ?)
+  select id from trellis_removal where removed_at <= ? order by removed_at, id limit ?)
 
 -- name: prune_removals_peek
 select 1 from trellis_removal where removed_at <= ? limit 1
