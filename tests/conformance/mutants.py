@@ -433,6 +433,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "leave an acceptance out of the audit": _audit_no_acceptance,
     "list contracts from the first on": _sql(("contract_list", "c.number desc", "c.number")),
     "trim one contract too many": _sql(("contract_trim", "number <= ?", "number <= ? + 1")),
+    "trim the deployed contract": _sql(("contract_trim", "c.number is not (", "-1 is not (")),
+    "give a result no tenant": _sql(
+        ("dependency_tenant", "tenant = ?", "tenant = iif(0, ?, null)")
+    ),
+    "inherit the tenant of the last member": _sql(
+        ("batch_first", "m.job limit", "m.job desc limit")
+    ),
+    "ignore a second declaration": _sql(("type_declare", "or replace", "or ignore")),
     "fire a schedule that has changed": _sql(("schedule_lock", "version = ?", "version >= ? * 0")),
     "edit a schedule after a slot became due": _edit_at_any_time,
     "forget which slots were decided": _sql(("slot_known", "slot in (", "slot + 1 in (")),
