@@ -111,7 +111,7 @@ def test_every_word_of_a_filter_does_something() -> None:
     values: dict[str, Any] = dict.fromkeys((word.replace("-", "_") for word in WORDS), "1h")
     values |= {"state": "dead", "tag": {"a": "b"}}
     made = make_filter(START, **values)
-    assert [name for name, value in made._asdict().items() if not value] == ["id_suffix"]
+    assert [name for name, value in made._asdict().items() if not value] == ["id_suffix", "blocked"]
 
 
 @pytest.mark.parametrize(
