@@ -3,8 +3,8 @@
 An engine gathers how many run and how far the bucket of a rate is used up; `allowance` decides how
 many more may start. A bucket is one moment, `full_at`: when it is full again if nothing starts
 until then. So it needs no counter that must be refilled, and a clock that is set back costs at most
-one full bucket. With the moment it is stored how long an empty bucket takes to fill: under another
-rate the bucket is as full as it was, in proportion, so that a change gives no starts away.
+one full bucket. With the moment it is stored by which rate it fills: under another rate it has as
+many tokens as it had, so that changes, however many, give no starts away.
 
 Each key of a type has a bucket of its own, by one rate: the scope `key` of the type. `slot_at`
 decides when a waiting job of a key gets a slot: there are never more slots that no job has started
@@ -74,7 +74,7 @@ class Rate(NamedTuple):
         """Return the bucket after this many tokens were taken."""
         # Rounded down: rounded up, the last microsecond would cost a whole token.
         missing = self._missing(spent, now) + taken * self.period // self.starts
-        return Spent(now + missing, self.span)
+        return Spent(now + missing, self.span, self.burst)
 
     def next_at(self, spent: Spent, now: Instant) -> Instant:
         """Return when a worker that found no token should look again.
@@ -96,17 +96,20 @@ class Rate(NamedTuple):
         So it is when the rate was changed, or when the clock was set back and the moment is later
         than an empty bucket needs.
         """
-        is_full = spent.full_at <= now
-        return not is_full and (
-            spent.span != self.span or spent.full_at > now + self._missing(spent, now)
-        )
+        missing = self._missing(spent, now)
+        is_of_this = (spent.span, spent.burst) == (self.span, self.burst)
+        return missing > 0 and (not is_of_this or spent.full_at > now + missing)
 
     def _missing(self, spent: Spent, now: Instant) -> Micros:
         """Return how long the bucket needs to be full, at most the time of a whole one."""
-        missing, span = max(spent.full_at - now, 0), self.span
-        if spent.span and spent.span != span:  # stored by another rate: as full as it was
-            missing = min(missing, spent.span) * span // spent.span
-        return min(missing, span)
+        if (spent.span, spent.burst) in {(self.span, self.burst), _UNKNOWN}:
+            return min(max(spent.full_at - now, 0), self.span)
+        # Stored by another rate: since then, or since it was full, it has the tokens it had.
+        since = min(now, spent.full_at)
+        unfilled = min(spent.full_at - since, spent.span)
+        tokens = spent.burst * (spent.span - unfilled)  # in parts of a token, `span` of them
+        lacking = max(self.burst * spent.span - tokens, 0)
+        return max(lacking * self.period // (self.starts * spent.span) - (now - since), 0)
 
 
 class Spent(NamedTuple):
@@ -114,11 +117,13 @@ class Spent(NamedTuple):
 
     #: When it is full again, if nothing starts until then.
     full_at: Instant = 0
-    #: How long an empty bucket takes by the rate it was stored with; 0: it is full.
+    #: By the rate it was stored with: how long an empty bucket takes to fill, and its burst.
     span: Micros = 0
+    burst: int = 0
 
 
 UNSPENT: Final = Spent()
+_UNKNOWN: Final = (0, 0)
 
 
 def slot_at(rate: Rate, spent: Spent, unclaimed: int, now: Instant) -> Instant | None:

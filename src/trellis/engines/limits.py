@@ -112,6 +112,10 @@ class Budget:
         if scopes and self.free is not None:
             self.free -= count
 
+    def start(self, now: Instant) -> None:
+        """Let the jobs start at this moment, not before the budget was made."""
+        self._now = now
+
     def spent(self) -> dict[Scope, Spent]:
         """Return the buckets that must be stored anew."""
         spent: dict[Scope, Spent] = {}

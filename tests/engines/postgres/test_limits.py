@@ -8,11 +8,22 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.engines.limit_races import exceeds, journals, most_at_once, prepare, work
+from tests.engines.limit_races import (
+    KEYS,
+    LARGEST,
+    RATES,
+    SCOPE,
+    Changes,
+    exceeds,
+    journals,
+    most_at_once,
+    prepare,
+    work,
+)
 from tests.engines.postgres.steps import during, fresh, opened
 from tests.harness.servers.databases import Databases
 from trellis.core.durations import SECOND
-from trellis.core.limits import Limit
+from trellis.core.limits import Limit, Scope
 from trellis.testing.builders import a_demand, a_worker
 
 pytestmark = pytest.mark.on_postgres(16, 18)
@@ -51,3 +62,28 @@ async def test_the_first_claim_of_a_worker_counts_by_a_limit_that_changes_during
         session = (await starting.open_session(a_worker(), 30 * SECOND)).id
         taken = await during(url, LOWER, starting.claim(session, [a_demand()], 10))
     assert len(taken.jobs) == 1
+
+
+@pytest.mark.parametrize("scope", [SCOPE, KEYS], ids=["queue", "key"])
+async def test_a_rate_that_changes_under_load_is_not_exceeded(url: str, scope: Scope) -> None:
+    changes = Changes(scope)
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(opened(url)) for _ in range(4)]
+        ids = await prepare(engines[0], RATES[0], 90, scope)
+        done = await asyncio.gather(*(work(engine, 3, changes) for engine in engines))
+        events = await journals(engines[0], ids)
+    assert sum(done) == len(ids)
+    assert changes.made > len(RATES), "it was raised and lowered more than once"
+    assert not exceeds(events, LARGEST)
+
+
+async def test_many_claimers_never_exceed_the_rate_of_a_key(url: str) -> None:
+    limit = Limit(rate="40/1s", burst=5)
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(opened(url)) for _ in range(8)]
+        ids = await prepare(engines[0], limit, 60, KEYS)
+        done = await asyncio.gather(*(work(engine, 3) for engine in engines))
+        events = await journals(engines[0], ids)
+    assert sum(done) == len(ids)
+    assert limit.bucket is not None
+    assert not exceeds(events, limit.bucket)

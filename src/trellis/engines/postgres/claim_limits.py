@@ -109,6 +109,7 @@ async def ask_limited(
             most = min([by.limit, *limited])
             rows = await ask(connection, plan, registry.known, by._replace(limit=most))
         now, flags, job = rows[0][:3]
+        budget.start(now)
         if job is not None:
             for row in rows:
                 budget.take(registry.lanes[row[_LANE]])

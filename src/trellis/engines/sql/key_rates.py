@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from trellis.core.durations import Instant
+from trellis.core.durations import Instant, Micros
 from trellis.core.limits import Limit, Rate, Scope, Spent, decode_setting, slot_at
 from trellis.engines.sql import limits
 from trellis.engines.sql.transaction import Transaction
@@ -58,34 +58,39 @@ async def may_hand_over(tx: Transaction, key_hash: str, waiter: Waiter, of_job: 
         return True
     if not tx.now:
         await tx.read_clock()
-    ((full_at, span, unclaimed),) = await tx.rows("key_tokens", key_hash)
-    moment = slot_at(rate, Spent(full_at, span), unclaimed, tx.now)
+    ((*spent, unclaimed),) = await tx.rows("key_tokens", key_hash)
+    moment = slot_at(rate, Spent(*spent), unclaimed, tx.now)
     if moment is not None and moment > tx.now:
         await tx.run("key_wake_plan", key_hash, moment, tx.now)
     return moment is not None and moment <= tx.now
 
 
 async def charge(tx: Transaction, started: Sequence[tuple[str, Rate]], now: Instant) -> set[str]:
-    """Take a token for each job that a claim starts (its key, and the rate of that).
+    """Take a token for each job that a claim starts now (its key, and the rate of that).
 
     Return the keys that have too few; then nothing is taken.
     """
     if not started:
         return set()
     rates, numbers = dict(started), Counter(key_hash for key_hash, _ in started)
-    buckets: list[tuple[str, Instant, int]] = []
+    buckets: list[tuple[str, Instant, Micros, int]] = []
     moments: list[tuple[str, Instant, Instant]] = []
     overdrawn: set[str] = set()
-    for key_hash, *stored in await tx.rows("key_bucket_lock", tx.array(sorted(rates))):
-        rate, number, spent = rates[key_hash], numbers[key_hash], Spent(*stored)
+    found = await tx.rows("key_bucket_lock", tx.array(sorted(rates)))
+    for key_hash, *stored, locked_at in found:
+        rate, number = rates[key_hash], numbers[key_hash]
+        # On PostgreSQL a claim that began later may have got the lock, and taken tokens, before.
+        clock, spent = now if locked_at is None else locked_at, Spent(*stored)
+        if rate.is_outdated(spent, clock):
+            spent = rate.take(spent, clock, 0)
         if rate.tokens(spent, now) < number:
             overdrawn.add(key_hash)
-        spent = rate.take(spent, now, number)
+        spent = rate.take(spent, clock, number)
         buckets.append((key_hash, *spent))
         # Jobs may wait that found as many unclaimed slots as the bucket has tokens when it is full:
         # now it is not. While tokens are left, the jobs with unclaimed slots take them.
-        if not rate.tokens(spent, now):
-            moments.append((key_hash, rate.token_at(spent, now), now))
+        if not rate.tokens(spent, clock):
+            moments.append((key_hash, rate.token_at(spent, clock), clock))
     if not overdrawn:
         await tx.run_many("key_bucket_put", buckets)
         await tx.run_many("key_wake_add", moments)
@@ -94,9 +99,11 @@ async def charge(tx: Transaction, started: Sequence[tuple[str, Rate]], now: Inst
 
 async def renew(tx: Transaction, keys: Sequence[str]) -> None:
     """Let buckets that were stored by another rate, or before the clock was set back, fill anew."""
-    changed: list[tuple[str, Instant, int]] = []
-    for key_hash, full_at, span, *texts in await tx.rows("key_bucket_rates", tx.array(keys)):
-        rate, spent = decode_setting(_ANY, *texts).in_force.bucket, Spent(full_at, span)
-        if rate is not None and rate.is_outdated(spent, tx.now):
-            changed.append((key_hash, *rate.take(spent, tx.now, 0)))
+    changed: list[tuple[str, Instant, Instant, Micros, int]] = []
+    found = await tx.rows("key_bucket_rates", tx.array(keys))
+    for key_hash, full_at, span, burst, read_at, *texts in found:
+        rate, spent = decode_setting(_ANY, *texts).in_force.bucket, Spent(full_at, span, burst)
+        now = tx.now if read_at is None else read_at
+        if rate is not None and rate.is_outdated(spent, now):
+            changed.append((key_hash, full_at, *rate.take(spent, now, 0)))
     await tx.run_many("key_bucket_renew", changed)

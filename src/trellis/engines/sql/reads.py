@@ -145,9 +145,9 @@ async def keys(tx: Transaction, service: str, job_type: str) -> list[KeyStatus]:
     return [
         KeyStatus(
             service, job_type, key, key_hash, tuple(json.loads(holders)), waiting, bool(blocked),
-            Spent(full_at, span), removed,
+            Spent(*spent), removed,
         )
-        for key, key_hash, holders, waiting, blocked, full_at, span, removed in await tx.rows(
+        for key, key_hash, holders, waiting, blocked, *spent, removed in await tx.rows(
             "read_keys", service, job_type
         )
     ]  # fmt: skip

@@ -250,6 +250,19 @@ class TestKeyRates(EngineSuite):
         await pass_time(engine, clock, 20)
         assert len(await claim(engine, session)) == 2
 
+    async def test_jobs_that_a_claim_makes_due_start_by_the_rate(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "1d")
+        await accept(engine, *(a_keyed_job("user/1", RATED, delay=SECOND) for _ in range(3)))
+        clock.advance("1s")
+        assert len(await claim(engine, session, limit=1)) == 1
+        assert len(await claim(engine, session)) == 1
+        await engine.promote(100)
+        assert await claim(engine, session) == []
+        await pass_time(engine, clock, 10)
+        assert len(await claim(engine, session)) == 1
+
 
 class TestKeyRateSettings(EngineSuite):
     """Operators set the rate of each key of a type, and it counts at once."""

@@ -175,7 +175,7 @@ class SetAging(NamedTuple):
 
 
 class SetLimit(NamedTuple):
-    """Limit a queue or a type, or lift its limit; read how far all limits are used."""
+    """Limit a queue, a type or its keys, or lift a limit; read how far all limits are used."""
 
     scope: Scope
     limit: Limit
@@ -386,6 +386,7 @@ class Read(NamedTuple):
 _SCOPES: Final = (
     *(Scope("queue", SERVICE, queue) for queue in QUEUES),
     *(Scope("type", SERVICE, name) for name in ("plain", "pair", "watched")),
+    *(Scope("key", SERVICE, name) for name in ("rated", "pair", "strict")),
 )
 _LIMITS: Final = (
     Limit(),

@@ -277,12 +277,13 @@ create index key_slot_key on trellis.key_slot (key_hash);
 create index key_slot_job on trellis.key_slot (job);
 create index key_slot_linger on trellis.key_slot (linger_until) where linger_until is not null;
 
--- The token buckets of keys with a rate, while they are not full. span: how long an empty one takes to
--- fill, by the rate it was stored with.
+-- The token buckets of keys with a rate, while they are not full. By the rate it was stored with: span is
+-- how long an empty one takes to fill, burst how many tokens it holds.
 create table trellis.key_bucket (
   key_hash text primary key,
   full_at  bigint not null,
-  span     bigint not null
+  span     bigint not null,
+  burst    integer not null
 ) with (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
@@ -386,7 +387,8 @@ create table trellis.job_limit (
 create table trellis.limit_bucket (
   job_limit integer primary key,
   full_at   bigint not null,
-  span      bigint not null
+  span      bigint not null,
+  burst     integer not null
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 -- Attempts that were ended from outside and whose handlers may still run: limits count them.

@@ -39,7 +39,7 @@ counted as materialized (
   join trellis.lane n on n.service = l.service
     and case l.scope when 'queue' then n.queue else n.type end = l.name
   where l.id = any($2::int[]))
-select l.id, coalesce(b.full_at, 0), coalesce(b.span, 0),
+select l.id, coalesce(b.full_at, 0), coalesce(b.span, 0), coalesce(b.burst, 0),
   (select count(*) from holder h cross join counted c cross join lateral (
      select 1 from trellis.queue q
      where q.session is not null and q.session = h.session and q.lane = c.lane) x
@@ -52,9 +52,10 @@ cross join trellis.job_limit l left join trellis.limit_bucket b on b.job_limit =
 where l.id = any($1::int[])
 
 -- name: limit_spend
-insert into trellis.limit_bucket (job_limit, full_at, span)
-select * from unnest($1::int[], $2::bigint[], $3::bigint[])
-on conflict (job_limit) do update set full_at = excluded.full_at, span = excluded.span
+insert into trellis.limit_bucket (job_limit, full_at, span, burst)
+select * from unnest($1::int[], $2::bigint[], $3::bigint[], $4::int[])
+on conflict (job_limit) do update set full_at = excluded.full_at, span = excluded.span,
+  burst = excluded.burst
 
 -- name: lingering_add
 insert into trellis.lingering (job, lane, session, token, linger_until)

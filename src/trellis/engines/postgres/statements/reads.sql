@@ -88,7 +88,7 @@ select k.key, k.key_hash,
    where q.key_hash = k.key_hash and q.availability <> 'claimed' and not exists (
      select 1 from trellis.key_slot s where s.job = q.job and s.linger_until is null)),
   exists (select 1 from trellis.queue q where q.key_hash = k.key_hash and q.blocked),
-  coalesce(b.full_at, 0), coalesce(b.span, 0),
+  coalesce(b.full_at, 0), coalesce(b.span, 0), coalesce(b.burst, 0),
   (select count(*) from trellis.key_slot s
    where s.key_hash = k.key_hash and not exists (select 1 from trellis.job j where j.seq = s.job))
 from (

@@ -225,12 +225,13 @@ create index trellis_key_slot_job on trellis_key_slot (job);
 create index trellis_key_slot_linger on trellis_key_slot (linger_until)
   where linger_until is not null;
 
--- The token buckets of keys with a rate, while they are not full. span: how long an empty one takes to
--- fill, by the rate it was stored with.
+-- The token buckets of keys with a rate, while they are not full. By the rate it was stored with: span is
+-- how long an empty one takes to fill, burst how many tokens it holds.
 create table trellis_key_bucket (
   key_hash text primary key,
   full_at  integer not null,
-  span     integer not null
+  span     integer not null,
+  burst    integer not null
 ) without rowid;
 
 create index trellis_key_bucket_full on trellis_key_bucket (full_at);
@@ -324,7 +325,8 @@ create table trellis_job_limit (
 create table trellis_limit_bucket (
   job_limit integer primary key,
   full_at   integer not null,
-  span      integer not null
+  span      integer not null,
+  burst     integer not null
 );
 
 -- Attempts that were ended from outside and whose handlers may still run: limits count them.

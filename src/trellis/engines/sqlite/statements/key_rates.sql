@@ -2,7 +2,7 @@
 
 -- name: key_tokens
 -- The bucket of a key, and how many of its jobs have a slot and have not started.
-select coalesce(b.full_at, 0), coalesce(b.span, 0), (
+select coalesce(b.full_at, 0), coalesce(b.span, 0), coalesce(b.burst, 0), (
   select count(*) from trellis_key_slot s cross join trellis_queue q on q.job = s.job
   where s.key_hash = k.hash and s.token is null and s.linger_until is null
     and q.availability = 'ready')
@@ -10,16 +10,17 @@ from (select ? as hash) k left join trellis_key_bucket b on b.key_hash = k.hash
 
 -- name: key_bucket_lock
 -- The buckets of these keys; the transaction has the file for itself.
-select n.value, coalesce(b.full_at, 0), coalesce(b.span, 0)
+select n.value, coalesce(b.full_at, 0), coalesce(b.span, 0), coalesce(b.burst, 0), null
 from json_each(?) n left join trellis_key_bucket b on b.key_hash = n.value
 
 -- name: key_bucket_put
-insert into trellis_key_bucket (key_hash, full_at, span) values (?, ?, ?)
-on conflict (key_hash) do update set full_at = excluded.full_at, span = excluded.span
+insert into trellis_key_bucket (key_hash, full_at, span, burst) values (?, ?, ?, ?)
+on conflict (key_hash) do update set full_at = excluded.full_at, span = excluded.span,
+  burst = excluded.burst
 
 -- name: key_bucket_rates
 -- Of these keys, the buckets, and the rates of the keys of their types.
-select b.key_hash, b.full_at, b.span, m.declared, m.override
+select b.key_hash, b.full_at, b.span, b.burst, null, m.declared, m.override
 from json_each(?) n
 cross join trellis_key_bucket b on b.key_hash = n.value
 cross join trellis_lane l on l.id = (
@@ -27,8 +28,9 @@ cross join trellis_lane l on l.id = (
 cross join trellis_job_limit m on m.scope = 'key' and m.service = l.service and m.name = l.type
 
 -- name: key_bucket_renew
-update trellis_key_bucket set full_at = b.column2, span = b.column3
-from (values (?, ?, ?)) b where key_hash = b.column1
+-- Change buckets that are as they were read.
+update trellis_key_bucket set full_at = b.column3, span = b.column4, burst = b.column5
+from (values (?, ?, ?, ?, ?)) b where key_hash = b.column1 and full_at = b.column2
 
 -- name: key_bucket_prune
 delete from trellis_key_bucket where full_at <= ?

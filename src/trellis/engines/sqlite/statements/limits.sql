@@ -33,7 +33,7 @@ counted(id, lane) as materialized (
   cross join trellis_job_limit l on l.id = b.value
   cross join trellis_lane n on n.service = l.service
     and case l.scope when 'queue' then n.queue else n.type end = l.name)
-select l.id, coalesce(k.full_at, 0), coalesce(k.span, 0),
+select l.id, coalesce(k.full_at, 0), coalesce(k.span, 0), coalesce(k.burst, 0),
   (select count(*) from counted cross join holder
    cross join trellis_queue q indexed by trellis_queue_session
      on q.session = holder.session and q.lane = counted.lane
@@ -48,8 +48,10 @@ cross join trellis_job_limit l on l.id = b.value
 left join trellis_limit_bucket k on k.job_limit = l.id
 
 -- name: limit_spend
-insert into trellis_limit_bucket (job_limit, full_at, span) values (?, ?, ?)
-on conflict (job_limit) do update set full_at = excluded.full_at, span = excluded.span
+insert into trellis_limit_bucket (job_limit, full_at, span, burst)
+values (?, ?, ?, ?)
+on conflict (job_limit) do update set full_at = excluded.full_at, span = excluded.span,
+  burst = excluded.burst
 
 -- name: lingering_add
 insert into trellis_lingering (job, lane, session, token, linger_until, linger_boot)

@@ -86,7 +86,7 @@ select k.key, k.key_hash,
      and not exists (
        select 1 from trellis_key_slot s where s.job = q.job and s.linger_until is null)),
   exists (select 1 from trellis_queue q where q.key_hash = k.key_hash and q.blocked = 1),
-  coalesce(b.full_at, 0), coalesce(b.span, 0),
+  coalesce(b.full_at, 0), coalesce(b.span, 0), coalesce(b.burst, 0),
   (select count(*) from trellis_key_slot s
    where s.key_hash = k.key_hash and not exists (select 1 from trellis_job j where j.seq = s.job))
 from (
