@@ -53,4 +53,4 @@ def test_mistakes_are_answered(
 
 
 def test_an_empty_list_says_how_to_begin(command: Run, url: str) -> None:
-    assert "trellis tokens create" in command("tokens", "--url", url).err
+    assert "tokens create admin.read" in command("tokens", "--url", url).err

@@ -17,6 +17,7 @@ from trellis.core.lifecycle import Transition, decide
 from trellis.core.limits import Reset, Scope
 from trellis.core.policy import DEFAULT_POLICY
 from trellis.core.schedules import Plan, Schedule, Step, Template
+from trellis.engines import flow_port, port
 from trellis.engines.audit import AuditFilter, By
 from trellis.engines.batches import BatchFilter
 from trellis.engines.contracts import NewContract
@@ -25,6 +26,7 @@ from trellis.engines.memory import MemoryEngine
 from trellis.engines.operating import Drain
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
+from trellis.engines.tokens import NewToken
 from trellis.engines.transfer import CanExport
 from trellis.engines.values import Begun, Health, JobFilter, Note, QueueSettings, Topic
 from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
@@ -65,7 +67,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "journal": ((a_job().id,), 0),
     "outcomes": ((a_job().id,), 0),
     "activity": ((a_job().id,), 1),
-    "ahead": ((a_job().id, ["shop/invoice"], 5), 0),
+    "ahead": ((a_job().id, ["shop/invoice"], 5), 1),
     "items": ((a_job().id,), 0),
     "logs": ((a_job().id,), 0),
     "keys": (("shop", "invoice"), 0),
@@ -87,6 +89,10 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
     "batches": ((BatchFilter(),), 0),
     "members": (("none",), 0),
     "put_contract": ((NewContract("shop", 0, "{}", "f", "deployed"),), 1),
+    "put_token": ((NewToken("0123456789ab", "hash", "ci", ("admin.read",), 1),), 1),
+    "token": (("0123456789ab",), 1),
+    "tokens": ((), 0),
+    "revoke_token": (("0123456789ab",), 1),
     "declare_archive": (("shop", By()), 1),
     "declare_types": (([],), 1),
     "set_archive": (("shop",), 1),
@@ -103,7 +109,9 @@ CALLS: dict[str, tuple[tuple[Any, ...], int]] = {
 #: Arguments that must be named.
 NAMED: dict[str, dict[str, Any]] = {"set_archive": {"on": True}}
 #: The protocols that an engine consists of.
-PARTS = [each for each in Engine.__mro__[1:] if each.__module__ == Engine.__module__]
+PARTS = [
+    each for each in Engine.__mro__[1:] if each.__module__ in {port.__name__, flow_port.__name__}
+]
 
 
 def test_every_method_of_the_port_is_a_verb_of_the_wrapper() -> None:

@@ -175,13 +175,17 @@ def finish(
     return after, job
 
 
+#: Ended states in which a fan-in job may still read the members: an operator may run it again.
+ENDED_READERS: Final = (State.DEAD,)
+
+
 def keeps_members(batch: Batch, fan_in: State | None) -> bool:
     """Return whether the members of a batch, and the batch itself, must not be removed.
 
     `fan_in`: the present state of its fan-in job; None if there is none. That job may still read
     the members while it waits or runs, and while it is dead: an operator may replay it.
     """
-    return batch.finished_at is None or fan_in in LIVE or fan_in is State.DEAD
+    return batch.finished_at is None or fan_in in LIVE or fan_in in ENDED_READERS
 
 
 def is_success(state: State) -> bool:

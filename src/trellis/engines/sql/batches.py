@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from trellis.core.batches import (
+    ENDED_READERS,
     KEEP_BATCHES,
     KEEP_MEMBERS,
     Batch,
@@ -252,8 +253,9 @@ async def _take(tx: Transaction, batch_id: str) -> Batch | None:
 
 async def prune(tx: Transaction, limit: int) -> int:
     """Keep expired members that batches need for longer; remove batches that are long over."""
-    await tx.run("keep_members", tx.now + KEEP_MEMBERS, tx.now, limit)
-    await tx.run("prune_batches", tx.now - KEEP_BATCHES, limit)
+    readers = tx.array(ENDED_READERS)
+    await tx.run("keep_members", readers, tx.now + KEEP_MEMBERS, tx.now, limit)
+    await tx.run("prune_batches", readers, tx.now - KEEP_BATCHES, limit)
     return 0
 
 

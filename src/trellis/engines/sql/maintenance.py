@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from trellis.core.batches import ENDED_READERS
 from trellis.core.job import JobId
 from trellis.engines.archive import KEEP_REMOVALS, Archived
 from trellis.engines.audit import By, Change, removal_of, settings_of
@@ -90,7 +91,7 @@ async def prune(tx: Transaction, limit: int) -> int:
     await tx.read_clock()
     await batches.prune(tx, limit)
     await tx.run("key_bucket_prune", tx.now)
-    old = await tx.rows("prune_pick", tx.now, limit)
+    old = await tx.rows("prune_pick", tx.array(ENDED_READERS), tx.now, limit)
     await _erase(tx, await archive.set_apart(tx, old))
     left_behind = await archive.left_behind(tx, limit - len(old))
     await _erase(tx, left_behind)
@@ -117,7 +118,7 @@ async def remove(tx: Transaction, ids: Sequence[JobId], by: By) -> list[Removal]
     await tx.read_clock()
     wanted = tx.array(list(dict.fromkeys(ids)))
     await tx.lock("remove_lock", wanted)  # so that none is revived before it is removed
-    found = {row[1]: row for row in await tx.rows("remove_look", wanted)}
+    found = {row[1]: row for row in await tx.rows("remove_look", tx.array(ENDED_READERS), wanted)}
     await _erase(tx, [row[:3] for row in found.values() if not any(row[3:6])])
     results: list[Removal] = []
     changes: list[Change] = []

@@ -9,13 +9,13 @@ from trellis.batch b
 
 -- fragment: batch_keeps
 -- Whether batch b keeps its members, as `keeps_members` says: it has not finished, or its fan-in job
--- waits, runs or is dead.
+-- waits, runs or has one of the states in `reading`.
 b.finished_at is null or exists (
   select 1 from trellis.job j
   where j.id = b.fan_in
     and (exists (select 1 from trellis.queue w where w.job = j.seq)
       or (select x.state from trellis.outcome x where x.job = j.seq
-          order by x.generation desc limit 1) = 'dead'))
+          order by x.generation desc limit 1) in (select state from reading)))
 
 -- name: batch_open
 insert into trellis.batch (id, service, name, fire_on, on_failure, parent, then_job, created_at)
@@ -202,10 +202,11 @@ order by d.job
 
 -- name: keep_members
 -- Of the jobs that retention looks at next, those that their batches keep are kept for longer.
-update trellis.outcome o set keep_until = $1
+with reading(state) as (select unnest($1::text[])::trellis.state)
+update trellis.outcome o set keep_until = $2
 from (select x.job, x.generation from trellis.outcome x
-      where x.keep_until is not null and x.keep_until <= $2
-      order by x.keep_until, x.job limit $3) d
+      where x.keep_until is not null and x.keep_until <= $3
+      order by x.keep_until, x.job limit $4) d
 where o.job = d.job and o.generation = d.generation and exists (
   select 1 from trellis.batch_member m join trellis.batch b on b.seq = m.batch
   where m.job = o.job and (
@@ -217,14 +218,15 @@ delete from trellis.batch_member where job = any($1::bigint[])
 
 -- name: prune_batches
 -- Batches that finished long ago, and in which neither a member nor a batch is left.
+with reading(state) as (select unnest($1::text[])::trellis.state)
 delete from trellis.batch where seq in (
-  select b.seq from trellis.batch b where b.finished_at is not null and b.finished_at <= $1
+  select b.seq from trellis.batch b where b.finished_at is not null and b.finished_at <= $2
     and not exists (select 1 from trellis.batch_member m where m.batch = b.seq)
     and not exists (select 1 from trellis.batch c where c.parent = b.seq)
     and not (
 -- include: batch_keeps
     )
-  order by b.finished_at, b.seq limit $2)
+  order by b.finished_at, b.seq limit $3)
 
 -- name: batch_first
 -- What the first member of a batch belongs to.

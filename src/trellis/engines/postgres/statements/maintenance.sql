@@ -114,19 +114,21 @@ delete from trellis.note where job = any($1::bigint[])
 delete from trellis.outcome where job = any($1::bigint[])
 
 -- name: prune_pick
+-- What batches keep is asked for each row: as a join, it would be read for all outcomes.
+with reading(state) as (select unnest($1::text[])::trellis.state)
 select o.job, j.id, o.state::text, l.service
 from trellis.outcome o join trellis.job j on j.seq = o.job join trellis.lane l on l.id = j.lane
-where o.keep_until is not null and o.keep_until <= $1
+where o.keep_until is not null and o.keep_until <= $2
   and not exists (select 1 from trellis.queue q where q.job = o.job)
   and not exists (
     select 1 from trellis.dependency d join trellis.queue q on q.job = d.job
     where d.prerequisite = o.job)
-  and not exists (
-    select 1 from trellis.batch_member m join trellis.batch b on b.seq = m.batch
-    where m.job = o.job and (
+  and not coalesce((
+    select bool_or(
 -- include: batch_keeps
-    ))
-order by o.keep_until, o.job limit $2 for update of o skip locked
+    ) from trellis.batch_member m join trellis.batch b on b.seq = m.batch
+    where m.job = o.job), false)
+order by o.keep_until, o.job limit $3 for update of o skip locked
 
 -- name: prune_archive_queue
 delete from trellis.archive_queue where job = any($1::bigint[])
@@ -165,6 +167,7 @@ delete from trellis.session s using old where s.ctid = old.tid returning 1
 -- name: remove_look
 -- A live job has a row in the queue; an ended one has none. Last: whether a live job follows it, and
 -- whether a batch keeps it.
+with reading(state) as (select unnest($1::text[])::trellis.state)
 select j.seq, j.id, o.state::text, q.job is not null, exists (
   select 1 from trellis.dependency d join trellis.queue w on w.job = d.job
   where d.prerequisite = j.seq), exists (
@@ -172,7 +175,7 @@ select j.seq, j.id, o.state::text, q.job is not null, exists (
   where m.job = j.seq and (
 -- include: batch_keeps
   ))
-from unnest($1::text[]) n(id)
+from unnest($2::text[]) n(id)
 join trellis.job j on j.id = n.id
 left join trellis.queue q on q.job = j.seq
 left join lateral (

@@ -9,13 +9,13 @@ from trellis_batch b
 
 -- fragment: batch_keeps
 -- Whether batch b keeps its members, as `keeps_members` says: it has not finished, or its fan-in job
--- waits, runs or is dead.
+-- waits, runs or has one of the states in `reading`.
 b.finished_at is null or exists (
   select 1 from trellis_job j
   where j.id = b.fan_in
     and (exists (select 1 from trellis_queue w where w.job = j.seq)
       or (select x.state from trellis_outcome x where x.job = j.seq
-          order by x.generation desc limit 1) = 'dead'))
+          order by x.generation desc limit 1) in (select state from reading)))
 
 -- name: batch_open
 insert into trellis_batch (id, service, name, fire_on, on_failure, parent, then_job, created_at)
@@ -193,6 +193,7 @@ order by m.job limit ?
 
 -- name: keep_members
 -- Of the jobs that retention looks at next, those that their batches keep are kept for longer.
+with reading(state) as (select value from json_each(?))
 update trellis_outcome set keep_until = ?
 where (job, generation) in (
   select k.job, k.generation
@@ -210,6 +211,7 @@ delete from trellis_batch_member where job in (values (?))
 
 -- name: prune_batches
 -- Batches that finished long ago, and in which neither a member nor a batch is left.
+with reading(state) as (select value from json_each(?))
 delete from trellis_batch where seq in (
   select b.seq from trellis_batch b where b.finished_at is not null and b.finished_at <= ?
     and not exists (select 1 from trellis_batch_member m where m.batch = b.seq)

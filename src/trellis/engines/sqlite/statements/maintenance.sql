@@ -73,6 +73,7 @@ delete from trellis_outcome where job in (values (?))
 select 1 from trellis_outcome where keep_until is not null and keep_until <= ? limit 1
 
 -- name: prune_pick
+with reading(state) as (select value from json_each(?))
 select o.job, j.id, o.state, l.service
 from trellis_outcome o join trellis_job j on j.seq = o.job join trellis_lane l on l.id = j.lane
 where o.keep_until is not null and o.keep_until <= ?
@@ -103,6 +104,7 @@ insert or replace into trellis_removal (id, state, removed_at) values (?, ?, ?)
 -- name: remove_look
 -- A live job has a row in the queue; an ended one has none. Last: whether a live job follows it, and
 -- whether a batch keeps it.
+with reading(state) as (select value from json_each(?))
 select r.seq, r.id, r.state, r.availability is not null, exists (
   select 1 from trellis_dependency d join trellis_queue q on q.job = d.job
   where d.prerequisite = r.seq), exists (
