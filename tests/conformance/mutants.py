@@ -319,7 +319,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "remove members of an unfinished batch": _both(
         _prune_members,
         _sql(("prune_pick", "where m.job = o.job and", "where m.job = -o.job and")),
-        _postgres(("prune_pick", "where m.job = o.job and", "where m.job = -o.job and")),
+        _postgres(("prune_pick", "where m.job = o.job)", "where m.job = -o.job)")),
     ),
     "let the rest of a failed batch go on": _stop_nothing,
     "let an attempt that is over spawn": _let_any_attempt_spawn,
@@ -370,8 +370,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "hand slots over in another order": _sql(
         (
             "key_next",
-            "order by case when s.aging is null then -l.priority else 0 end,",
-            "order by q.job,",
+            "order by g.has_slot desc, case when s.aging is null then -l.priority else 0 end,",
+            "order by g.has_slot desc, q.job,",
         )
     ),
     "journal a conflict": _journal_a_conflict,
@@ -452,7 +452,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "forget a member that has not finished": _sql(
         ("batch_complete", "m.finished_at is null", "m.finished_at is null and m.linked")
     ),
-    "finish a member twice": _sql(("member_finish", "and finished_at is null", "")),
     "finish an open batch": _sql(("batch_complete", "b.sealed_at is not null", "true")),
     "release a job whose prerequisites have not all ended": _sql(
         ("dependency_waits", "d.ended is null", "d.ended is null and false")

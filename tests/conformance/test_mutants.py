@@ -107,7 +107,6 @@ NOTICED_BY: Final = {
     "fire a slot too late": "TestFiring",
     "end a watched job without what follows": "TestJoining",
     "forget a member that has not finished": "TestBatches",
-    "finish a member twice": "TestBatches",
     "finish an open batch": "TestBatches",
     "release a job whose prerequisites have not all ended": "TestDependencies",
     "forget to watch a prerequisite": "TestDependencies",

@@ -174,6 +174,8 @@ class FlowCampaign:
 
     def _feed(self, kind: str, delay: str = _DELAY) -> None:
         if self._producer is None or self._producer.exit_code is not None:
+            if self._producer is not None:
+                self._producer.hang_up()  # it ended by itself and left its pipe open
             self._names += 1
             name = self._client.stem
             arguments = ["-m", f"{__package__}.producer", name, self._seed]
