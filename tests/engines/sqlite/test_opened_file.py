@@ -159,4 +159,6 @@ async def test_a_worker_says_so_once_and_goes_on_when_the_file_is_back(
         move_back(path)
         go_on.set()
         assert await ref.wait("20s") == "done"
-    assert caplog.text.count("was deleted or moved") == 1
+    # A call that failed meanwhile may be reported when others are answered already.
+    outage, _, _ = caplog.text.partition("The engine answers again")
+    assert outage.count("was deleted or moved") == 1
