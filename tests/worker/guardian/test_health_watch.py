@@ -118,16 +118,16 @@ def leader(shop: Shop) -> list[LockHolder]:
 
 def test_a_stopped_process_loses_its_jobs_and_its_late_result_is_refused(shop: Shop) -> None:
     job_id = shop.create("wait_in_thread", "go", retry=SOON)
-    zombie = shop.working(LEASE)
+    zombie = shop.working("--lease=2s")
     begun = shop.begun(job_id)
     stop_process(begun.pid, shop.folder / "trellis.db")  # alone; its guardian goes on
-    other = shop.working(LEASE)
+    other = shop.working()
     second = shop.begun(job_id, 2)
     assert second.pid != begun.pid
     (shop.folder / "go").touch()
     shop.state(job_id, "completed")
     os.kill(begun.pid, signal.SIGCONT)
-    zombie.wait_for_log("was ended by another worker (lease expired)")
+    zombie.wait_for_log("was ended by another worker, because its lease expired")
     refused = wait_until(
         lambda: [x for x in shop.journal(job_id) if x.kind == "staleCompletionIgnored"]
     )

@@ -99,11 +99,15 @@ class Claimer:
             now, flags, job = rows[0][0], rows[0][1], rows[0][2]
             if flags & _OVER:
                 return [], now, True, None
+            if flags & _NEW:
+                # Until a limit is known, `read` may have lanes that it closes. A limit that changes
+                # before this claim has locked it counts already.
+                await self._registry.read_lanes(self._link)
+                await self._registry.read_limits(Transaction(self._link, self._registry))
+                continue
             if flags:
                 await self._do_first(flags, read, limit)
-                # Once is enough: what comes later is for the next claim. But a limit that changes
-                # before this claim has locked it counts already.
-                done |= flags & ~_NEW
+                done |= flags  # once is enough: what comes later is for the next claim
                 continue
             if job is None:
                 is_all = read.note([], {}, now)
@@ -117,9 +121,6 @@ class Claimer:
 
     async def _do_first(self, flags: int, read: Plan, limit: int) -> None:
         """Do what must happen before anything is taken."""
-        if flags & _NEW:
-            await self._registry.read_lanes(self._link)
-            await self._registry.read_limits(Transaction(self._link, self._registry))
         if flags & _AGING:
             await self._registry.read_aging(self._link)
         if flags & _CALLERS:
