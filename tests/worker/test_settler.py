@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from tests.worker.faulty import FaultyEngine, eventually
 from tests.worker.test_leases import create, kinds, record, service_of, worker
 from trellis import ActiveJob, PerKey, Retry, control
+from trellis.client.requests import new_job
 from trellis.config import WorkerSettings
 from trellis.core.commands import Cancel
 from trellis.core.durations import SECOND
 from trellis.core.job import JobId
+from trellis.core.lifecycle import Transition
 from trellis.core.states import State
+from trellis.engines.values import CommitResult
 from trellis.errors import EngineError, OutcomeUnknown, ReadOnlyDatabase
 from trellis.worker import settler
+from trellis.worker.fetcher import BATCH
 
 FOR_HOURS = WorkerSettings().with_options(lease="3h", poll="20ms", grace="1s")
 
@@ -38,6 +43,33 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone() -> None:
     assert offender.error is not None
     assert offender.error.code == "unstorable"
     assert "cannot store 7" in offender.error.message
+
+
+async def test_a_worker_does_not_claim_faster_than_outcomes_are_stored() -> None:
+    ran = 0
+    ahead: list[int] = []
+
+    class SlowEngine(FaultyEngine):
+        async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
+            for _ in range(2000):  # claims and handlers go on meanwhile
+                await asyncio.sleep(0)
+            ahead.append(ran - supervisor.settled)
+            return await super().commit(transitions)
+
+    async def echo(number: int) -> int:
+        nonlocal ran
+        ran += 1
+        return number
+
+    service = service_of(echo)
+    engine = SlowEngine()
+    total = 4 * settler.MOST_WAITING
+    job_type = service.find("echo").job_type
+    await engine.create([new_job(job_type, number) for number in range(total)])
+    async with worker(engine, service) as supervisor:
+        await eventually(lambda: supervisor.settled == total)
+    # Those that wait, a batch that is being stored, and a claim with what was claimed ahead.
+    assert settler.MOST_WAITING <= max(ahead) <= settler.MOST_WAITING + 4 * BATCH
 
 
 @pytest.mark.parametrize(("delay", "words"), [("1s", "1 s"), ("10s", "10 s"), ("1h", "1 h")])

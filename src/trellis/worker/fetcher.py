@@ -36,6 +36,7 @@ from trellis.worker.local_type import QUICK, LocalType
 from trellis.worker.loop import TaskLoop
 from trellis.worker.outage import OutageLog
 from trellis.worker.session import EngineTime, SessionHolder, uptime
+from trellis.worker.settler import Settler
 
 BATCH: Final = 500
 _LIMIT_AHEAD: Final = 2 * BATCH
@@ -182,8 +183,10 @@ class Fetcher(TaskLoop):
         poll: Micros,
         wakeup: asyncio.Event,
         outage: OutageLog,
+        settler: Settler,
     ) -> None:
         self._engine = engine
+        self._settler = settler
         self._session = session
         self._executor = executor
         self._planner = planner
@@ -222,7 +225,8 @@ class Fetcher(TaskLoop):
                 await self._finish_last_jobs()
                 return
             self._wakeup.clear()
-            plan = self._plan() if self._maybe_more else None
+            may_claim = self._maybe_more and not self._settler.is_behind
+            plan = self._plan() if may_claim else None
             if plan is None:
                 await self._wait_for_work()
                 continue

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from trellis import control
@@ -33,6 +33,9 @@ from trellis.worker.outage import OutageLog
 from trellis.worker.session import EngineTime
 
 _BATCH: Final = 500
+#: A worker claims no job while so many settlements wait. More would cost memory, and as many more
+#: jobs would run again after a crash.
+MOST_WAITING: Final = 4 * _BATCH
 _RETRY_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
 #: How often a batch is tried when storing it raises an exception that is not an engine error.
 _TRIES: Final = len(_RETRY_PAUSES)
@@ -56,9 +59,11 @@ class Settler(TaskLoop):
         outage: OutageLog,
         *,
         reports: FailureReports,
+        request_work: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._reports = reports
+        self._request_work = request_work
         self._outage = outage
         self._attempts = attempts
         self._notes = notes
@@ -87,6 +92,11 @@ class Settler(TaskLoop):
             self._empty.clear()
         self._waiting.append((attempt, command))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether handlers end faster than the engine stores it."""
+        return len(self._waiting) >= MOST_WAITING
+
     async def flush(self) -> None:
         """Wait until every accepted settlement is stored."""
         await self._empty.wait()
@@ -95,9 +105,11 @@ class Settler(TaskLoop):
         """Store batch after batch until cancelled."""
         while True:
             await self._wakeup.wait()
-            waiting = self._waiting
+            waiting, was_behind = self._waiting, self.is_behind
             batch = [waiting.popleft() for _ in range(min(len(waiting), _BATCH))]
             await self._settle(batch)
+            if was_behind and not self.is_behind:
+                self._request_work()
             if not waiting:
                 self._wakeup.clear()
                 self._empty.set()

@@ -100,7 +100,10 @@ class Supervisor:
         self._outage = OutageLog()
         self._reports = FailureReports(engine)
         parts = (self._attempts, self._notes, self._time, self._outage)
-        self._settler = Settler(engine, *parts, reports=self._reports)
+        self._work_wanted = asyncio.Event()
+        self._settler = Settler(
+            engine, *parts, reports=self._reports, request_work=self._work_wanted.set
+        )
         self._locks = EngineLocks(engine)
         load_items = partial(load_earlier, engine)
         self._environment = JobEnvironment(self._notes, states, self._locks, load_items)
@@ -117,7 +120,7 @@ class Supervisor:
         self, job_types: Sequence[JobType], locations: Mapping[str, WorkerLocation] | None
     ) -> None:
         """Compose the parts that claim jobs and run their handlers."""
-        settings, work_wanted = self.settings, asyncio.Event()
+        settings, work_wanted = self.settings, self._work_wanted
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
             engine_time=self._time, settle=self._settler.put, status=self._status,
@@ -132,7 +135,7 @@ class Supervisor:
         self._fetcher = Fetcher(
             self._engine, session=self._session, executor=self._executor, planner=self._planner,
             attempts=self._attempts, engine_time=self._time, poll=settings.poll, wakeup=work_wanted,
-            outage=self._outage,
+            outage=self._outage, settler=self._settler,
         )  # fmt: skip
         self._listener = HintListener(self._engine, self._fetcher.nudge)
         archivers = {each.service: each.extensions.archiver for each in job_types}
