@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-all matrix faults age check bench bench-peers bench-postgres format docs constraints release-check clean
+.PHONY: help demo test test-long test-all matrix faults age check bench bench-peers bench-postgres bench-flow format docs constraints release-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,9 @@ bench-peers: $(DEV) ## Measure it on PostgreSQL beside its peers, 40 minutes (AR
 
 bench-postgres: $(DEV) ## Measure what each guarantee and growing cost, 8 minutes (ARGS=--quick)
 	@$(BIN)/python -m bench.postgres $(ARGS)
+
+bench-flow: $(DEV) ## Measure what limits, tenants and one large batch cost, 4 minutes (ARGS=--quick)
+	@$(BIN)/python -m bench.flow $(ARGS)
 
 format: $(DEV) ## Format the code and apply the safe lint fixes
 	@$(BIN)/ruff format .

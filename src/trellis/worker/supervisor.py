@@ -99,11 +99,6 @@ class Supervisor:
         self._notes = NoteWriter(engine)
         self._outage = OutageLog()
         self._reports = FailureReports(engine)
-        parts = (self._attempts, self._notes, self._time, self._outage)
-        self._work_wanted = asyncio.Event()
-        self._settler = Settler(
-            engine, *parts, reports=self._reports, request_work=self._work_wanted.set
-        )
         self._locks = EngineLocks(engine)
         load_items = partial(load_earlier, engine)
         self._environment = JobEnvironment(self._notes, states, self._locks, load_items)
@@ -120,7 +115,11 @@ class Supervisor:
         self, job_types: Sequence[JobType], locations: Mapping[str, WorkerLocation] | None
     ) -> None:
         """Compose the parts that claim jobs and run their handlers."""
-        settings, work_wanted = self.settings, self._work_wanted
+        settings, work_wanted = self.settings, asyncio.Event()
+        self._settler = Settler(
+            self._engine, self._attempts, self._notes, self._time, self._outage,
+            reports=self._reports, request_work=work_wanted.set,
+        )  # fmt: skip
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
             engine_time=self._time, settle=self._settler.put, status=self._status,
