@@ -46,9 +46,11 @@ from trellis.declaration.ids import new_job_id, new_job_ids
 from trellis.declaration.job_type import JobType
 from trellis.declaration.options import check_options
 from trellis.errors import ConfigurationError, PayloadInvalid
+from trellis.telemetry import current
 
 if TYPE_CHECKING:
     from trellis.client.ref import JobRef
+    from trellis.telemetry.tracing import Tracing
 
 
 class StepOptions(TypedDict, total=False):
@@ -123,7 +125,7 @@ def new_job(job_type: JobType, payload: object, /, **options: Unpack[CreateOptio
     except PayloadInvalid as error:
         raise _located(error, job_type, [payload], 0) from error.__cause__
     job_id = new_job_id()
-    new = vary(pattern, job_id, text, origin.context(job_id))
+    new = vary(pattern, job_id, text, origin.context(pattern, job_id))
     return _derived(new, job_type) if _has_templates(pattern, job_type) else new
 
 
@@ -140,7 +142,7 @@ def new_jobs(
     except PayloadInvalid as error:
         raise _located(error, job_type, payloads, len(texts)) from error.__cause__
     ids = new_job_ids(len(texts))
-    jobs = list(map(vary, repeat(pattern), ids, texts, origin.contexts(ids)))
+    jobs = list(map(vary, repeat(pattern), ids, texts, origin.contexts(pattern, ids)))
     if not _has_templates(pattern, job_type):
         return jobs
     return [_derived(new, job_type) for new in jobs]
@@ -208,9 +210,7 @@ class _Origin:
         self._request = None if inherited is None else inherited.request_id
         self._state: str | None = None
         if active is not trace.INVALID_SPAN and (span := active.get_span_context()).is_valid:
-            self._inherited = None
-            self._parent = traceparent(span.trace_id, span.span_id, span.trace_flags)
-            self._state = (span.trace_state.to_header() if span.trace_state else "") or None
+            self._continue(span)
         else:
             self._inherited = inherited
             self._parent = random_traceparent(_random.randbytes(24))
@@ -222,15 +222,35 @@ class _Origin:
         relations = (pattern.relations or Relations())._replace(parent=self._creator)
         return pattern._replace(relations=relations)
 
-    def context(self, job_id: JobId) -> Context:
+    def context(self, pattern: NewJob, job_id: JobId) -> Context:
         """Return the context of one of the jobs."""
+        tracing = current.tracing
+        if tracing is not None:
+            self._trace(tracing, pattern, [job_id])
+        return self._context(job_id)
+
+    def contexts(self, pattern: NewJob, ids: Sequence[JobId]) -> Sequence[Context]:
+        """Return the contexts of all of the jobs."""
+        tracing = current.tracing
+        if tracing is not None:
+            self._trace(tracing, pattern, ids)
+        if self._inherited is not None or self._request is not None:
+            return [self._context(JobId(""))] * len(ids)
+        return build_contexts(ids, self._parent, self._state)
+
+    def _context(self, job_id: JobId) -> Context:
         return self._inherited or Context(self._request or job_id, self._parent, self._state)
 
-    def contexts(self, ids: Sequence[JobId]) -> Sequence[Context]:
-        """Return the contexts of all of the jobs."""
-        if self._inherited is not None or self._request is not None:
-            return [self.context(JobId(""))] * len(ids)
-        return build_contexts(ids, self._parent, self._state)
+    def _trace(self, tracing: Tracing, pattern: NewJob, ids: Sequence[JobId]) -> None:
+        """Record the creation as a span, which the jobs continue."""
+        span = tracing.create(pattern, ids, self._inherited)
+        if span.is_valid:
+            self._continue(span)
+
+    def _continue(self, span: trace.SpanContext) -> None:
+        self._inherited = None
+        self._parent = traceparent(span.trace_id, span.span_id, span.trace_flags)
+        self._state = (span.trace_state.to_header() if span.trace_state else "") or None
 
 
 # -- what the requests of a call share ---------------------------------------------------------

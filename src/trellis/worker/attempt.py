@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trellis.core.commands import FencedCommand
 from trellis.core.durations import SECOND, Instant
@@ -21,6 +21,9 @@ from trellis.core.items import ItemStatus
 from trellis.core.job import Fence, JobRecord, SessionId
 from trellis.engines.values import Item
 from trellis.worker.local_type import LocalType
+
+if TYPE_CHECKING:
+    from trellis.telemetry.tracing import AttemptSpan
 
 
 class Stop(Enum):
@@ -52,6 +55,7 @@ class Attempt:
         "begun_noted",
         "closed",
         "earlier_items",
+        "ended",
         "exception",
         "fence",
         "items",
@@ -61,6 +65,7 @@ class Attempt:
         "on_cancel_requested",
         "record",
         "running",
+        "span",
         "started_at",
         "stop_reason",
         "task",
@@ -78,6 +83,8 @@ class Attempt:
         #: When it was claimed and when its handler was called, by the monotonic clock.
         self.arrived = arrived
         self.began = 0.0
+        #: When its handler ended, by the monotonic clock.
+        self.ended = 0.0
         self.timeout_at = inf
         #: When its handler was called, by the engine's clock; None before.
         self.started_at: Instant | None = None
@@ -101,6 +108,8 @@ class Attempt:
         self.log_lines = 0
         #: What its handler raised, if an error reporter wants it.
         self.exception: BaseException | None = None
+        #: Its span, if its trace is sampled.
+        self.span: AttemptSpan | None = None
 
     @property
     def cancel_requested(self) -> bool:

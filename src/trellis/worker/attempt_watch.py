@@ -16,6 +16,7 @@ from trellis.worker.executor import Executor
 from trellis.worker.lease import LeaseKeeper
 from trellis.worker.loop import TaskLoop
 from trellis.worker.lost_threads import LostThreads
+from trellis.worker.metrics import WorkerMetrics
 from trellis.worker.notes import NoteWriter
 from trellis.worker.reporter import Reporter
 from trellis.worker.session import RenewalHealth
@@ -42,6 +43,7 @@ class AttemptWatch(TaskLoop):
         status: SharedStatus,
         reporter: Reporter,
         lost_threads: LostThreads,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._attempts = attempts
         self._executor = executor
@@ -51,6 +53,7 @@ class AttemptWatch(TaskLoop):
         self._status = status
         self._reporter = reporter
         self._lost_threads = lost_threads
+        self._metrics = metrics
         self._report_again = 0.0
 
     async def run(self) -> None:
@@ -62,6 +65,8 @@ class AttemptWatch(TaskLoop):
     def sweep(self, now: float) -> None:
         """Check everything once."""
         self._status.set_loop_moved(now)
+        if self._metrics is not None:
+            self._metrics.sweep(now)
         lease_may_have_expired = self._health.lease_may_have_expired()
         for attempt in list(self._attempts.running.values()):
             if now >= attempt.timeout_at:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trellis.core.commands import FENCED, FencedCommand, Release
 from trellis.core.job import JobId
@@ -29,8 +29,12 @@ from trellis.worker.isolation.runner import ExclusiveRun, IsolatedRunner
 from trellis.worker.local_type import LocalType
 from trellis.worker.log import JobLog
 from trellis.worker.lost_threads import LostThreads
+from trellis.worker.metrics import WorkerMetrics
 from trellis.worker.session import EngineTime
 from trellis.worker.shared_status import SharedStatus
+
+if TYPE_CHECKING:
+    from trellis.telemetry.tracing import Tracing
 
 #: Slots whose handlers never wait let the loop run other tasks after this long, in seconds.
 _TURN: Final = 0.005
@@ -58,6 +62,8 @@ class Executor:
         guarded: bool = False,
         lease_may_have_expired: Callable[[], bool] = lambda: False,
         request_work: Callable[[], None] = lambda: None,
+        metrics: WorkerMetrics | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.slots = slots
         #: How many handlers were called up to now.
@@ -68,6 +74,8 @@ class Executor:
         self._environment = environment
         self._time = engine_time
         self._settle = settle
+        self._metrics = metrics
+        self._tracing = tracing
         self._status = status or SharedStatus(slots)
         # Whether a guardian ends handlers that cannot be stopped here.
         self._guarded = guarded
@@ -317,6 +325,8 @@ class Executor:
         job_id = attempt.record.definition.id
         self._status.begin(number, fence, job_id, began, attempt.timeout_at, started_at)
         self.begun += 1
+        if self._tracing is not None:
+            attempt.span = self._tracing.begin(*attempt.record, fence)
         command: FencedCommand | None = None
         is_cut_off = False
         try:
@@ -337,6 +347,8 @@ class Executor:
             if not is_cut_off:
                 self._status.end(number)
             self._leave(attempt, number, began)
+        if attempt.span is not None:
+            attempt.span.end(getattr(command, "error", None))
         if command is not None:
             if attempt.closed:
                 attempt.late = command
@@ -346,6 +358,7 @@ class Executor:
     def _leave(self, attempt: Attempt, number: int, began: float) -> None:
         self._now = now = time.monotonic()
         attempt.running = False
+        attempt.ended = now
         if attempt.lost_at is not None and self.lost_threads.remove(attempt):
             self._surplus.add(number)
         self._attempts.running.pop(attempt.fence, None)
@@ -356,6 +369,8 @@ class Executor:
             return
         self._attempts.report_stopped(attempt)
         if attempt.stop_reason is Stop.LOST:
+            if self._metrics is not None:
+                self._metrics.leave_lost(attempt)
             self._attempts.held.pop(attempt.fence, None)
 
     def _lose(self, attempt: Attempt, number: int) -> None:
@@ -391,6 +406,8 @@ class Executor:
         except PayloadInvalid as error:
             return outcomes.unreadable(attempt, error)
         context = self._context.copy()
+        if attempt.span is not None:
+            context.run(attempt.span.enter)
         log = JobLog(attempt, self._environment.notes)
         if not local_type.is_async:
             context.run(enter, log)

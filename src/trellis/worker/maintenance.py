@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trellis import control
 from trellis.control import Applied
@@ -30,8 +30,12 @@ from trellis.errors import EngineError
 from trellis.schedules import fire_due
 from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
+from trellis.worker.metrics import WorkerMetrics
 from trellis.worker.outage import OutageLog
 from trellis.worker.session import RenewalHealth, SessionHolder
+
+if TYPE_CHECKING:
+    from trellis.telemetry.tracing import Tracing
 
 #: The lock that the worker holds which does the maintenance.
 LEADER: Final = "trellis/leader"
@@ -64,12 +68,16 @@ class Maintenance(TaskLoop):
         poll: Micros,
         keep_audit: Micros,
         outage: OutageLog,
+        metrics: WorkerMetrics | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._engine = engine
         self._session = session
         self._health = health
         self._on_promoted = on_promoted
         self._outage = outage
+        self._metrics = metrics
+        self._tracing = tracing
         self._sweep = sweep / SECOND
         self._keep_audit = keep_audit
         self._promote_every = min(poll / SECOND / 2, _PROMOTE_EVERY)
@@ -181,11 +189,25 @@ class Maintenance(TaskLoop):
                     commands.append((job.record, command))
             if commands:
                 results = await control.apply_all(self._engine, commands, due.now)
-                for (record, _), result in zip(commands, results, strict=True):
-                    _log_end(record, result)
+                for (record, command), result in zip(commands, results, strict=True):
+                    self._report_end(record, command, result)
                 self._on_promoted()
             if not commands or len(due.jobs) < _PAGE:
                 return
+
+    def _report_end(self, before: JobRecord, command: Command, result: control.Result) -> None:
+        """Log, count and trace that an attempt was ended here: its worker may be gone."""
+        fence = before.head.fence
+        if fence is None or not isinstance(result, Applied):
+            return
+        after = result.record.head
+        if after.fence == fence and not after.blocked:
+            return
+        log_settlement(before, fence, result)
+        if self._metrics is not None and isinstance(command, LoseLease):
+            self._metrics.lose_lease(before)
+        if self._tracing is not None:
+            self._tracing.settle(before.definition, after, None)
 
     async def prune(self) -> None:
         """Remove what is kept no longer, page after page."""
@@ -199,16 +221,6 @@ class Maintenance(TaskLoop):
             if await prune(_PAGE) < _PAGE:
                 return
             await asyncio.sleep(time.monotonic() - began)  # leave half of the time to other work
-
-
-def _log_end(before: JobRecord, result: control.Result) -> None:
-    """Log that an attempt was ended here: its worker may be gone."""
-    fence = before.head.fence
-    if fence is None or not isinstance(result, Applied):
-        return
-    after = result.record.head
-    if after.fence != fence or after.blocked:
-        log_settlement(before, fence, result)
 
 
 def _lost(job: DueJob, _: Instant) -> Command | None:

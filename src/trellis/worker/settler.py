@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trellis import control
 from trellis.control import Applied, Contended, Result
@@ -28,9 +29,13 @@ from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.failure_reports import FailureReports
 from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
+from trellis.worker.metrics import WorkerMetrics
 from trellis.worker.notes import NoteWriter
 from trellis.worker.outage import OutageLog
 from trellis.worker.session import EngineTime
+
+if TYPE_CHECKING:
+    from trellis.telemetry.tracing import Tracing
 
 _BATCH: Final = 500
 #: A worker claims no job while so many settlements wait. More would cost memory, and as many more
@@ -60,10 +65,14 @@ class Settler(TaskLoop):
         *,
         reports: FailureReports,
         request_work: Callable[[], None],
+        metrics: WorkerMetrics | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._engine = engine
         self._reports = reports
         self._request_work = request_work
+        self._metrics = metrics
+        self._tracing = tracing
         self._outage = outage
         self._attempts = attempts
         self._notes = notes
@@ -91,6 +100,11 @@ class Settler(TaskLoop):
             self._wakeup.set()
             self._empty.clear()
         self._waiting.append((attempt, command))
+
+    @property
+    def waiting(self) -> int:
+        """How many settlements wait."""
+        return len(self._waiting)
 
     @property
     def is_behind(self) -> bool:
@@ -144,6 +158,10 @@ class Settler(TaskLoop):
             await self._notes.flush()
         commands = [(attempt.record, command) for attempt, command in batch]
         results = await control.apply_all(self._engine, commands, self._time.now())
+        if self._metrics is not None:
+            self._metrics.settle(batch, results)
+        if self._tracing is not None:
+            _trace(self._tracing, batch, results)
         held = self._attempts.held
         for (attempt, command), result in zip(batch, results, strict=True):
             if type(result) is Applied and type(command) is Complete:  # most are
@@ -203,6 +221,15 @@ class Settler(TaskLoop):
                             attempt.record.definition.id, failure)  # fmt: skip
             loop = asyncio.get_running_loop()
             loop.call_later(_HAND_BACK_DELAY / SECOND, self.put, attempt, returned)
+
+
+def _trace(tracing: Tracing, batch: Sequence[Settlement], results: Sequence[Result]) -> None:
+    """Record the settlements of attempts that are traced."""
+    now = time.monotonic()
+    for (attempt, _), result in zip(batch, results, strict=True):
+        if attempt.span is not None and isinstance(result, Applied):
+            record, took = result.record, max(0.0, now - attempt.ended)
+            tracing.settle(record.definition, record.head, attempt.span, took)
 
 
 def _is_unstorable(command: FencedCommand) -> bool:

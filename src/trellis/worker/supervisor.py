@@ -21,8 +21,10 @@ from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import WorkerLocation
+from trellis.engines.instrumented import instrumented
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
+from trellis.telemetry import Telemetry, current
 from trellis.worker.active_job import JobEnvironment
 from trellis.worker.archiving import Archiving
 from trellis.worker.attempt import HeldAttempts, Stop
@@ -40,6 +42,7 @@ from trellis.worker.locks import EngineLocks
 from trellis.worker.log import log_capture
 from trellis.worker.loop import Loop, TaskLoop, stop_all, within
 from trellis.worker.maintenance import Maintenance
+from trellis.worker.metrics import WorkerMetrics
 from trellis.worker.notes import NoteWriter
 from trellis.worker.outage import OutageLog
 from trellis.worker.renewals import CancelWatch, Renewals
@@ -74,6 +77,7 @@ class Supervisor:
         status: SharedStatus | None = None,
         guarded: bool = False,
         contracts: Mapping[str, str] | None = None,
+        telemetry: Telemetry = current,
     ) -> None:
         job_types = choose(job_types, settings.types)
         if not job_types:
@@ -86,6 +90,12 @@ class Supervisor:
         self.type_names = tuple(f"{each.service}/{each.name}" for each in job_types)
         #: Set when this worker should finish its work and exit: an operator or the guardian asks.
         self.drain_requested = asyncio.Event()
+        self._tracing, registry = telemetry.tracing, telemetry.registry
+        self._attempts = HeldAttempts()
+        self._metrics: WorkerMetrics | None = None
+        if registry is not None:
+            self._metrics = WorkerMetrics(registry, self._attempts, settings.concurrency)
+            engine = instrumented(engine, self._metrics.call)
         self._engine = engine
         self._guarded = guarded
         self._stop_reason = Stop.SHUTDOWN
@@ -94,7 +104,6 @@ class Supervisor:
         info = describe_worker(job_types, settings, contracts or {})
         self._session = SessionHolder(engine, info, settings.lease, self._status)
         self._health = RenewalHealth(settings.lease, settings.heartbeat)
-        self._attempts = HeldAttempts()
         self._time = EngineTime(0)
         self._notes = NoteWriter(engine)
         self._outage = OutageLog()
@@ -118,12 +127,16 @@ class Supervisor:
         settings, work_wanted = self.settings, asyncio.Event()
         self._settler = Settler(
             self._engine, self._attempts, self._notes, self._time, self._outage,
-            reports=self._reports, request_work=work_wanted.set,
+            reports=self._reports, request_work=work_wanted.set, metrics=self._metrics,
+            tracing=self._tracing,
         )  # fmt: skip
+        if self._metrics is not None:
+            self._metrics.settlements_waiting = lambda: self._settler.waiting
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
             engine_time=self._time, settle=self._settler.put, status=self._status,
             locations=locations, guarded=self._guarded, request_work=work_wanted.set,
+            metrics=self._metrics, tracing=self._tracing,
             lease_may_have_expired=self._health.lease_may_have_expired,
         )  # fmt: skip
         self._planner = Planner(job_types, self._executor, settings.max_jobs, settings.queues)
@@ -161,12 +174,12 @@ class Supervisor:
         self._maintenance = Maintenance(
             engine, self._session, self._health, self._fetcher.nudge,
             sweep=settings.sweep, poll=settings.poll, keep_audit=settings.keep_audit,
-            outage=self._outage,
+            outage=self._outage, metrics=self._metrics, tracing=self._tracing,
         )  # fmt: skip
         self._attempt_watch = AttemptWatch(
             attempts=self._attempts, executor=self._executor, notes=self._notes,
             keeper=self._keeper, health=self._health, status=self._status, reporter=reporter,
-            lost_threads=self._executor.lost_threads,
+            lost_threads=self._executor.lost_threads, metrics=self._metrics,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
@@ -308,3 +321,5 @@ class Supervisor:
         self._renewals.close()
         await self._executor.stop(_SLOTS_LIMIT)
         await stop_all(self._loops)
+        if self._metrics is not None:
+            self._metrics.close()

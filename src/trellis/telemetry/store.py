@@ -1,0 +1,60 @@
+"""The metrics of the whole store, read from the engine at a scrape and kept for a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from trellis.core.durations import SECOND
+from trellis.core.states import State
+from trellis.engines.port import Engine
+from trellis.engines.values import JobFilter
+from trellis.errors import EngineError
+from trellis.telemetry.metrics import ENGINE_UP, JOBS, OLDEST, WORKERS
+from trellis.telemetry.registry import Snapshot, bounded
+
+_STATES: Final = (State.PENDING, State.RETRY, State.ACTIVE, State.DEAD)
+#: In seconds: how long values are kept, and how long the engine may take.
+_KEPT: Final = 1.0
+_LIMIT: Final = 5.0
+_DOWN: Final[Snapshot] = {ENGINE_UP.name: {(): 0}}
+
+
+class StoreMetrics:
+    """Reads the metrics of one store; scrapes at the same time share one reading."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+        self._read_at = float("-inf")
+        self._kept: Snapshot = _DOWN
+
+    async def read(self, engine: Engine) -> Snapshot:
+        """Return the values; if the engine does not answer, only that."""
+        async with self._reading:
+            if time.monotonic() - self._read_at >= _KEPT:
+                try:
+                    async with asyncio.timeout(_LIMIT):
+                        self._kept = await _read(engine)
+                except (EngineError, TimeoutError):
+                    self._kept = _DOWN
+                self._read_at = time.monotonic()
+            return self._kept
+
+
+async def _read(engine: Engine) -> Snapshot:
+    counts = await engine.count(JobFilter(states=_STATES), "service", "queue", "type", "state")
+    rates = await engine.rates(1)  # of these only what has waited longest is used
+    due: dict[tuple[str, ...], float] = {
+        (each.service, each.queue, each.type): max(0, rates.as_of - each.due_since) / SECOND
+        for each in rates.lanes
+        if each.due_since is not None
+    }
+    sessions = await engine.sessions()
+    working = [each for each in sessions if each.is_worker and each.ended_at is None]
+    return {
+        JOBS.name: bounded(dict(counts.combinations)),
+        OLDEST.name: bounded(due),
+        WORKERS.name: {(): sum(not each.lapsed for each in working)},
+        ENGINE_UP.name: {(): 1},
+    }
