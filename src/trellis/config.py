@@ -334,7 +334,8 @@ def _words(name: str, value: Any) -> str:  # noqa: ANN401 - any field's value
 
 #: Every key of a settings file; each has a `TRELLIS_*` variable of the same name.
 KEYS: Final = (
-    *("url", "app", "log_format", "log_level", "actor", "require_reason", "telemetry"),
+    *("url", "app", "log_format", "log_level", "actor", "require_reason"),
+    *("telemetry", "health_port", "health_host"),
     *(field.name for field in fields(WorkerSettings)),
 )
 

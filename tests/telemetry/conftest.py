@@ -58,6 +58,7 @@ def values_of(metric: Metric) -> Mapping[Labels, Value]:
 
 @pytest.fixture
 def observed() -> Iterator[Observed]:
+    telemetry.disable()
     observed = Observed()
     observed.enable()
     yield observed

@@ -25,6 +25,7 @@ from trellis.worker.supervisor import Supervisor
 
 @pytest.fixture(autouse=True)
 def _collect() -> Iterator[None]:
+    current.disable()
     current.collect()
     yield
     current.disable()

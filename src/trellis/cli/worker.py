@@ -17,6 +17,7 @@ import rich_click as click
 
 from trellis.cli.options import url_only_option
 from trellis.config import WorkerSettings, worker_settings
+from trellis.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from trellis.cli.worker_log import LogFormat
@@ -66,6 +67,11 @@ _SETTINGS: Final = (
     help="What to do about a contract change that was not accepted (warn).",
 )
 @click.option("--keep-audit", metavar="DURATION", help="How long to keep the audit (365d).")
+@click.option(
+    "--health-port", metavar="PORT", type=click.IntRange(0, 65535),
+    help="Serve /healthz, /readyz and /metrics on this port; 0 takes a free one.",
+)  # fmt: skip
+@click.option("--health-host", metavar="ADDRESS", help="The address of that port (127.0.0.1).")
 @click.option("--log-format", type=click.Choice(("text", "json")), help="Format of the log (text).")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (info).")
 @click.option("--reload", is_flag=True, help="Start again when a source file changes.")
@@ -90,6 +96,7 @@ def worker(services: tuple[str, ...], *, url: str | None, once: bool, **options:
     settings = _settings(variables, options)
     if once:
         settings = replace(settings, concurrency=1, processes=1, max_jobs=1)
+    health = _health_address(variables, options["health_host"], options["health_port"])
     log_format = options["log_format"] or variables.get("TRELLIS_LOG_FORMAT")
     log_level = options["log_level"] or variables.get("TRELLIS_LOG_LEVEL")
     program = WorkerProgram(
@@ -100,13 +107,14 @@ def worker(services: tuple[str, ...], *, url: str | None, once: bool, **options:
         log_level=worker_log.parse_level(log_level),
         debug=options["debug"] or bool(os.environ.get("TRELLIS_DEBUG")),
         reload=options["reload"],
+        metrics=health is not None,
     )
     # The parent process may have set SIGCHLD to be ignored; the guardian needs it.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     relay = StderrRelay(sys.stderr.buffer)
     worker_log.set_up(program.log_format, program.log_level, stream=relay)
     try:
-        return asyncio.run(_guard(program, relay, once=once))
+        return asyncio.run(_guard(program, relay, health, once=once))
     finally:
         relay.close()
 
@@ -125,13 +133,27 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-async def _guard(program: WorkerProgram, relay: StderrRelay, *, once: bool) -> int:
+def _health_address(
+    variables: Mapping[str, str], host: str | None, port: int | None
+) -> tuple[str, int] | None:
+    """Return where the health port is; None: there is none."""
+    text = variables.get("TRELLIS_HEALTH_PORT") if port is None else str(port)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise ConfigurationError(f"TRELLIS_HEALTH_PORT must be a port, not {text!r}.")
+    return host or variables.get("TRELLIS_HEALTH_HOST") or "127.0.0.1", int(text)
+
+
+async def _guard(
+    program: WorkerProgram, relay: StderrRelay, health: tuple[str, int] | None, *, once: bool
+) -> int:
     import asyncio
     import signal
 
     from trellis.worker.guardian.guardian import Guardian
 
-    guardian = Guardian(program.command, program.settings, relay, once=once)
+    guardian = Guardian(program.command, program.settings, relay, once=once, health_address=health)
     loop = asyncio.get_running_loop()
     # A shell starts background jobs with SIGINT ignored; a guardian stops on it nevertheless.
     numbers = [signal.SIGTERM, signal.SIGINT]
@@ -154,6 +176,8 @@ class WorkerProgram:
     debug: bool
     #: Whether the guardian is told which source files are loaded.
     reload: bool
+    #: Whether it counts what it does, for the health port of the guardian.
+    metrics: bool = False
 
     def command(self, files: Mapping[str, int]) -> Sequence[str]:
         """Return the command that starts the process with these open files."""

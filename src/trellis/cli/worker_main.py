@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from trellis import telemetry
 from trellis.cli import worker_log
 from trellis.cli.app import OK, engine_at, report
 from trellis.cli.loading import load_services, loaded_files
@@ -27,6 +28,7 @@ from trellis.core.durations import in_words
 from trellis.engines import absolute_url
 from trellis.errors import ConfigurationError
 from trellis.service import Service, work
+from trellis.telemetry.registry import Registry, to_json
 from trellis.worker.child_process import tune_interpreter
 from trellis.worker.guardian.channel import Channel, EndReason
 from trellis.worker.guardian.stacks import write_stacks_on_signal
@@ -37,6 +39,8 @@ from trellis.worker.supervisor import Supervisor
 
 #: How often it is checked whether further source files were loaded, in seconds.
 _SOURCES_INTERVAL: Final = 1.0
+#: How often the guardian is sent the metrics, in seconds.
+_METRICS_INTERVAL: Final = 1.0
 _logger = logging.getLogger("trellis.worker")
 
 
@@ -112,6 +116,7 @@ async def _work(
     channel = await Channel.open(socket.socket(fileno=files["channel"]))
     await channel.send("opening", url=url)
     stop_asked = asyncio.Event()
+    registry = telemetry.current.collect() if program.metrics else None
     messages = channel.messages()
     first: dict[str, Any] = await anext(messages, {})
     async with work(
@@ -124,8 +129,12 @@ async def _work(
         ]
         if program.reload:
             tasks.append(asyncio.create_task(_name_sources(channel)))
+        if registry is not None:
+            tasks.append(asyncio.create_task(_report_metrics(channel, registry)))
         await channel.send("working", types=list(supervisor.type_names))
         reason = await _until_over(stop_asked, supervisor)
+    if registry is not None:
+        await channel.send("metrics", values=to_json(registry.snapshot()))
     await channel.send(
         "finished", reason=reason, begun=supervisor.begun, settled=supervisor.settled,
         last_state=supervisor.last_state,
@@ -133,6 +142,13 @@ async def _work(
     for task in tasks:
         task.cancel()
     return OK
+
+
+async def _report_metrics(channel: Channel, registry: Registry) -> None:
+    """Send the guardian what was counted, again and again."""
+    while True:
+        await channel.send("metrics", values=to_json(registry.snapshot()))
+        await asyncio.sleep(_METRICS_INTERVAL)
 
 
 async def _report_crashes(channel: Channel, supervisor: Supervisor) -> None:

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
-from trellis.core.durations import to_datetime
+from trellis.core.durations import SECOND, to_datetime
 from trellis.core.events import EventKind
 from trellis.core.states import State
-from trellis.engines.feed import Expired, FeedEntry
+from trellis.engines.feed import Changes, Expired, FeedEntry
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, CursorExpired
 from trellis.insight.filters import Several, listed, read_states, split_types
 from trellis.insight.following import Follower, Look
 from trellis.insight.views import JobEvent, job_event
+from trellis.telemetry import current
+from trellis.telemetry.metrics import FEED_LAG
+from trellis.telemetry.registry import Registry
 
 #: Events in one page of the engine.
 _PAGE: Final = 1000
@@ -125,12 +128,22 @@ class ChangeFeed:
             if isinstance(page, Expired):
                 raise _expired(page)
             position = page.cursor
+            if current.registry is not None:
+                await _measure_lag(current.registry, engine, page)
             return Look(list(filter(self._wanted.matches, page.entries)), page.is_last)
 
         async with aclosing(follower.feed(look)) as entries:
             async for entry in entries:
                 self._cursor = entry.cursor
                 yield _change(entry)
+
+
+async def _measure_lag(registry: Registry, engine: Engine, page: Changes) -> None:
+    """Record how old the last change of a page is now."""
+    lag = 0
+    if page.entries:
+        lag = max(0, await engine.now() - page.entries[-1].event.at)
+    registry.number(FEED_LAG).value = lag / SECOND
 
 
 def _change(entry: FeedEntry) -> JobChange:

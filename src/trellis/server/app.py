@@ -13,7 +13,7 @@ from trellis import __version__
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.operations.operator import Operator, connect
-from trellis.server import access, jobs, problems, store
+from trellis.server import access, jobs, metrics, problems, store, traces
 
 
 def create_app(
@@ -53,6 +53,8 @@ def create_app(
     access.guard(app, hosts)
     app.include_router(jobs.router)
     app.include_router(store.router)
+    metrics.install(app)
+    app.add_middleware(traces.TraceRequests)
     app.add_api_route("/healthz", _healthz, tags=["health"])
     app.add_api_route("/readyz", _readyz, tags=["health"])
     return app

@@ -4,7 +4,8 @@ The guardian sends `apart` (the types that run apart, once before the process be
 they change), `drain` (claim no more, finish and exit), `stop` (finish within the grace; `replaced`
 says that the worker itself works on) and `stop_now`. The worker process sends `sources` with the
 files it has loaded if it is to be replaced when they change, `opening` with the URL of the engine
-before it opens a session there, `working` when it claims jobs, `crashed` with the type of a job
+before it opens a session there, `working` when it claims jobs, `metrics` once a second if the
+guardian has a health port, `crashed` with the type of a job
 that crashed its handler process, `successor_wanted` with the reason when another process should
 start before its last handlers have ended, and `finished` with the reason before it exits. The end
 of the stream means that the other process has ended.

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from math import inf
 from typing import Final
@@ -23,6 +23,8 @@ from trellis.errors import ConflictPersists, EngineError
 from trellis.worker.child_process import MEGABYTE, UNKNOWN, ProcessEnd
 from trellis.worker.guardian import settle_dead
 from trellis.worker.guardian.crashed_types import CrashedTypes
+from trellis.worker.guardian.health import Health
+from trellis.worker.guardian.health_port import listening
 from trellis.worker.guardian.health_watch import HealthWatch
 from trellis.worker.guardian.leaving import Leaving
 from trellis.worker.guardian.settle_dead import CommandFor, DeadProcess
@@ -58,6 +60,7 @@ class Guardian:
         relay: StderrRelay,
         *,
         once: bool = False,
+        health_address: tuple[str, int] | None = None,
     ) -> None:
         self._build_command = build_command
         self._relay = relay
@@ -71,6 +74,8 @@ class Guardian:
         self._crashed_types = CrashedTypes()
         self._processes: set[WorkerProcess] = set()
         self._sending: set[asyncio.Task[None]] = set()
+        self._health_address = health_address
+        self._health = Health(settings, self._processes, self._engine)
 
     def stop(self) -> None:
         """Stop gracefully; when called again, stop immediately. Called on a signal."""
@@ -79,7 +84,12 @@ class Guardian:
     async def run(self) -> int:
         """Run worker processes until stopped; return the exit code."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with AsyncExitStack() as stack:
+                if self._health_address is not None:
+                    routes = self._health.routes
+                    at = await stack.enter_async_context(listening(*self._health_address, routes))
+                    _logger.info("Health and metrics at %s: %s.", at, ", ".join(routes))
+                group = await stack.enter_async_context(asyncio.TaskGroup())
                 for number in range(self._settings.processes):
                     group.create_task(self._keep_running(), name=f"trellis-process-{number}")
         finally:
@@ -216,6 +226,7 @@ class Guardian:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        self._health.add_end(process, was_asked=was_asked)
         await self._settle_attempts(process, await end, watch, was_asked=was_asked)
 
     async def _settle_attempts(

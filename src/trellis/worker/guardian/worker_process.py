@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, Final
 
 from trellis.core.job import Fence
+from trellis.telemetry.registry import Snapshot, from_json
 from trellis.worker.child_process import ChildProcess, ProcessEnd
 from trellis.worker.guardian.channel import Channel, Finished, ReplacementReason, Working
 from trellis.worker.guardian.source_watch import SourceWatch
@@ -97,6 +98,8 @@ class WorkerProcess:
         self.end: ProcessEnd | None = None
         #: The types of the attempts that ran in it when it died, if it was not stopped.
         self.types_inside: Mapping[Fence, str] = {}
+        #: What it has counted, as of its last message.
+        self.metrics: Snapshot = {}
         #: Whether the guardian has killed it.
         self.was_killed = False
 
@@ -201,6 +204,8 @@ class WorkerProcess:
                     self.working = Working(types)
                     self.is_working.set()
                     self._on_working(self)
+                case {"message": "metrics", "values": values}:
+                    self.metrics = from_json(values)
                 case {"message": "crashed", "type": name}:
                     self._on_crashed(name)
                 case {"message": "successor_wanted", "reason": reason}:
