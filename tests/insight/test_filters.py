@@ -122,6 +122,8 @@ def test_every_word_of_a_filter_does_something() -> None:
         ("unsuccessful", {"failed", "dead", "stale", "expired"}),
         ("Unsuccessful,dead,cancelled", {"failed", "dead", "stale", "expired", "cancelled"}),
         ("waiting,running,ended", set(State)),
+        ("QUEUED,in_progress", {"pending", "retry", "active"}),
+        ("success", {"completed", "completed_with_errors"}),
     ],
 )
 def test_a_group_stands_for_its_states(words: str, states: set[str]) -> None:

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 from trellis.core.durations import Duration, Instant, micros, to_datetime, to_instant
+from trellis.core.state_words import SYNONYMS
 from trellis.core.states import GROUPS, State
 from trellis.declaration import checks
 from trellis.engines.values import GroupBy, JobFilter, TagGroup
@@ -179,12 +180,18 @@ def _tags(tags: object) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(tags.items()))
 
 
+_SEVERAL: Final = SYNONYMS | GROUPS
+
+
 def read_states(words: Several | None) -> tuple[State, ...]:
-    """Return the states that words name, each once; a group stands for its states."""
+    """Return the states that words name, each once; a group stands for its states.
+
+    The words of other job systems stand for the states that they mean (`queued`, `success`).
+    """
     found = [
         state
         for word in listed(words)
-        for state in sorted(GROUPS.get(word.lower()) or [_state(word)])
+        for state in sorted(_SEVERAL.get(word.lower()) or [_state(word)])
     ]
     return tuple(dict.fromkeys(found))
 
