@@ -44,12 +44,14 @@ class Caller:
     #: For the journal and the audit.
     actor: str
     scopes: tuple[str, ...]
+    #: Whose requests and streams are counted together.
+    key: str
 
 
 async def caller_of(request: Request) -> Caller:
     """Return the caller; raise 401 without a valid token."""
     if request.app.state.is_open:
-        return Caller("http", _EVERYTHING)
+        return Caller("http", _EVERYTHING, "http")
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     engine = request.app.state.operator.engine
     token = await find_token(engine, text.strip()) if kind.lower() == "bearer" else None
@@ -60,7 +62,7 @@ async def caller_of(request: Request) -> Caller:
             "create SCOPE",
             {"WWW-Authenticate": 'Bearer realm="trellis"'},
         )
-    return Caller(f"token:{token.name or token.id}", token.scopes)
+    return Caller(f"token:{token.name or token.id}", token.scopes, token.id)
 
 
 def check_scope(caller: Caller, needed: str) -> None:

@@ -13,7 +13,7 @@ from trellis import __version__
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.operations.operator import Operator, connect
-from trellis.server import access, jobs, metrics, problems, store, traces
+from trellis.server import access, jobs, metrics, problems, profiles, store, traces
 
 
 def create_app(
@@ -55,6 +55,7 @@ def create_app(
     app.include_router(store.router)
     metrics.install(app)
     app.add_middleware(traces.TraceRequests)
+    app.include_router(profiles.router)
     app.add_api_route("/healthz", _healthz, tags=["health"])
     app.add_api_route("/readyz", _readyz, tags=["health"])
     return app
