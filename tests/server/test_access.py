@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from tests.server.conftest import Api
 from trellis.core.access import ADMIN_SCOPES
@@ -15,17 +16,34 @@ from trellis.server.access import BODY_LIMIT, Needs
 
 #: Routes that no dependency gives a scope: open ones, and those that check it themselves.
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
-CHECKED_INSIDE = {("POST", "/api/v1/jobs"): ("submit:shop", "admin.mutate")}
-SCOPES = (*ADMIN_SCOPES, "worker:shop", "submit:shop", "submit:other")
+CHECKED_INSIDE = {
+    ("POST", "/api/v1/jobs"): ("submit:shop", "admin.mutate"),
+    ("POST", "/api/jobs/claim"): ("worker:shop",),
+    ("PUT", "/api/jobs/{job_id}/status"): ("worker:shop",),
+    ("POST", "/api/jobs/{job_id}/logs"): ("worker:shop",),
+    ("POST", "/api/workers/{worker_id}/heartbeat"): ("worker:shop",),
+    ("DELETE", "/api/workers/{worker_id}"): ("worker:shop",),
+    ("POST", "/tables/{db}/{table}/maintenance"): ("submit:table_maintenance", "admin.mutate"),
+}
+SCOPES = (
+    *ADMIN_SCOPES, "worker:shop", "submit:shop", "submit:other", "submit:table_maintenance"
+)  # fmt: skip
 #: Values for the parameters of paths.
 VALUES = {"verb": "pause", "switch": "on", "service": "shop", "queue": "invoice"}
 
 
+def all_routes(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
+    """Yield every route, also those of routers that FastAPI keeps apart."""
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        elif (router := getattr(route, "original_router", None)) is not None:
+            yield from all_routes(router.routes)
+
+
 def routes() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield every route: method, path and the scopes of which one is needed."""
-    for route in create_app().routes:
-        if not isinstance(route, APIRoute):
-            continue
+    for route in all_routes(create_app().routes):
         for method in route.methods or ():
             needs = [
                 each.call.scope for each in route.dependant.dependencies
