@@ -10,6 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
 from trellis import Service
 from trellis.engines.sqlite import SqliteEngine
 from trellis.operations.operator import Operator

@@ -12,7 +12,8 @@ from starlette.routing import BaseRoute
 from tests.server.conftest import Api
 from trellis.core.access import ADMIN_SCOPES
 from trellis.server import create_app
-from trellis.server.access import BODY_LIMIT, Needs
+from trellis.server.access import Needs
+from trellis.server.limits import Limits
 
 #: Routes that no dependency gives a scope: open ones, and those that check it themselves.
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
@@ -30,6 +31,17 @@ SCOPES = (
 )  # fmt: skip
 #: Values for the parameters of paths.
 VALUES = {"verb": "pause", "switch": "on", "service": "shop", "queue": "invoice"}
+#: So that a stream is refused after the check of the scope and does not stay open.
+QUERIES = {"/api/v1/stream": "?events=unknown"}
+
+
+def all_routes(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
+    """Yield every route, also those of routers that FastAPI keeps apart."""
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        elif (router := getattr(route, "original_router", None)) is not None:
+            yield from all_routes(router.routes)
 
 
 def all_routes(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
@@ -58,7 +70,13 @@ def a_path(path: str) -> str:
     for part in path.split("/"):
         if part.startswith("{"):
             path = path.replace(part, VALUES.get(part.strip("{}"), "unknown"))
-    return path
+    return path + QUERIES.get(path, "")
+
+
+def test_the_list_of_routes_is_that_of_the_document() -> None:
+    documented = create_app().openapi()["paths"]
+    pairs = {(method.upper(), path) for path, methods in documented.items() for method in methods}
+    assert {(method, path) for method, path, _ in routes()} | OPEN == pairs
 
 
 def test_every_route_has_a_scope_or_is_named_as_open() -> None:
@@ -91,10 +109,14 @@ async def test_an_expired_token_gives_no_access(api: Api) -> None:
     assert (await api.send("GET", "/api/v1/jobs", token=token)).status_code == 401
 
 
-async def test_a_token_in_the_url_gives_no_access(api: Api) -> None:
+@pytest.mark.parametrize("place", ["queues?token={}", "queues?a=b&access_token={}", "jobs/{}"])
+async def test_a_token_in_the_url_is_refused_with_what_to_do(api: Api, place: str) -> None:
     token = await api.token("admin.read")
-    answer = await api.send("GET", f"/api/v1/queues?token={token}&access_token={token}")
-    assert answer.status_code == 401
+    for text in (token, token.replace("_", "%5F", 1)):
+        answer = await api.send("GET", f"/api/v1/{place.format(text)}", token=token)
+        assert (answer.status_code, answer.json()["code"]) == (400, "token_in_url")
+        assert "revoke" in answer.json()["detail"]
+        assert token not in answer.text
 
 
 async def test_a_request_for_another_host_is_refused(api: Api) -> None:
@@ -111,7 +133,9 @@ async def test_a_change_from_a_page_of_another_site_is_refused(api: Api, origin:
 
 
 async def test_a_body_over_the_limit_is_refused(api: Api) -> None:
-    answer = await api.send("POST", "/api/v1/jobs", "submit:shop", content=b"x" * (BODY_LIMIT + 1))
+    answer = await api.send(
+        "POST", "/api/v1/jobs", "submit:shop", content=b"x" * (Limits().body + 1)
+    )
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 

@@ -97,22 +97,17 @@ def _run(
     from trellis.server import create_app
 
     try:
-        import uvicorn
+        from trellis.server import running
     except ModuleNotFoundError:
         raise ConfigurationError(
             "The HTTP API needs uvicorn. Install it with: pip install 'trellis-jobs[server]'"
         ) from None
     app = create_app(url, hosts=names, no_auth=no_auth)
     certificate, key = tls
-    config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, server_header=False,
-        ssl_certfile=certificate, ssl_keyfile=key, timeout_graceful_shutdown=10,
-        limit_concurrency=1000, h11_max_incomplete_event_size=64 * 1024,
-    )  # fmt: skip
-    with config.bind_socket() as listening:
-        listening.listen(config.backlog)  # from here on callers wait until the server has started
+    config = running.configure(app, host, port, ssl_certfile=certificate, ssl_keyfile=key)
+    with running.listen(config) as listening:
         address, actual = listening.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
         scheme = "https" if certificate else "http"
         complain(f"Listening on {scheme}://{name}:{actual}/api/v1. Ctrl-C ends it.")
-        uvicorn.Server(config).run(sockets=[listening])
+        running.Server(config).run(sockets=[listening])

@@ -46,6 +46,11 @@ def parse_token(text: str) -> TokenText | None:
     return None if found is None else TokenText(*found.groups())
 
 
+def has_token(text: str) -> bool:
+    """Return whether a text has a token in it."""
+    return _TOKEN.search(text) is not None
+
+
 def hash_secret(secret: str) -> str:
     """Return what is stored of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()

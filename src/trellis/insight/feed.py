@@ -60,21 +60,46 @@ class JobChange:
         return f"{self.service}/{self.type}"
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """What a reader wants; empty tuples mean any."""
 
-    services: tuple[str, ...]
-    types: tuple[str, ...]
-    states: tuple[State, ...]
-    kinds: tuple[EventKind, ...]
+    services: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
+    kinds: tuple[EventKind, ...] = ()
+    #: Each as the queue alone or as service/queue.
+    queues: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    #: All of them.
+    tags: tuple[tuple[str, str], ...] = ()
 
     def matches(self, entry: FeedEntry) -> bool:
+        """Return whether the reader wants this entry."""
         return (
             (not self.services or entry.service in self.services)
             and (not self.types or entry.type in self.types)
             and (not self.states or entry.event.state in self.states)
             and (not self.kinds or entry.event.kind in self.kinds)
+            and (not self.jobs or entry.job_id in self.jobs)
+            and self.has_queue(entry.service, entry.queue)
+            and (not self.tags or set(self.tags) <= set(entry.tags))
         )
+
+    def has_queue(self, service: str, queue: str) -> bool:
+        """Return whether the reader wants what happens in this queue."""
+        return not self.queues or queue in self.queues or f"{service}/{queue}" in self.queues
+
+
+def wanted(service: Several | None = None, **filters: Unpack[ChangeFilters]) -> Wanted:
+    """Return what filters of changes mean; raise `ConfigurationError` for a wrong one."""
+    unknown = sorted(set(filters) - set(ChangeFilters.__annotations__))
+    if unknown:
+        raise ConfigurationError(
+            f"{unknown[0]}= is not a filter of changes. Use service, type, state or kind."
+        )
+    services, types = split_types(listed(service), listed(filters.get("type")))
+    kinds = tuple(map(_kind, listed(filters.get("kind"))))
+    return Wanted(services, types, read_states(filters.get("state")), kinds)
 
 
 class ChangeFeed:
@@ -87,14 +112,7 @@ class ChangeFeed:
         service: Several | None = None,
         **filters: Unpack[ChangeFilters],
     ) -> None:
-        unknown = sorted(set(filters) - set(ChangeFilters.__annotations__))
-        if unknown:
-            raise ConfigurationError(
-                f"{unknown[0]}= is not a filter of changes. Use service, type, state or kind."
-            )
-        services, types = split_types(listed(service), listed(filters.get("type")))
-        kinds = tuple(map(_kind, listed(filters.get("kind"))))
-        self._wanted = _Wanted(services, types, read_states(filters.get("state")), kinds)
+        self._wanted = wanted(service, **filters)
         self._connect = connect
         self._cursor = after
         self._changes = self._read()
@@ -126,7 +144,7 @@ class ChangeFeed:
             self._cursor = position  # all of the page before was returned
             page = await engine.changes(position, _PAGE)
             if isinstance(page, Expired):
-                raise _expired(page)
+                raise cursor_expired(page)
             position = page.cursor
             if current.registry is not None:
                 await _measure_lag(current.registry, engine, page)
@@ -135,7 +153,7 @@ class ChangeFeed:
         async with aclosing(follower.feed(look)) as entries:
             async for entry in entries:
                 self._cursor = entry.cursor
-                yield _change(entry)
+                yield job_change(entry)
 
 
 async def _measure_lag(registry: Registry, engine: Engine, page: Changes) -> None:
@@ -146,7 +164,8 @@ async def _measure_lag(registry: Registry, engine: Engine, page: Changes) -> Non
     registry.number(FEED_LAG).value = lag / SECOND
 
 
-def _change(entry: FeedEntry) -> JobChange:
+def job_change(entry: FeedEntry) -> JobChange:
+    """Return an entry of the feed as callers see it."""
     return JobChange(
         entry.cursor,
         entry.job_id,
@@ -158,7 +177,8 @@ def _change(entry: FeedEntry) -> JobChange:
     )
 
 
-def _expired(page: Expired) -> CursorExpired:
+def cursor_expired(page: Expired) -> CursorExpired:
+    """Return the error that says what was lost."""
     if page.until is None:
         return CursorExpired(
             "The cursor is of a later time than the database: a backup was restored, or the "

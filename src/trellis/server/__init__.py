@@ -2,7 +2,8 @@
 
 Start reading at `app.py`, which puts the parts together. `access.py` decides who may do what,
 `problems.py` turns errors into RFC 9457 answers, and the modules named after what they serve have
-the routes: `jobs.py`, `store.py`. May import `operations`, `insight` and everything below;
+the routes: `jobs.py`, `store.py`, `stream.py`. A stream takes its events from `live.py`, and
+`running.py` is the server process. May import `operations`, `insight` and everything below;
 nothing imports it but the command line and programs that mount `create_app()`.
 """
 

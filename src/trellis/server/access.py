@@ -9,26 +9,37 @@ from a page of another site.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, Request, Response
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trellis.core.access import ADMIN_SCOPES, ALL_SERVICES, MUTATE, READ, SERVICE_SCOPES, allows
+from trellis.core.access import (
+    ADMIN_SCOPES,
+    ALL_SERVICES,
+    MUTATE,
+    READ,
+    SERVICE_SCOPES,
+    allows,
+    has_token,
+)
+from trellis.errors import EngineError
 from trellis.operations.operator import Operator
 from trellis.operations.tokens import find_token
-from trellis.server.problems import problem
+from trellis.server.limits import Limits
+from trellis.server.problems import defect, problem
 
 #: The names of this machine for itself.
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-#: The most bytes of a request's body; the payload limit of a job is checked when it is created.
-BODY_LIMIT: Final = 2 * 1024 * 1024
 _EVERYTHING: Final = (*ADMIN_SCOPES, *(f"{kind}:{ALL_SERVICES}" for kind in SERVICE_SCOPES))
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -49,7 +60,24 @@ class Caller:
 
 
 async def caller_of(request: Request) -> Caller:
-    """Return the caller; raise 401 without a valid token."""
+    """Return the caller; raise 401 without a valid token, 429 after too many requests."""
+    caller = await _find_caller(request)
+    request.app.state.requests.take(caller.key)
+    request.state.caller = caller
+    return caller
+
+
+async def has_access(request: Request, needed: str) -> bool:
+    """Return whether the caller of a request that goes on still has this scope."""
+    try:
+        return allows((await _find_caller(request)).scopes, needed)
+    except HTTPException:
+        return False
+    except EngineError:  # the store is away: access is decided when it answers
+        return True
+
+
+async def _find_caller(request: Request) -> Caller:
     if request.app.state.is_open:
         return Caller("http", _EVERYTHING, "http")
     kind, _, text = request.headers.get("authorization", "").partition(" ")
@@ -90,38 +118,98 @@ Changer = Annotated[Operator, Depends(Needs(MUTATE))]
 Known = Annotated[Caller, Depends(caller_of)]
 
 
-def guard(app: FastAPI, hosts: Iterable[str]) -> None:
-    """Check host, origin and size of every request, and add headers to every answer."""
-    allowed = frozenset(map(str.lower, hosts)) | LOOPBACK
+class Guard:
+    """Checks host, origin and size of every request, and adds headers to every answer."""
 
-    @app.middleware("http")
-    async def check(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        answer = _refusal(request, allowed) or await call(request)
-        for name, value in _HEADERS.items():
-            answer.headers.setdefault(name, value)
-        return answer
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], limits: Limits) -> None:
+        self._app = app
+        self._allowed = frozenset(map(str.lower, hosts)) | LOOPBACK
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        request = Request(scope)
+        refusal = _refusal(request, self._allowed, self._limits)
+        if refusal is not None:
+            await refusal(scope, receive, send_guarded)
+            return
+        try:
+            await self._app(scope, _in_time(receive, self._limits.body_seconds), send_guarded)
+        except Exception as error:
+            if has_begun:
+                raise
+            await defect(request, error)(scope, receive, send_guarded)
 
 
-def _refusal(request: Request, allowed: frozenset[str]) -> Response | None:
-    host = _name_of(request.headers.get("host", ""))
+def _in_time(receive: Receive, seconds: float) -> Receive:
+    """Return the same, with an end to the wait for a body."""
+    until = asyncio.get_running_loop().time() + seconds
+    is_complete = False
+
+    async def receive_in_time() -> Message:
+        nonlocal is_complete
+        if is_complete:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(
+                HTTPStatus.REQUEST_TIMEOUT,
+                f"The body did not arrive within {seconds:g} seconds. Nothing was changed.",
+                {"Connection": "close"},
+            ) from None
+        is_complete = not message.get("more_body", False)
+        return message
+
+    return receive_in_time
+
+
+def _refusal(request: Request, allowed: frozenset[str], limits: Limits) -> Response | None:
+    host = name_of(request.headers.get("host", ""))
     if host not in allowed:
         return problem(
             HTTPStatus.MISDIRECTED_REQUEST,
             "host_unknown",
             f"This server does not answer for the host {host!r}. Name it with --host-name.",
         )
-    if request.method not in _SAFE_METHODS:
+    if request.method not in SAFE_METHODS:
         origin = request.headers.get("origin")
-        if origin is not None and _name_of(urlsplit(origin).netloc) not in allowed:
+        if origin is not None and name_of(urlsplit(origin).netloc) not in allowed:
             return problem(
                 HTTPStatus.FORBIDDEN, "origin_refused", "A page of another site sent this request."
             )
+    if has_token(unquote(f"{request.url.path}?{request.url.query}")):
+        return problem(
+            HTTPStatus.BAD_REQUEST,
+            "token_in_url",
+            "A token in a URL ends up in logs and histories: revoke this one, and send a new one "
+            "in the header: Authorization: Bearer trl_...",
+        )
+    return _refused_body(request, limits.body)
+
+
+def _refused_body(request: Request, limit: int) -> Response | None:
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > BODY_LIMIT:
+    if not length.isdecimal() or int(length) > limit:
         return problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             "body_too_large",
-            f"The body may have {BODY_LIMIT:,} bytes. Nothing was changed.",
+            f"The body may have {limit:,} bytes. Nothing was changed.",
         )
     if "chunked" in request.headers.get("transfer-encoding", "").lower():
         return problem(
@@ -130,7 +218,7 @@ def _refusal(request: Request, allowed: frozenset[str]) -> Response | None:
     return None
 
 
-def _name_of(netloc: str) -> str:
+def name_of(netloc: str) -> str:
     """Return the name in a host header without its port."""
     name = netloc.lower()
     return name.rpartition(":")[0] if name.rpartition(":")[2].isdecimal() else name

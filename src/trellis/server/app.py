@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -13,7 +13,9 @@ from trellis import __version__
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.operations.operator import Operator, connect
-from trellis.server import access, jobs, metrics, problems, profiles, store, traces
+from trellis.server import access, jobs, metrics, problems, profiles, store, stream, traces
+from trellis.server.limits import Limits, Requests, Streams
+from trellis.server.live import Live
 
 
 def create_app(
@@ -22,6 +24,7 @@ def create_app(
     engine: Engine | None = None,
     hosts: Iterable[str] = (),
     no_auth: bool = False,
+    limits: Limits | None = None,
 ) -> FastAPI:
     """Return the HTTP API of the jobs at a URL, else at `TRELLIS_URL`; mount it, or serve it.
 
@@ -31,13 +34,15 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        if engine is not None:
-            app.state.operator = Operator(engine)
+        async with AsyncExitStack() as stack:
+            if engine is not None:
+                app.state.operator = Operator(engine)
+            else:
+                app.state.operator = await stack.enter_async_context(connect(url))
+            app.state.live = Live(app.state.operator.engine)
+            stack.push_async_callback(app.state.live.close)
             yield
-            return
-        async with connect(url) as operator:
-            app.state.operator = operator
-            yield
+            stop_streams(app)
 
     app = FastAPI(
         title="Trellis",
@@ -48,17 +53,27 @@ def create_app(
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
+    limits = limits or Limits()
     app.state.is_open = no_auth
+    app.state.limits = limits
+    app.state.requests = Requests(limits)
+    app.state.streams = Streams(limits)
+    app.state.open_streams = set()
     problems.install(app)
-    access.guard(app, hosts)
-    app.include_router(jobs.router)
-    app.include_router(store.router)
-    metrics.install(app)
     app.add_middleware(traces.TraceRequests)
-    app.include_router(profiles.router)
+    app.add_middleware(access.Guard, hosts=(*hosts,), limits=limits)
+    for each in (jobs, store, stream, profiles):
+        app.include_router(each.router)
+    metrics.install(app)
     app.add_api_route("/healthz", _healthz, tags=["health"])
     app.add_api_route("/readyz", _readyz, tags=["health"])
     return app
+
+
+def stop_streams(app: FastAPI) -> None:
+    """End all open streams; call it before a server waits for its connections to end."""
+    for each in [*app.state.open_streams]:
+        each.stop()
 
 
 async def _healthz() -> dict[str, str]:

@@ -79,7 +79,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TrellisError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_defect)
 
 
 async def _on_error(_: Request, error: Exception) -> JSONResponse:
@@ -111,7 +110,8 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
     return problem(error.status_code, code, str(error.detail), headers=error.headers)
 
 
-async def _on_defect(request: Request, error: Exception) -> JSONResponse:
+def defect(request: Request, error: Exception) -> JSONResponse:
+    """Log an error that no part of the server has foreseen; return the answer."""
     _logger.error("A defect in %s %s", request.method, request.url.path, exc_info=error)
     detail = "The server failed. Its log has the reason; the request may have been carried out."
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "defect", detail)
