@@ -49,6 +49,33 @@ def test_it_says_where_it_listens_answers_with_a_token_and_ends_on_a_signal(
             server.kill()
 
 
+def test_it_writes_an_address_that_logs_a_browser_in_once_and_ends_with_open_streams(
+    url: str,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "trellis", "serve", "--port", "0", "--url", url],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
+    ) as server:  # fmt: skip
+        try:
+            assert server.stderr is not None
+            found = None
+            while found is None:
+                line = server.stderr.readline()
+                assert line
+                found = re.search(r"(http://127\.0\.0\.1:\d+)(/login\?code=\S+)", line)
+            with httpx.Client(base_url=found[1]) as browser:
+                assert browser.get(found[2], follow_redirects=True).json()["actor"]
+                assert httpx.get(found[1] + found[2]).status_code == 401
+                with browser.stream("GET", "/api/v1/stream") as stream:
+                    lines = stream.iter_lines()
+                    assert next(lines) == "event: ready"
+                    server.send_signal(signal.SIGTERM)
+                    assert any(each.startswith("retry: ") for each in lines)
+            assert server.wait(20) in (0, -signal.SIGTERM)
+        finally:
+            server.kill()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -16,9 +16,14 @@ from trellis.server.access import Needs
 from trellis.server.limits import Limits
 
 #: Routes that no dependency gives a scope: open ones, and those that check it themselves.
-OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
+OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/login")}
+SCOPES = (
+    *ADMIN_SCOPES, "worker:shop", "submit:shop", "submit:other", "submit:table_maintenance"
+)  # fmt: skip
 CHECKED_INSIDE = {
     ("POST", "/api/v1/jobs"): ("submit:shop", "admin.mutate"),
+    ("GET", "/api/v1/session"): SCOPES,
+    ("POST", "/logout"): SCOPES,
     ("POST", "/api/jobs/claim"): ("worker:shop",),
     ("PUT", "/api/jobs/{job_id}/status"): ("worker:shop",),
     ("POST", "/api/jobs/{job_id}/logs"): ("worker:shop",),
@@ -26,22 +31,10 @@ CHECKED_INSIDE = {
     ("DELETE", "/api/workers/{worker_id}"): ("worker:shop",),
     ("POST", "/tables/{db}/{table}/maintenance"): ("submit:table_maintenance", "admin.mutate"),
 }
-SCOPES = (
-    *ADMIN_SCOPES, "worker:shop", "submit:shop", "submit:other", "submit:table_maintenance"
-)  # fmt: skip
 #: Values for the parameters of paths.
 VALUES = {"verb": "pause", "switch": "on", "service": "shop", "queue": "invoice"}
 #: So that a stream is refused after the check of the scope and does not stay open.
 QUERIES = {"/api/v1/stream": "?events=unknown"}
-
-
-def all_routes(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
-    """Yield every route, also those of routers that FastAPI keeps apart."""
-    for route in routes:
-        if isinstance(route, APIRoute):
-            yield route
-        elif (router := getattr(route, "original_router", None)) is not None:
-            yield from all_routes(router.routes)
 
 
 def all_routes(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:

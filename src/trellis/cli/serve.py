@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from trellis.cli.app import operate
+from trellis.cli.app import current_actor, operate
 from trellis.cli.options import debug_option, url_option
 from trellis.cli.output import complain
 from trellis.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from trellis.operations.operator import Operator
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -34,6 +36,15 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 @click.option("--tls-key", metavar="FILE", help="The key of the certificate.")
 @click.option("--behind-proxy", is_flag=True, help="A proxy in front of it does TLS.")
 @click.option("--no-auth", is_flag=True, help="Let every caller do everything; loopback only.")
+@click.option(
+    "--max-rate", metavar="NUMBER", type=click.IntRange(0), default=5000, show_default=True,
+    help="Requests per second of one token; 0: no limit.",
+)  # fmt: skip
+@click.option(
+    "--max-streams", metavar="NUMBER", type=click.IntRange(0), default=500, show_default=True,
+    help="Open streams of all callers; half of them may be of one token.",
+)  # fmt: skip
+@click.option("--no-login", is_flag=True, help="Write no address for a login with a browser.")
 @url_option
 @debug_option
 def serve(
@@ -45,11 +56,15 @@ def serve(
     tls_key: str | None,
     behind_proxy: bool,
     no_auth: bool,
+    max_rate: int,
+    max_streams: int,
+    no_login: bool,
     url: str | None,
 ) -> None:
     """Answer HTTP requests about the jobs.
 
-    Callers send a token that `trellis tokens create` has made. The description of all routes is at
+    Programs send a token that `trellis tokens create` has made; a browser logs in once with the
+    address that is written here, within ten minutes. The description of all routes is at
     /api/v1/openapi.json.
     """
     if (tls_cert is None) != (tls_key is None):
@@ -63,7 +78,11 @@ def serve(
                 "trellis tokens create admin.read"
             )
         complain("There is no valid token yet. Create one with: trellis tokens create admin.read")
-    _run(url, host, port, names=(*names, host), no_auth=no_auth, tls=(tls_cert, tls_key))
+    app = _app(
+        url, (*names, host), (max_rate, max_streams), no_auth=no_auth, behind_proxy=behind_proxy
+    )
+    code = None if no_auth or no_login else operate(url, _new_code)
+    _run(app, (host, port), (tls_cert, tls_key), f"https://{names[0]}" if names else None, code)
 
 
 def _check_exposure(host: str, *, is_encrypted: bool, no_auth: bool) -> None:
@@ -82,32 +101,52 @@ def _check_exposure(host: str, *, is_encrypted: bool, no_auth: bool) -> None:
 
 
 async def _has_token(jobs: Operator) -> bool:
-    return any(each.state == "valid" for each in await jobs.tokens.find())
+    return any(each.state == "valid" and not each.is_login for each in await jobs.tokens.find())
+
+
+async def _new_code(jobs: Operator) -> str:
+    from trellis.operations.logins import create_code
+
+    return await create_code(jobs.engine, current_actor())
+
+
+def _app(
+    url: str | None,
+    names: tuple[str, ...],
+    most: tuple[int, int],
+    *,
+    no_auth: bool,
+    behind_proxy: bool,
+) -> FastAPI:
+    from trellis.server import Limits, create_app
+
+    rate, streams = most
+    limits = Limits(
+        rate=rate, burst=2 * rate, streams=streams, streams_per_token=max(1, streams // 2)
+    )
+    return create_app(url, hosts=names, no_auth=no_auth, behind_proxy=behind_proxy, limits=limits)
 
 
 def _run(
-    url: str | None,
-    host: str,
-    port: int,
-    *,
-    names: tuple[str, ...],
-    no_auth: bool,
+    app: FastAPI,
+    place: tuple[str, int],
     tls: tuple[str | None, str | None],
+    public: str | None,
+    code: str | None,
 ) -> None:
-    from trellis.server import create_app
-
     try:
         from trellis.server import running
     except ModuleNotFoundError:
         raise ConfigurationError(
             "The HTTP API needs uvicorn. Install it with: pip install 'trellis-jobs[server]'"
         ) from None
-    app = create_app(url, hosts=names, no_auth=no_auth)
     certificate, key = tls
-    config = running.configure(app, host, port, ssl_certfile=certificate, ssl_keyfile=key)
+    config = running.configure(app, *place, ssl_certfile=certificate, ssl_keyfile=key)
     with running.listen(config) as listening:
         address, actual = listening.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
-        scheme = "https" if certificate else "http"
-        complain(f"Listening on {scheme}://{name}:{actual}/api/v1. Ctrl-C ends it.")
+        server = f"{'https' if certificate else 'http'}://{name}:{actual}"
+        complain(f"Listening on {server}/api/v1. Ctrl-C ends it.")
+        if code is not None:
+            complain(f"Log in with a browser, once: {public or server}/login?code={code}")
         running.Server(config).run(sockets=[listening])

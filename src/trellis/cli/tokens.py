@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from trellis.cli.app import CommandGroup, operate
+from trellis.cli.app import CommandGroup, current_actor, operate
 from trellis.cli.options import (
     debug_option,
     form_options,
@@ -83,6 +83,21 @@ def create_command(
         f"{made.token.expires_at.astimezone():%Y-%m-%d %H:%M}. "
         f"Revoke it with: trellis tokens revoke {made.token.id}"
     )
+
+
+@tokens.command("login")
+@click.option(
+    "--server", metavar="URL", default="http://127.0.0.1:8321", show_default=True,
+    help="Where `trellis serve` is reached.",
+)  # fmt: skip
+@url_option
+@debug_option
+def login_command(*, server: str, url: str | None) -> None:
+    """Write an address with which a browser logs in, once, within ten minutes."""
+    from trellis.operations.logins import create_code
+
+    code = operate(url, lambda jobs: create_code(jobs.engine, current_actor()))
+    write_line(f"{server.rstrip('/')}/login?code={code}")
 
 
 @tokens.command("list")

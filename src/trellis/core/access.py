@@ -20,9 +20,13 @@ READ, MUTATE, STREAM = "admin.read", "admin.mutate", "admin.stream"
 ADMIN_SCOPES: Final = (READ, MUTATE, STREAM)
 #: Scopes with the name of a service: run its jobs; create its jobs.
 SERVICE_SCOPES: Final = ("worker", "submit")
+#: What marks the two rows of a login among the scopes; no token is created with them.
+LOGIN, SESSION = "login", "session"
 #: As the name of a service: every service.
 ALL_SERVICES: Final = "*"
 _TOKEN: Final = re.compile(r"trl_([0-9a-z]{12})_([0-9A-Za-z_-]{43})")
+_ID_LENGTH: Final = 12
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KNOWN: Final = "admin.read, admin.mutate, admin.stream, worker:SERVICE or submit:SERVICE"
 
 
@@ -44,6 +48,26 @@ def parse_token(text: str) -> TokenText | None:
     """
     found = _TOKEN.fullmatch(text)
     return None if found is None else TokenText(*found.groups())
+
+
+def parse_code(text: str) -> TokenText | None:
+    """Return the parts of a login code: a token without the mark that tokens have in front."""
+    return parse_token(f"trl_{text}")
+
+
+def session_id(code: TokenText) -> str:
+    """Return the id of the session that a login code opens, so that it opens one only."""
+    number = int(hash_secret(f"session {code.secret}"), 16)
+    digits = []
+    for _ in range(_ID_LENGTH):
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return "".join(digits)
+
+
+def forgery_guard(session: TokenText) -> str:
+    """Return what a page of this session sends in a header, and a page of another site cannot."""
+    return hmac.new(session.secret.encode(), b"forgery guard", hashlib.sha256).hexdigest()
 
 
 def has_token(text: str) -> bool:

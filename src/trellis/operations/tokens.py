@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from trellis.core.access import TokenText, check_scopes, hash_secret, is_secret, parse_token
+from trellis.core.access import (
+    LOGIN,
+    SESSION,
+    TokenText,
+    check_scopes,
+    hash_secret,
+    is_secret,
+    parse_token,
+)
 from trellis.core.durations import Duration, Instant, to_datetime
 from trellis.declaration import checks
 from trellis.engines.audit import By
@@ -37,6 +45,11 @@ class TokenView:
     expires_at: datetime
     revoked_at: datetime | None
     created_by: str
+
+    @property
+    def is_login(self) -> bool:
+        """Whether it is of a login with a browser: a code or a session, not a token."""
+        return bool({LOGIN, SESSION} & {*self.scopes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +87,7 @@ class Tokens:
             raise ConfigurationError(
                 "A token with no lifetime gives no access. Give lifetime='90d'."
             )
-        text = TokenText(
-            "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH)),
-            secrets.token_urlsafe(_SECRET_BYTES),
-        )
+        text = new_token_text()
         new = NewToken(text.id, hash_secret(text.secret), name, check_scopes(scopes), span)
         record = await self._engine.put_token(new, By(self._actor, reason))
         return CreatedToken(str(text), token_view(record, await self._engine.now()))
@@ -119,11 +129,23 @@ class TokenOperations:
         return Tokens(lambda: self.engine, self._actor)
 
 
+def new_token_text() -> TokenText:
+    """Return the text of a new token."""
+    token_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
+    return TokenText(token_id, secrets.token_urlsafe(_SECRET_BYTES))
+
+
 async def find_token(engine: Engine, text: str) -> TokenRecord | None:
     """Return the token with this text if it is valid now; None if it gives no access."""
     parts = parse_token(text)
-    record = None if parts is None else await engine.token(parts.id)
-    if parts is None or record is None or not is_secret(parts.secret, record.hash):
+    record = None if parts is None else await find_secret(engine, parts)
+    return None if record is None or {LOGIN, SESSION} & {*record.scopes} else record
+
+
+async def find_secret(engine: Engine, parts: TokenText) -> TokenRecord | None:
+    """Return the valid row with this id and secret, also one of a login."""
+    record = await engine.token(parts.id)
+    if record is None or not is_secret(parts.secret, record.hash):
         return None
     return record if record.is_valid(await engine.now()) else None
 

@@ -13,6 +13,7 @@ from trellis.errors import ConfigurationError
 
 try:
     from trellis.server.app import create_app
+    from trellis.server.limits import Limits
 except ModuleNotFoundError as error:  # pragma: no cover - needs an environment without FastAPI
     if error.name not in {"fastapi", "starlette"}:
         raise
@@ -21,4 +22,4 @@ except ModuleNotFoundError as error:  # pragma: no cover - needs an environment 
         "'trellis-jobs[server]'"
     ) from None
 
-__all__ = ["create_app"]
+__all__ = ["Limits", "create_app"]

@@ -1,10 +1,11 @@
 """Who calls, and what the caller may do: tokens, scopes, and the checks of every request.
 
-A caller is known by a bearer token and by nothing else. Each route names the scope it needs, so
-that a test can list all routes with their scopes. Requests for a host that this server is not
-called by are refused: a page of another site could otherwise reach a server on the same machine
-through a name that it controls. For the same reason a request that changes something must not come
-from a page of another site.
+A program is known by a bearer token. A browser that has logged in is known by a cookie, which is
+not enough to change something: a page of another site could send it, but not the header that goes
+with it. Each route names the scope it needs, so that a test can list all routes with their scopes.
+Requests for a host that this server is not called by are refused: a page of another site could
+otherwise reach a server on the same machine through a name that it controls. For the same reason a
+request that changes something must not come from a page of another site.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hmac import compare_digest
 from http import HTTPStatus
 from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
@@ -27,10 +29,13 @@ from trellis.core.access import (
     MUTATE,
     READ,
     SERVICE_SCOPES,
+    SESSION,
     allows,
+    forgery_guard,
     has_token,
 )
 from trellis.errors import EngineError
+from trellis.operations.logins import Session, find_session
 from trellis.operations.operator import Operator
 from trellis.operations.tokens import find_token
 from trellis.server.limits import Limits
@@ -40,9 +45,17 @@ from trellis.server.problems import defect, problem
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _EVERYTHING: Final = (*ADMIN_SCOPES, *(f"{kind}:{ALL_SERVICES}" for kind in SERVICE_SCOPES))
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+#: The cookie of a browser's session, and the header that goes with changes.
+COOKIE: Final = "trellis_session"
+CSRF_HEADER: Final = "X-Trellis-CSRF"
 _HEADERS: Final = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
@@ -57,6 +70,8 @@ class Caller:
     scopes: tuple[str, ...]
     #: Whose requests and streams are counted together.
     key: str
+    #: The login of a browser.
+    session: Session | None = None
 
 
 async def caller_of(request: Request) -> Caller:
@@ -80,7 +95,10 @@ async def has_access(request: Request, needed: str) -> bool:
 async def _find_caller(request: Request) -> Caller:
     if request.app.state.is_open:
         return Caller("http", _EVERYTHING, "http")
-    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    given = request.headers.get("authorization", "")
+    if not given and COOKIE in request.cookies:
+        return await _find_browser(request)
+    kind, _, text = given.partition(" ")
     engine = request.app.state.operator.engine
     token = await find_token(engine, text.strip()) if kind.lower() == "bearer" else None
     if token is None:
@@ -91,6 +109,30 @@ async def _find_caller(request: Request) -> Caller:
             {"WWW-Authenticate": 'Bearer realm="trellis"'},
         )
     return Caller(f"token:{token.name or token.id}", token.scopes, token.id)
+
+
+async def _find_browser(request: Request) -> Caller:
+    found = await find_session(request.app.state.operator.engine, request.cookies[COOKIE])
+    if found is None:
+        raise HTTPException(
+            HTTPStatus.UNAUTHORIZED,
+            "The login has ended. Get a new address with: trellis tokens login",
+            {"WWW-Authenticate": 'Bearer realm="trellis"'},
+        )
+    if request.method not in SAFE_METHODS:
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+        sent = request.headers.get(CSRF_HEADER, "")
+        if origin != request.headers.get("host") or not compare_digest(
+            sent.encode(), forgery_guard(found.text).encode()
+        ):
+            raise HTTPException(
+                HTTPStatus.FORBIDDEN,
+                f"A change by a browser needs the Origin of this server and {CSRF_HEADER} with "
+                "csrf of /api/v1/session. Nothing was changed.",
+            )
+    record = found.record
+    scopes = tuple(each for each in record.scopes if each != SESSION)
+    return Caller(f"browser:{record.name}", scopes, record.id, found)
 
 
 def check_scope(caller: Caller, needed: str) -> None:

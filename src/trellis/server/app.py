@@ -13,7 +13,7 @@ from trellis import __version__
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.operations.operator import Operator, connect
-from trellis.server import access, jobs, metrics, problems, profiles, store, stream, traces
+from trellis.server import access, jobs, login, metrics, problems, profiles, store, stream, traces
 from trellis.server.limits import Limits, Requests, Streams
 from trellis.server.live import Live
 
@@ -24,12 +24,14 @@ def create_app(
     engine: Engine | None = None,
     hosts: Iterable[str] = (),
     no_auth: bool = False,
+    behind_proxy: bool = False,
     limits: Limits | None = None,
 ) -> FastAPI:
     """Return the HTTP API of the jobs at a URL, else at `TRELLIS_URL`; mount it, or serve it.
 
     An engine that is given must be open and stays open. `hosts` are the names by which the server
     is called, beside those of the machine itself. With `no_auth` every caller may do everything.
+    `behind_proxy` says that callers reach it by https although it sees http.
     """
 
     @asynccontextmanager
@@ -53,21 +55,28 @@ def create_app(
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
-    limits = limits or Limits()
     app.state.is_open = no_auth
+    app.state.is_encrypted = behind_proxy
+    _furnish(app, tuple(hosts), limits or Limits())
+    return app
+
+
+def _furnish(app: FastAPI, hosts: tuple[str, ...], limits: Limits) -> None:
+    """Add the routes, and what surrounds every request."""
+    #: Where a browser goes after a login; below the folder of /login.
+    app.state.home = "api/v1/session"
     app.state.limits = limits
     app.state.requests = Requests(limits)
     app.state.streams = Streams(limits)
     app.state.open_streams = set()
     problems.install(app)
     app.add_middleware(traces.TraceRequests)
-    app.add_middleware(access.Guard, hosts=(*hosts,), limits=limits)
-    for each in (jobs, store, stream, profiles):
+    app.add_middleware(access.Guard, hosts=hosts, limits=limits)
+    for each in (jobs, store, stream, login, profiles):
         app.include_router(each.router)
     metrics.install(app)
     app.add_api_route("/healthz", _healthz, tags=["health"])
     app.add_api_route("/readyz", _readyz, tags=["health"])
-    return app
 
 
 def stop_streams(app: FastAPI) -> None:
