@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from trellis.core.commands import Cancel, Command, Complete, Dismiss, Expire, Fail, Replay, Snooze
+from trellis.core.commands import (
+    Cancel,
+    Command,
+    Complete,
+    Dismiss,
+    Expire,
+    Fail,
+    Release,
+    Replay,
+    Snooze,
+)
 from trellis.core.durations import SECOND, to_datetime
 from trellis.core.followups import derived_id
 from trellis.core.job import Failure, JobRecord, Prerequisite, Relations
@@ -19,7 +29,7 @@ from trellis.engines.contracts import DeclaredType
 from trellis.engines.demand import Demand
 from trellis.engines.operating import Drain
 from trellis.engines.port import Engine
-from trellis.engines.values import Conflict, JobFilter, Replaced
+from trellis.engines.values import Committed, Conflict, JobFilter, Replaced
 from trellis.testing.builders import SERVICE, a_job, a_keyed_job, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
@@ -152,6 +162,22 @@ class TestHooks(EngineSuite):
         answers = await engine.commit([done, done])
         assert [isinstance(answer, Conflict) for answer in answers] == [False, True]
         assert isinstance((await engine.commit([done]))[0], Conflict)
+        assert len(await _created(engine)) == 1
+
+    async def test_an_old_attempt_in_the_same_call_does_not_refuse_the_current_one(
+        self, engine: Engine
+    ) -> None:
+        session = await a_session(engine)
+        old = await start(engine, session, a_job(policy=_hooked("finished")))
+        await settle(engine, old, Release(fence_of(old)))
+        current = await claim_one(engine, session)
+        late, timely = [
+            await decided(engine, each, Complete(fence_of(each))) for each in (old, current)
+        ]
+        refused, stored, again = await engine.commit([late, timely, late])
+        ended = await _reloaded(engine, current)
+        assert (refused, stored, again) == (Conflict(current), Committed(), Conflict(ended))
+        assert ended.head.state is State.COMPLETED
         assert len(await _created(engine)) == 1
 
     async def test_each_generation_fires_and_a_dismissal_does_not(self, engine: Engine) -> None:
