@@ -48,9 +48,10 @@ async def _look(side: Side) -> Plain:
 
 
 async def pass_time(side: Side, seconds: int) -> None:
-    """Advance the clock; before a long time, let no schedule make up for all its missed slots.
+    """Advance the clock; after a long time, let no schedule make up for all its missed slots.
 
-    There would be thousands of them, and a history is looked at after each step.
+    There would be thousands of them, and a history is looked at after each step. They are decided
+    at once, because an operator may change `missed` while they are due.
     """
     if seconds > _LONG:
         now = await side.engine.now()
@@ -59,6 +60,8 @@ async def pass_time(side: Side, seconds: int) -> None:
                 changed = rules.change_plan(each, {"missed": "last"})
                 await side.engine.advance_schedule(rules.edit(each, changed, now, ()))
     side.clock.advance(seconds)
+    if seconds > _LONG:
+        await schedules.fire_due(side.engine)
 
 
 class DeclareSchedules(NamedTuple):
