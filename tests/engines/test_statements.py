@@ -122,7 +122,7 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
             "claim_event", "claim_peek", "claim_pick", "claim_pick_few", "claim_rows",
             "claim_settings", "claim_slot", "claim_take", "claim_watch",
         ],
-        ["claim", "claim_lane", "claim_limited", "claim_none"],
+        ["claim", "claim_lane", "claim_limited", "claim_none", "claim_waiting"],
     ),
     "commit": (
         [

@@ -126,14 +126,22 @@ class Budget:
                 spent[scope] = bucket.take(before, self._now, taken)
         return spent
 
-    def next_at(self) -> Instant | None:
-        """Return when a rate of which no token is left lets the next job start."""
-        moments: list[Instant] = []
+    def token_times(self) -> dict[Scope, Instant]:
+        """Return when each rate of which no token is left lets the next job start."""
+        moments: dict[Scope, Instant] = {}
         spent = self.spent()
         for scope, left in self.left.items():
             bucket = self._settings[scope].in_force.bucket
             if left <= 0 and bucket is not None:
                 of = spent.get(scope, self._uses.get(scope, Use()).spent)
                 if not bucket.tokens(of, self._now):
-                    moments.append(bucket.next_at(of, self._now))
-        return min(moments, default=None)
+                    moments[scope] = bucket.next_at(of, self._now)
+        return moments
+
+
+def next_token(
+    token_times: Mapping[Scope, Instant], waiting: Iterable[Sequence[object]]
+) -> Instant | None:
+    """Return when a rate lets the next job of these lanes start, in which jobs wait."""
+    scopes = {scope for lane in waiting for scope in scopes_of(lane)}
+    return min((at for scope, at in token_times.items() if scope in scopes), default=None)

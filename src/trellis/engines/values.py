@@ -82,7 +82,8 @@ class Claimed(NamedTuple):
 
     now: Instant
     jobs: tuple[JobRecord, ...]
-    #: When a rate lets the next job start, if one that was demanded has no token left.
+    #: When a rate of which no token is left lets the next waiting job start that was demanded.
+    #: Jobs of paused queues do not count.
     next_at: Instant | None = None
 
 

@@ -112,6 +112,7 @@ analyze;
 _PLANS = {
     "claim": "queue_ready",
     "claim_lane": "queue_ready",
+    "claim_waiting": "queue_ready",
     "commit_done": "queue_pkey",
     "commit_end": "queue_pkey",
     "commit_move": "queue_pkey",

@@ -12,7 +12,7 @@ from trellis.core.lifecycle import Transition
 from trellis.core.limits import Rate
 from trellis.engines.clock import Clock
 from trellis.engines.demand import Demand
-from trellis.engines.limits import Budget
+from trellis.engines.limits import Budget, next_token
 from trellis.engines.memory.limits import LimitTable
 from trellis.engines.memory.slots import Slots
 from trellis.engines.memory.store import Entry, Lane, Store
@@ -42,7 +42,7 @@ class ClaimVerb:
             now = self._clock.now()
             if self._store.is_over(session):
                 return Claimed(now, ())
-            wanted = self._store.open_lanes(demands)
+            wanted = is_open = self._store.open_lanes(demands)
             budget = self._limits.budget(wanted, demands, now)
             if budget is not None:
                 wanted = {lane: index for lane, index in wanted.items() if budget.room(lane) != 0}
@@ -51,7 +51,8 @@ class ClaimVerb:
             if budget is None:
                 return Claimed(now, tuple(taken))
             self._limits.spent.update(budget.spent())
-            return Claimed(now, tuple(taken), budget.next_at())
+            waiting = _waiting_lanes(self._store, now) & is_open.keys()
+            return Claimed(now, tuple(taken), next_token(budget.token_times(), waiting))
 
     def _take(
         self,
@@ -103,3 +104,9 @@ class ClaimVerb:
         for key_hash in overdrawn:
             self._slots.withdraw(key_hash)
         return taken
+
+
+def _waiting_lanes(store: Store, now: Instant) -> set[Lane]:
+    """Return the lanes that have claimable jobs, or jobs whose run time has come."""
+    ready = (each for each in store.entries.values() if each.availability == "ready")
+    return {each.lane for each in (*ready, *store.startable(now))}

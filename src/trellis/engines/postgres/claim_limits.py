@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import SessionId
 from trellis.engines.demand import Demand
-from trellis.engines.limits import Budget, scopes_of
+from trellis.engines.limits import Budget, next_token, scopes_of
 from trellis.engines.postgres.claim_planner import Plan
 from trellis.engines.postgres.connection import Connection, ServerConnection
 from trellis.engines.postgres.registry import Registry
@@ -95,6 +95,7 @@ async def ask_limited(
     """Claim within the limits of the lanes."""
     wanted = {scope for lane in plan.lanes for scope in scopes_of(registry.lanes[lane])}
     used = [registry.limits[scope] for scope in sorted(wanted & registry.limits.keys())]
+    demanded = plan.lanes
     async with link.transaction("claim") as connection:
         tx = Transaction(connection, registry)
         settings, uses = await limits.lock_uses(tx, used) if used else ({}, {})
@@ -114,10 +115,23 @@ async def ask_limited(
             for row in rows:
                 budget.take(registry.lanes[row[_LANE]])
             await _charge_keys(tx, rows, now)
+        next_at = None
         if not flags:  # with flags the limits may have changed, and the claim starts over
             await limits.spend(tx, used, budget.spent())
+            next_at = await _next_at(tx, demanded, budget)
     shared = Counter(scope for lane in plan.lanes for scope in budget.scopes(registry.lanes[lane]))
-    return Asked(rows, plan, budget.next_at(), max(shared.values(), default=0) > 1)
+    return Asked(rows, plan, next_at, max(shared.values(), default=0) > 1)
+
+
+async def _next_at(tx: Transaction, lanes: Sequence[int], budget: Budget) -> Instant | None:
+    """Return when a rate lets the next waiting job start."""
+    token_times = budget.token_times()
+    names = tx.registry.lanes
+    short = [lane for lane in lanes if not token_times.keys().isdisjoint(scopes_of(names[lane]))]
+    if not short:
+        return None
+    waiting = await tx.rows("claim_waiting", short)
+    return next_token(token_times, (names[lane] for (lane,) in waiting))
 
 
 async def _charge_keys(tx: Transaction, rows: Sequence[Row], now: Instant) -> None:

@@ -28,7 +28,7 @@ from trellis.core.limits import Rate, Scope
 from trellis.core.policy import DEFAULT_POLICY, Policy, in_force
 from trellis.core.timers import look_at
 from trellis.engines.demand import Demand, demanded
-from trellis.engines.limits import Budget, key_scope, scopes_of
+from trellis.engines.limits import Budget, key_scope, next_token, scopes_of
 from trellis.engines.sql import limits, maintenance, slots
 from trellis.engines.sql.key_rates import MOST_WITHDRAWALS, charge
 from trellis.engines.sql.limits import StoredLimit
@@ -75,19 +75,21 @@ class Limited(NamedTuple):
 
     limits: Sequence[StoredLimit]
     budget: Budget
+    #: The lanes, also those of which no job may start now.
+    lanes: Mapping[int, Lane]
     key_rates: Mapping[Scope, Rate]
 
 
 def peek(tx: Transaction, session: SessionId, demands: Sequence[Demand]) -> RawClaim | None:
     """Answer a claim that would find nothing, without writing; None if it might find something."""
     lanes, limited = _lanes(tx, demands)
-    for lane in lanes:
-        if tx.one("claim_peek", lane) or tx.one("due_peek", lane, tx.now):
-            return None
+    if any(_has_waiting(tx, lane) for lane in lanes):
+        return None
     if limited is None or tx.one("session_lease", session) is None:
         return RawClaim(tx.now, session)
-    budget = limited.budget
-    return None if budget.spent() else RawClaim(tx.now, session, next_at=budget.next_at())
+    if limited.budget.spent():
+        return None
+    return RawClaim(tx.now, session, next_at=_next_at(tx, limited))
 
 
 def claim(tx: Transaction, session: SessionId, demands: Sequence[Demand], limit: int) -> RawClaim:
@@ -147,7 +149,20 @@ def _spend(tx: Transaction, raw: RawClaim, limited: Limited | None) -> RawClaim:
     if limited is None:
         return raw
     run_through(limits.spend(tx.shared, limited.limits, limited.budget.spent()))
-    return raw._replace(next_at=limited.budget.next_at())
+    return raw._replace(next_at=_next_at(tx, limited))
+
+
+def _next_at(tx: Transaction, limited: Limited) -> Instant | None:
+    token_times = limited.budget.token_times()
+    if not token_times:
+        return None
+    waiting = (names for lane, names in limited.lanes.items() if _has_waiting(tx, lane))
+    return next_token(token_times, waiting)
+
+
+def _has_waiting(tx: Transaction, lane: int) -> bool:
+    """Return whether a lane has a claimable job, or one whose run time has come."""
+    return bool(tx.one("claim_peek", lane) or tx.one("due_peek", lane, tx.now))
 
 
 def _read(tx: Transaction, session: SessionId, jobs: str, declared: Mapping[int, int]) -> RawClaim:
@@ -184,20 +199,22 @@ def _lanes(tx: Transaction, demands: Sequence[Demand]) -> tuple[dict[int, int], 
     }
     if not any(kind == "limit" for kind, _, _ in settings):
         return found, None
-    limited = _limited(tx, demands, [lanes[number] for number in found])
+    limited = _limited(tx, demands, {number: lanes[number] for number in found})
     if limited is None:
         return found, None
     room = limited.budget.room
     return {each: at for each, at in found.items() if room(lanes[each]) != 0}, limited
 
 
-def _limited(tx: Transaction, demands: Sequence[Demand], lanes: Sequence[Lane]) -> Limited | None:
+def _limited(
+    tx: Transaction, demands: Sequence[Demand], lanes: Mapping[int, Lane]
+) -> Limited | None:
     """Return the limits of these lanes, and what may be taken of them."""
     stored, _ = run_through(limits.read_settings(tx.shared))
     holding = [each for each in stored if each.setting.in_force]
-    wanted = {scope for lane in lanes for scope in scopes_of(lane)}
+    wanted = {scope for lane in lanes.values() for scope in scopes_of(lane)}
     used = [each for each in holding if each.setting.scope in wanted]
-    of_keys = {key_scope(lane) for lane in lanes}
+    of_keys = {key_scope(lane) for lane in lanes.values()}
     rates = {
         each.setting.scope: rate
         for each in holding
@@ -206,7 +223,7 @@ def _limited(tx: Transaction, demands: Sequence[Demand], lanes: Sequence[Lane]) 
     if not used and not rates:
         return None
     settings, uses = run_through(limits.lock_uses(tx.shared, used)) if used else ({}, {})
-    return Limited(used, Budget(settings, uses, demands, tx.now), rates)
+    return Limited(used, Budget(settings, uses, demands, tx.now), lanes, rates)
 
 
 def _declared(

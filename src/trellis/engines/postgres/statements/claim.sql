@@ -223,3 +223,18 @@ select trellis.clock(), ~$3::int & (
          then 0 else 1 end
     + case when (select count(*) from trellis.lane)
         + (select coalesce(max(version), 0) from trellis.job_limit) <> $2::int then 8 else 0 end), null::bigint
+
+-- name: claim_waiting
+-- Those of these lanes, of queues that are not paused, that have a claimable job, or one that is due.
+select l.lane from (select trellis.clock() as now offset 0) s
+cross join unnest($1::int[]) l(lane)
+cross join lateral (
+  (select 1 from trellis.queue q where q.lane = l.lane and q.availability = 'ready' limit 1)
+  union all
+  (select 1 from trellis.queue q
+   where q.lane = l.lane and q.availability = 'scheduled' and q.run_at <= s.now limit 1)
+  limit 1) w
+where not exists (
+  select 1 from trellis.lane n
+  join trellis.queue_setting p on p.service = n.service and p.queue = n.queue
+  where n.id = l.lane and p.paused)
