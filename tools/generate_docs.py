@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.lifecycle_page import render_markdown
+from tools.metrics_page import render_metrics
 from tools.options_page import render_options
 
 ROOT = Path(__file__).resolve().parent.parent
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/lifecycle.md": render_markdown,
+    "docs/reference/metrics.md": render_metrics,
     "docs/reference/options.md": render_options,
 }
 

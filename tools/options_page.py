@@ -146,6 +146,9 @@ _PROJECT: Final = {
     "log_level": (parse_level(None).lower(), "`debug`, `info`, `warning` or `error`."),
     "actor": ("user@host", "Who makes changes with commands, in journals and in the audit."),
     "require_reason": ("false", "Commands that change something are refused without `--reason`."),
+    "telemetry": ("off", "`otel`: spans and metrics go to OpenTelemetry."),
+    "health_port": ("none", "The port of `/healthz`, `/readyz` and `/metrics` of a worker."),
+    "health_host": ("127.0.0.1", "The address of the health port."),
 }
 
 

@@ -18,7 +18,7 @@ from opentelemetry.context import Context as TraceContext
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from trellis.core.job import Context, Definition, Failure, Fence, Head, JobId, NewJob
+from trellis.core.job import Context, Definition, Failure, Fence, Head, JobId, NewJob, traceparent
 
 _propagator: Final = TraceContextTextMapPropagator()
 _SAMPLED: Final = frozenset("13579bdf")  # the last of the two hex digits of the flags
@@ -104,6 +104,10 @@ class Tracing:
         _mark(span, head.error)
         span.end(now)
 
+    def enter(self, context: Context) -> None:
+        """Make the span that the context of a job names the active one of the present context."""
+        contexts.attach(context_of(context))
+
     def serve(self, method: str, headers: Mapping[str, str]) -> Span:
         """Start the span of an HTTP request, in the trace that the caller names."""
         return self._tracer.start_span(
@@ -122,6 +126,12 @@ class AttemptSpan:
     def enter(self) -> None:
         """Make it the active span of the present context."""
         contexts.attach(trace.set_span_in_context(self.span))
+
+    def inside(self, context: Context) -> Context:
+        """Return the context of the job for a handler in another process."""
+        span = self.span.get_span_context()
+        parent = traceparent(span.trace_id, span.span_id, span.trace_flags)
+        return context._replace(traceparent=parent)
 
     def end(self, failure: Failure | None) -> None:
         """End it, with what made the attempt fail."""

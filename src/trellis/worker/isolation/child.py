@@ -24,6 +24,7 @@ from contextvars import copy_context
 from importlib import import_module
 from typing import Any, Final
 
+from trellis import telemetry
 from trellis.core.commands import FencedCommand
 from trellis.core.job import Fence
 from trellis.declaration import worker_location
@@ -209,6 +210,9 @@ class HandlerRunner:
         context = copy_context()
         log = JobLog(attempt, self._notes)
         context.run(enter, log)
+        tracing = telemetry.current.tracing
+        if tracing is not None:
+            context.run(tracing.enter, definition.context)
         context.run(current_token.set, attempt.fence.token)
         self._channel.send("started", token=attempt.fence.token)
         try:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from trellis.core.commands import Complete, Crash, FencedCommand
 from trellis.core.durations import SECOND, in_words
-from trellis.core.job import Fence, JobId
+from trellis.core.job import Fence, JobId, JobRecord
 from trellis.declaration.imports import HandlerName, around_modules, importable, importable_lifespan
 from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import WorkerLocation
@@ -253,7 +253,7 @@ class IsolatedRun:
         self.process.on_message = self._handle
         self.process.ended.add_done_callback(self._note_process_end)
         self.attempt.on_cancel_requested = self._send_cancel
-        record = protocol.encode_record(self.attempt.record)
+        record = protocol.encode_record(_traced(self.attempt))
         self.process.send(
             "job", record=record, fence=self.attempt.fence, items=self.attempt.earlier_items,
             **load_fields,
@@ -344,3 +344,12 @@ class ExclusiveRun:
                 )  # fmt: skip
                 return
             await asyncio.sleep(_EXCLUSIVE_POLL)
+
+
+def _traced(attempt: Attempt) -> JobRecord:
+    """Return the job; what its handler does belongs to the span of the attempt, if it has one."""
+    record = attempt.record
+    if attempt.span is None:
+        return record
+    context = attempt.span.inside(record.definition.context)
+    return record._replace(definition=record.definition._replace(context=context))
