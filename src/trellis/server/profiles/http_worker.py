@@ -45,7 +45,7 @@ from trellis.engines.worker_report import WorkerReport
 from trellis.errors import AttemptOver, CommandRejected, ConflictPersists, no_such_job
 from trellis.server.access import Caller, check_scope
 
-#: A worker that was not heard of for so long loses its jobs and is shown as offline.
+#: A worker that is silent for this time loses its jobs and is shown as offline.
 LEASE: Final[Micros] = 60 * SECOND
 ATTEMPT_ID: Final = r"^[0-9a-f]{32}$"
 _HALF: Final = 16

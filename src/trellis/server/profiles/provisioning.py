@@ -108,9 +108,9 @@ class ClaimedJob(BaseModel):
     created_at: datetime
     claimed_at: datetime | None
     deadline_at: datetime | None
-    #: The attempt may take so long.
+    #: The timeout of the attempt.
     timeout_seconds: float | None
-    #: Without a heartbeat for so long the job is taken from the worker.
+    #: Without a heartbeat within this time the job is taken from the worker.
     lease_seconds: float
     traceparent: str
 
