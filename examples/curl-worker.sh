@@ -26,15 +26,17 @@ types=$(printf '%s' "${TYPES:-}" | jq -R -c 'split(" ") | map(select(. != ""))')
 # send METHOD PATH BODY: write the answer; again until the server answers; fail if it refuses.
 send() {
     while :; do
-        printf '%s' "$3" |
-            curl -sS --fail-with-body --max-time 30 --retry 5 -X "$1" -H "@$work/headers" \
-                --data-binary @- "$api$2" >"$work/answer" 2>"$work/problem" && break
-        # 22: the server has answered, and refuses the request
-        if [ $? -eq 22 ]; then
-            echo "$1 $2: $(cat "$work/answer")" >&2
-            return 1
-        fi
-        sleep 1
+        status=$(printf '%s' "$3" |
+            curl -sS --max-time 30 -X "$1" -H "@$work/headers" --data-binary @- \
+                -o "$work/answer" -w '%{http_code}' "$api$2" 2>"$work/problem") || status=000
+        case $status in
+            2*) break ;;
+            000 | 408 | 429 | 5*) sleep 1 || true ;;
+            *)
+                echo "$1 $2: $(cat "$work/answer")" >&2
+                return 1
+                ;;
+        esac
     done
     cat "$work/answer"
 }
@@ -53,7 +55,7 @@ pass_on() {
     lines=$(wc -l <"$work/stderr")
     [ "$lines" -gt "$sent" ] || return 0
     [ "$lines" -le $((sent + 500)) ] || lines=$((sent + 500))
-    sed -n "$((sent + 1)),${lines}p" "$work/stderr" >"$work/lines"
+    sed -n "$((sent + 1)),${lines}p" "$work/stderr" | tr -d '\000' >"$work/lines"
     sent=$lines
     progress=$(sed -n 's/^::progress \([0-9.]*\) \([0-9.]*\)$/{"progress":{"current":\1,"total":\2}}/p' \
         "$work/lines" | tail -n 1)
@@ -106,7 +108,7 @@ run() {
     elif [ -n "$stopping" ]; then
         report QUEUED || true
     else
-        report FAILED "$(tail -c 2000 "$work/stderr" | jq -R -s -c --argjson code "$code" \
+        report FAILED "$(tail -c 2000 "$work/stderr" | tr -d '\000' | jq -R -s -c --argjson code "$code" \
             '{error: "The program ended with \($code).", code: "exit", detail: .,
               retryable: ($code != 65)}')" || true
     fi

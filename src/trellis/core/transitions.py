@@ -40,6 +40,8 @@ from trellis.core.states import State
 _COMPLETED: Final = State.COMPLETED
 #: Builds a named tuple from its fields in order and checks nothing; see `job.py`.
 _make: Final = tuple.__new__
+#: Why an attempt failed whose worker was stopped and whose policy is `on_shutdown="fail"`.
+SHUT_DOWN: Final = Failure("shutdown", "Worker received SIGTERM")
 C = TypeVar("C", bound=Command)
 Change: TypeAlias = tuple[Head, Data | None]
 
@@ -185,7 +187,7 @@ def suspected(case: Case[Crash]) -> Change:
 
 def shut_down(case: AnyCase) -> Change:
     """Fail because the worker shuts down and the policy is `on_shutdown="fail"`."""
-    return _failure(case, State.FAILED, Failure("shutdown", "Worker received SIGTERM"))
+    return _failure(case, State.FAILED, SHUT_DOWN)
 
 
 def _loss(case: AnyCase) -> tuple[Failure, int | None]:

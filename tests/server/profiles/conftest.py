@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,22 @@ async def engine(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Engine]:
     await engine.open()
     yield engine
     await engine.close()
+
+
+@pytest.fixture
+async def another(
+    tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[Callable[[], Awaitable[Engine]]]:
+    """Opens a further engine on the same store, as a further server has it."""
+    async with AsyncExitStack() as opened:
+
+        async def open_another() -> Engine:
+            engine = SqliteEngine(tmp_path / "jobs.db", clock=clock)
+            await engine.open()
+            opened.push_async_callback(engine.close)
+            return engine
+
+        yield open_another
 
 
 @pytest.fixture

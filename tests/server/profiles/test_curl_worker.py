@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
 from tests.harness import ROOT
 from tests.server.profiles.steps import Store
@@ -37,10 +38,11 @@ PROGRAM = """#!/bin/sh
 order=$(jq .order)
 echo "order $order" >&2
 case $order in
-    1) echo "::progress 2 4" >&2; printf 'no newline' >&2; echo '{"sent": 1}' ;;
+    1) echo "::progress 2 4" >&2; printf 'nul \\0, no newline' >&2; echo '{"sent": 1}' ;;
     2) exit 3 ;;
     3) exit 65 ;;
-    *) echo $$ >"$PIDS/$WORKER_ID"; exec sleep 600 ;;
+    4) echo $$ >"$PIDS/$WORKER_ID"; exec sleep 600 ;;
+    5) echo $$ >"$PIDS/$WORKER_ID"; until test -e "$PIDS/go"; do sleep 0.1; done ;;
 esac
 """
 
@@ -93,17 +95,46 @@ class Site:
         return found.get(name)
 
 
+class Server:
+    """A real server on this machine, which can be stopped and started again."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self.port = 0
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen, on the same port as before."""
+        config = uvicorn.Config(
+            self._app, port=self.port, log_config=None, ws="none", lifespan="off"
+        )
+        self._server = uvicorn.Server(config)
+        listening = config.bind_socket()
+        self.port = listening.getsockname()[1]
+        self._serving = asyncio.create_task(self._server.serve([listening]))
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        assert self._server is not None
+        assert self._serving is not None
+        self._server.should_exit = True
+        await self._serving
+
+
 @pytest.fixture
-async def site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
-    """A real server on this machine."""
-    config = uvicorn.Config(store.app, port=0, log_config=None, ws="none", lifespan="off")
-    server = uvicorn.Server(config)
-    with config.bind_socket() as listening:
-        serving = asyncio.create_task(server.serve([listening]))
-        port = listening.getsockname()[1]
-        yield Site(store, tmp_path, f"http://127.0.0.1:{port}")
-        server.should_exit = True
-        await serving
+async def server(store: Store) -> AsyncIterator[Server]:
+    """A server."""
+    server = Server(store.app)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def site(store: Store, server: Server, tmp_path: Path) -> Site:
+    """A server, and workers in the shell."""
+    return Site(store, tmp_path, f"http://127.0.0.1:{server.port}")
 
 
 async def test_it_runs_jobs_with_progress_log_and_result_and_reports_failures(site: Site) -> None:
@@ -121,7 +152,7 @@ async def test_it_runs_jobs_with_progress_log_and_result_and_reports_failures(si
     shown = await store.read(f"/api/jobs/{good}")
     assert (shown["status"], shown["metadata"]) == ("SUCCESS", {"sent": 1})
     lines = [line["message"] for line in await store.read(f"/api/jobs/{good}/logs")]
-    assert lines == ["order 1", "no newline"]
+    assert lines == ["order 1", "nul , no newline"]
     progress = await store.operator.progress(good)
     assert progress is not None
     assert (progress.current, progress.total) == (2, 4)
@@ -161,7 +192,7 @@ async def test_a_cancelled_job_and_a_stopped_worker_end_the_program(site: Site) 
         await site.has_begun("shell-1")
         await control.cancel(store.engine, job_id)
         await site.until(job_id, State.CANCELLED)
-        back = await store.create(a_job(payload='{"order":5}'))
+        back = await store.create(a_job(payload='{"order":4}'))
         await site.until(back, State.ACTIVE)
         worker.send_signal(signal.SIGTERM)
         await site.until(back, State.RETRY)
@@ -181,6 +212,21 @@ async def test_a_job_that_was_taken_from_the_worker_ends_the_program(site: Site)
         after = await store.create(a_job(payload='{"order":1}'))
         await site.until(after, State.COMPLETED)
     assert await store.state(job_id) is State.CANCELLED
+
+
+async def test_it_goes_on_when_the_server_was_away(
+    site: Site, server: Server, tmp_path: Path
+) -> None:
+    job_id = await site.store.create(a_job(payload='{"order":5}'))
+    async with site.worker("shell-1"):
+        await site.has_begun("shell-1")
+        await server.stop()
+        (tmp_path / "go").touch()
+        program = await site.has_begun("shell-1")
+        await eventually(lambda: not Path(f"/proc/{program}").exists(), PATIENCE)
+        assert await site.store.state(job_id) is State.ACTIVE
+        await server.start()
+        await site.until(job_id, State.COMPLETED)
 
 
 async def test_the_requests_of_the_guide_lead_a_job_to_its_end(site: Site, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +16,7 @@ from trellis.core.policy import DEFAULT_POLICY
 from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.demand import Demand
+from trellis.engines.port import Engine
 from trellis.server import create_app
 from trellis.testing.builders import a_job
 from trellis.testing.conformance.helpers import give_up_lost, reap_lapsed
@@ -85,6 +89,16 @@ async def test_a_job_is_handed_back_uncounted(store: Store) -> None:
     back = await worker.report(await worker.claim(), "QUEUED")
     assert (back.json()["status"], back.json()["attempt"]) == ("QUEUED", 0)
     assert (await worker.claim())["attempt"] == 1
+
+
+async def test_a_begun_job_is_handed_back_as_its_type_says(store: Store) -> None:
+    await store.create(a_job(policy=replace(DEFAULT_POLICY, on_shutdown="fail")))
+    worker = await store.worker()
+    unbegun = await worker.report(await worker.claim(), "QUEUED")
+    assert unbegun.json()["status"] == "QUEUED"
+    job = await worker.claim()
+    await worker.report(job, "PROCESSING")
+    assert (await worker.report(job, "QUEUED")).json()["status"] == "FAILED"
 
 
 async def test_a_worker_learns_of_a_cancel_and_reports_it(store: Store) -> None:
@@ -264,6 +278,35 @@ async def test_a_repeated_report_gets_the_answer_of_the_first_and_stores_nothing
     assert await store.facts(job_id) == before
 
 
+@pytest.mark.parametrize("status", ["FAILED", "CANCELLED", "QUEUED"])
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_report_is_repeated_after_a_cancel_or_a_shutdown_too(
+    store: Store, status: str, *, asked: bool
+) -> None:
+    job_id = await store.create(a_job(policy=replace(DEFAULT_POLICY, on_shutdown="fail")))
+    worker = await store.worker()
+    job = await worker.claim()
+    await worker.report(job, "PROCESSING")
+    if asked:
+        await control.cancel(store.engine, job_id)
+    first = await worker.report(job, status)
+    before = await store.facts(job_id)
+    again = await worker.report(job, status)
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert await store.facts(job_id) == before
+
+
+async def test_a_report_after_a_forced_cancel_is_refused_unless_it_says_so(store: Store) -> None:
+    worker = await store.worker()
+    for status, code in (("FAILED", 409), ("QUEUED", 409), ("SUCCESS", 409), ("CANCELLED", 200)):
+        job_id = await store.create(a_job())
+        job = await worker.claim()
+        await control.cancel(store.engine, job_id, force=True)
+        answer = await worker.report(job, status)
+        assert answer.status_code == code, status
+        assert await store.state(job_id) is State.CANCELLED
+
+
 async def test_another_report_after_the_first_is_refused_and_journalled(store: Store) -> None:
     worker = await store.worker()
     for first, then in (("SUCCESS", "FAILED"), ("FAILED", "SUCCESS"), ("QUEUED", "FAILED")):
@@ -359,8 +402,11 @@ async def test_a_report_without_the_attempt_is_refused(store: Store) -> None:
 # -- several servers -----------------------------------------------------------------------------
 
 
-async def test_several_servers_share_sessions_and_attempts(store: Store) -> None:
-    second = create_app(engine=store.engine)
+Another = Callable[[], Awaitable[Engine]]
+
+
+async def test_several_servers_share_sessions_and_attempts(store: Store, another: Another) -> None:
+    second = create_app(engine=await another())
     async with second.router.lifespan_context(second):
         await store.create(a_job())
         worker = await store.worker()
@@ -369,6 +415,28 @@ async def test_several_servers_share_sessions_and_attempts(store: Store) -> None
         assert (await worker.report(job, "PROCESSING")).status_code == 200
         assert (await worker.report(job, "SUCCESS", second)).status_code == 200
         assert len(await store.read("/api/workers")) == 1
+
+
+async def test_workers_at_several_servers_run_every_job_once(
+    store: Store, another: Another
+) -> None:
+    jobs = [await store.create(a_job()) for _ in range(12)]
+    second = create_app(engine=await another())
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        worker = await store.worker(name)
+        servers = itertools.cycle([store.app, second])
+        while (answer := await worker.ask(next(servers))).status_code == 200:
+            ended = await worker.report(answer.json(), "SUCCESS", next(servers), metadata=name)
+            assert ended.status_code == 200, ended.text
+            done.append(answer.json()["id"])
+
+    async with second.router.lifespan_context(second):
+        await asyncio.gather(*(work(f"tendril-{number}") for number in range(4)))
+    assert sorted(done) == sorted(jobs)
+    for job_id in jobs:
+        assert await store.kinds(job_id) == ["created", "started", "completed"]
 
 
 async def test_two_sessions_of_one_worker_count_as_one(store: Store) -> None:

@@ -30,6 +30,7 @@ from trellis.core.durations import SECOND, Instant, Micros
 from trellis.core.events import Event, EventKind
 from trellis.core.job import Failure, Fence, JobId, JobRecord, SessionId, is_possible_id
 from trellis.core.lifecycle import Refused, Stale
+from trellis.core.transitions import SHUT_DOWN
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
 from trellis.engines.values import (
@@ -285,15 +286,18 @@ class HttpAttempt:
 
 def _is_same(end: Event, command: FencedCommand) -> bool:
     """Return whether an event is what this command led to."""
+    data = end.data or {}
+    stored = data.get("error")
+    error = Failure(*stored)[:2] if isinstance(stored, list | tuple) else None  # type: ignore[arg-type] # as `job_event` reads it
+    if end.kind is EventKind.CANCELLED and not isinstance(command, Complete):
+        # A cancel was requested, so every report but a success ended the job as cancelled.
+        return "actor" not in data or (isinstance(command, Fail) and command.cancelled)
     match command:
         case Complete():
             return end.kind is EventKind.COMPLETED
-        case Fail(cancelled=True):
-            return end.kind is EventKind.CANCELLED
-        case Fail(error=error):
-            stored = (end.data or {}).get("error")
-            return isinstance(stored, list | tuple) and Failure(*stored)[:2] == error[:2]  # type: ignore[arg-type] # as `job_event` reads it
+        case Fail():
+            return error == command.error[:2]
         case Release():
-            return end.kind is EventKind.RETRY and "error" not in (end.data or {})
+            return error is None if end.kind is EventKind.RETRY else error == SHUT_DOWN[:2]
         case _:
             return False

@@ -191,7 +191,7 @@ class JobResource(BaseModel):
     finished_at: datetime | None
 
 
-class Presence(_Body):
+class FirstHeartbeat(_Body):
     """What a worker says of itself with its first heartbeat."""
 
     types: list[TypeName] = Field(default_factory=list, max_length=100)
@@ -279,11 +279,11 @@ async def add_logs(job_id: str, body: LogReport, request: Request, caller: Worki
 
 @router.post("/workers/{worker_id}/heartbeat")
 async def heartbeat(
-    worker_id: WorkerPath, request: Request, caller: Working, body: Presence | None = None
+    worker_id: WorkerPath, request: Request, caller: Working, body: FirstHeartbeat | None = None
 ) -> HeartbeatAnswer:
     """Renew the lease of all jobs of a worker; the answer says which it holds."""
     worker = HttpWorker(_engine(request), caller, worker_id)
-    known = await worker.renew((body or Presence()).types)
+    known = await worker.renew((body or FirstHeartbeat()).types)
     return HeartbeatAnswer(
         worker_id=worker_id,
         status=WORKER_WORDS["draining" if known.is_draining else "live"],
