@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import httpx
+import pytest
+from pydantic import BaseModel, Field
 
 from tests.server.conftest import Api
+from trellis import ActiveJob, PerKey, Service
 from trellis.errors import TrellisError
 from trellis.server.problems import STATUSES, status_of
+
+
+class Line(BaseModel):
+    """A line of an order."""
+
+    amount: int = Field(ge=0)
+
+
+class Order(BaseModel):
+    """A payload with fields."""
+
+    number: int
+    lines: list[Line] = []
 
 
 async def submit(
@@ -104,3 +120,102 @@ def test_every_error_has_a_status_and_every_status_an_error() -> None:
     assert set(STATUSES) <= {each.code for each in errors}
     for each in errors:
         assert 400 <= status_of(each.__new__(each)) < 600
+
+
+async def test_a_page_has_the_offsets_that_the_admin_api_knows(api: Api) -> None:
+    for number in range(4):
+        await submit(api, payload=number)
+    pages = []
+    offset: int | None = 0
+    while offset is not None:
+        query = f"/api/v1/jobs?type=invoice&limit=2&offset={offset}"
+        page = (await api.send("GET", query, "admin.read")).json()
+        assert (page["count"], page["offset"], page["limit"]) == (5, offset, 2)
+        pages.append([each["payload"] for each in page["entries"]])
+        offset = page["nextOffset"]
+    assert pages == [[3, 2], [1, 0], [7]]
+    beyond = (await api.send("GET", "/api/v1/jobs?offset=50", "admin.read")).json()
+    assert (beyond["entries"], beyond["count"], beyond["nextOffset"]) == ([], 5, None)
+
+
+async def test_a_payload_is_checked_against_the_deployed_contract(api: Api) -> None:
+    service = Service("billing", api.service.url)
+
+    @service.job
+    async def pay(order: Order) -> None: ...
+
+    @service.job
+    async def wake() -> None: ...
+
+    async with service, service.worker():
+        pass  # a worker that starts deploys the contract
+
+    async def send(payload: object) -> httpx.Response:
+        body = {"type": "billing/pay", "payload": payload}
+        return await api.send("POST", "/api/v1/jobs", "submit:billing", json=body)
+
+    wrong = await send({"number": "seven", "lines": [{"amount": -1}]})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "payload_invalid")
+    assert {each["path"] for each in wrong.json()["errors"]} == {
+        "body.payload.number",
+        "body.payload.lines.0.amount",
+    }
+    assert (await send(None)).status_code == 422
+    assert await api.operator.find(service="billing").count() == 0
+    assert (await send({"number": 7, "lines": [{"amount": 1}]})).status_code == 202
+    assert (await submit_as(api, "billing/wake")).status_code == 202
+
+
+async def submit_as(api: Api, name: str) -> httpx.Response:
+    return await api.send("POST", "/api/v1/jobs", "submit:*", json={"type": name})
+
+
+async def test_a_busy_key_is_a_conflict_that_names_the_holder(api: Api) -> None:
+    service = Service("billing", api.service.url)
+
+    @service.job(per_key=PerKey("order/{number}"))
+    async def pay(order: Order) -> None: ...
+
+    async with service:
+        holder = await pay.create(Order(number=7))
+    body = {"type": "billing/pay", "payload": {"number": 7, "lines": []}}
+    answer = await api.send("POST", "/api/v1/jobs", "submit:billing", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (409, "key_busy")
+    assert answer.json()["existing"] == holder.id
+
+
+async def test_logs_are_read_from_a_line_on_and_followed_in_the_stream(api: Api) -> None:
+    service = Service("billing", api.service.url)
+
+    @service.job
+    async def talk(job: ActiveJob[int]) -> None:
+        for number in range(job.payload):
+            job.log.info("line", number=number)
+
+    async with service, service.worker():
+        ref = await talk.create(5)
+        await ref.wait("20s")
+    path = f"/api/v1/jobs/{ref.id}/logs"
+    lines = (await api.send("GET", f"{path}?after=2&limit=2", "admin.read")).json()
+    assert [each["fields"]["number"] for each in lines] == [2, 3]
+    answer = await api.send("GET", f"{path}?follow=true", "admin.read")
+    assert answer.status_code == 303
+    assert answer.next_request is not None
+    assert answer.next_request.url.path == "/api/v1/stream"
+    assert answer.next_request.url.params["jobs"] == ref.id
+    outcomes = (await api.send("GET", f"/api/v1/jobs/{ref.id}/outcomes", "admin.read")).json()
+    assert [each["state"] for each in outcomes] == ["completed"]
+
+
+async def test_settings_are_shown_without_secrets(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRELLIS_URL", "postgresql://ann:geheim@db/jobs")
+    monkeypatch.setenv("TRELLIS_LEASE", "45s")
+    answer = await api.send("GET", "/api/v1/settings", "admin.read")
+    body = answer.json()
+    assert "geheim" not in answer.text
+    assert body["url"].endswith("@db/jobs")
+    assert (body["engine"], body["worker"]["lease"]) == ("sqlite", "45s")
+    assert "TRELLIS_LEASE" in body["origins"]["lease"]
+    assert body["limits"]["streams"] == 500

@@ -15,12 +15,14 @@ from trellis.client.ref import plan_fingerprint
 from trellis.client.requests import CreateOptions, new_job
 from trellis.client.results import rejection
 from trellis.client.submission import send
+from trellis.core.contracts import parse_contract
 from trellis.core.json_text import parse_json_text
+from trellis.declaration.contract import declared_types
 from trellis.declaration.fingerprint import is_fingerprint
 from trellis.declaration.job_type import JobType
 from trellis.engines.port import Engine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, Rejected, Replaced
-from trellis.errors import ConfigurationError, PayloadInvalid, UnknownJobType
+from trellis.errors import ConfigurationError, ContractInvalid, PayloadInvalid, UnknownJobType
 from trellis.operations.lookup import resolve_job
 
 
@@ -79,6 +81,19 @@ async def stored_type(engine: Engine, type_name: str) -> KnownType:
     )  # fmt: skip
     job_type.policy = newest.policy
     return KnownType(job_type, newest.id)
+
+
+async def contracted_types(engine: Engine, service: str) -> list[KnownType]:
+    """Return the types of the deployed contract of a service, which checks payloads; or none."""
+    for record in await engine.contracts(service):
+        if record.status == "deployed":
+            try:
+                return [
+                    KnownType(each) for each in declared_types(parse_contract(record.body), service)
+                ]
+            except ContractInvalid:  # of a newer version of Trellis
+                return []
+    return []
 
 
 async def create(

@@ -423,9 +423,14 @@ class Found(Selection):
         super().__init__(engine, jobs, actor)
         self._matching = jobs
 
-    async def page(self, *, after: int | None = None, limit: int = 50) -> JobPage:
-        """Return one page."""
+    async def page(self, *, after: int | None = None, limit: int = 50, offset: int = 0) -> JobPage:
+        """Return one page; `offset` leaves out as many first, which costs reading them."""
         engine = self._engine()
+        while offset > 0:
+            skipped = await self._matching.page(engine, after, min(offset, _BATCH))
+            offset, after = offset - len(skipped.jobs), skipped.next_after
+            if after is None:
+                return JobPage(to_datetime(skipped.as_of), (), None)
         page = await self._matching.page(engine, after, limit)
         views = await job_views(engine, page.jobs)
         return JobPage(to_datetime(page.as_of), tuple(views), page.next_after)

@@ -13,7 +13,10 @@ from trellis import __version__
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.operations.operator import Operator, connect
-from trellis.server import access, jobs, login, metrics, problems, profiles, store, stream, traces
+from trellis.server import (
+    access, bulk, jobs, login, metrics, problems, profiles, store, stream, traces,
+)  # fmt: skip
+from trellis.server.known_types import KnownTypes
 from trellis.server.limits import Limits, Requests, Streams
 from trellis.server.live import Live
 
@@ -42,6 +45,7 @@ def create_app(
             else:
                 app.state.operator = await stack.enter_async_context(connect(url))
             app.state.live = Live(app.state.operator.engine)
+            app.state.known_types = KnownTypes(app.state.operator.engine)
             stack.push_async_callback(app.state.live.close)
             yield
             stop_streams(app)
@@ -56,6 +60,7 @@ def create_app(
         openapi_url="/api/v1/openapi.json",
     )
     app.state.is_open = no_auth
+    app.state.url = url
     app.state.is_encrypted = behind_proxy
     _furnish(app, tuple(hosts), limits or Limits())
     return app
@@ -72,7 +77,7 @@ def _furnish(app: FastAPI, hosts: tuple[str, ...], limits: Limits) -> None:
     problems.install(app)
     app.add_middleware(traces.TraceRequests)
     app.add_middleware(access.Guard, hosts=hosts, limits=limits)
-    for each in (jobs, store, stream, login, profiles):
+    for each in (bulk, jobs, store, stream, login, profiles):
         app.include_router(each.router)
     metrics.install(app)
     app.add_api_route("/healthz", _healthz, tags=["health"])

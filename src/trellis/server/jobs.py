@@ -9,17 +9,35 @@ from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import RedirectResponse
 
 from trellis.client.requests import CreateOptions
 from trellis.core.access import MUTATE
 from trellis.insight.attempts import AttemptView
-from trellis.insight.filters import Filters, add_word
-from trellis.insight.views import ItemView, JobEvent, JobLogLine, JobView
-from trellis.operations.creation import create, stored_type
+from trellis.insight.filters import WORDS, Filters, add_word
+from trellis.insight.views import (
+    ItemView,
+    JobEvent,
+    JobLogLine,
+    JobView,
+    OutcomeView,
+    ProgressView,
+    job_log_line,
+)
+from trellis.operations.creation import create
+from trellis.operations.lookup import resolve_job
 from trellis.server.access import Changer, Known, Reader, check_scope
+from trellis.server.known_types import payload_errors
+from trellis.server.problems import invalid
 
 router: Final = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 _MOST: Final = 200
+_LINES: Final = 1000
+#: The most jobs that `offset` leaves out; `after` leads further.
+_FARTHEST: Final = 10_000
+#: The largest number of a row or a line.
+_LARGEST: Final = 2**62
+Row = Annotated[int, Query(ge=0, le=_LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=_MOST)]
 
 
@@ -104,47 +122,77 @@ class JobPage(BaseModel):
     entries: list[JobView]
     #: How many jobs match, on all pages together.
     count: int
+    offset: int
     limit: int
-    #: `after` of the next page; None: this is the last one.
+    #: `offset` of the next page; new jobs move the entries. None: this is the last one.
+    nextOffset: int | None  # noqa: N815 - its name in the admin API that others know
+    #: `after` of the next page, which new jobs do not move; None: this is the last one.
     next: int | None
 
 
-@router.post("", status_code=HTTPStatus.ACCEPTED)
+def _filter_parameter(word: str) -> dict[str, Any]:
+    """Return how a filter is described."""
+    return {
+        "name": word,
+        "in": "query",
+        "required": False,
+        "schema": {"type": "string", "minLength": 1},
+        "description": f"As {word}: on the command line.",
+    }
+
+
+@router.post("", status_code=HTTPStatus.ACCEPTED, response_model=Created)
 async def submit(
     body: Submission,
     request: Request,
     response: Response,
     caller: Known,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
-) -> Created:
-    """Create a job of a type that has had jobs; the answer names where it can be read."""
+) -> Created | Response:
+    """Create a job of a deployed type, or of one that has had jobs; Location is where to read it.
+
+    The payload is checked against the deployed contract of the service.
+    """
     service = body.type.partition("/")[0]
     if MUTATE not in caller.scopes:
         check_scope(caller, f"submit:{service}")
-    engine = request.app.state.operator.engine
-    known = await stored_type(engine, body.type)
+    known = await request.app.state.known_types.find(body.type)
+    errors = [] if body.payload is None else payload_errors(known, body.payload)
+    if errors:
+        return invalid(errors, "payload_invalid")
     payload = None if body.payload is None else json.dumps(body.payload)
+    engine = request.app.state.operator.engine
     made = await create(engine, known.job_type, payload, body.options(idempotency_key))
     response.headers["Location"] = request.app.url_path_for("get_job", job_id=made.job_id)
     return Created(id=made.job_id, is_new=made.is_new)
 
 
-@router.get("")
+@router.get("", openapi_extra={"parameters": [_filter_parameter(each) for each in WORDS]})
 async def list_jobs(
-    request: Request, jobs: Reader, after: int | None = None, limit: Limit = 50
+    request: Request,
+    jobs: Reader,
+    after: Row | None = None,
+    offset: Annotated[int, Query(ge=0, le=_FARTHEST)] = 0,
+    limit: Limit = 50,
 ) -> JobPage:
     """List jobs; every filter word of the command line is a parameter, such as state=failed."""
     found = jobs.find(**_filters(request))
-    page = await found.page(after=after, limit=limit)
+    page = await found.page(after=after, limit=limit, offset=offset)
+    following = None if page.next_after is None else offset + limit
     return JobPage(
-        entries=list(page.jobs), count=await found.count(), limit=limit, next=page.next_after
+        entries=list(page.jobs),
+        count=await found.count(),
+        offset=offset,
+        limit=limit,
+        nextOffset=following,
+        next=page.next_after,
     )
 
 
 def _filters(request: Request) -> Filters:
     words: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
-        if name not in {"after", "limit"}:
+        if name not in {"after", "offset", "limit"}:
             add_word(words, name.replace("-", "_"), value)
     return cast("Filters", words)
 
@@ -173,10 +221,37 @@ async def items(job_id: str, jobs: Reader, *, all_attempts: bool = False) -> lis
     return await jobs.items(job_id, all_attempts=all_attempts)
 
 
-@router.get("/{job_id}/logs")
-async def logs(job_id: str, jobs: Reader) -> list[JobLogLine]:
-    """Return the log lines of a job, oldest first."""
-    return [line async for line in jobs.logs(job_id)]
+@router.get("/{job_id}/progress")
+async def progress(job_id: str, jobs: Reader) -> ProgressView | None:
+    """Return what the latest attempt has reported; null if it has reported nothing."""
+    return await jobs.progress(job_id)
+
+
+@router.get("/{job_id}/outcomes")
+async def outcomes(job_id: str, jobs: Reader) -> list[OutcomeView]:
+    """Return how each generation of a job ended, oldest first."""
+    return await jobs.outcomes(job_id)
+
+
+@router.get(
+    "/{job_id}/logs",
+    response_model=list[JobLogLine],
+    responses={303: {"description": "Where new lines are streamed, with follow."}},
+)
+async def logs(
+    job_id: str,
+    jobs: Reader,
+    *,
+    after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=_LINES)] = _LINES,
+    follow: bool = False,
+) -> list[JobLogLine] | Response:
+    """Return log lines of a job with numbers above `after`, oldest first."""
+    whole = (await resolve_job(jobs.engine, job_id)).definition.id
+    if follow:
+        query = f"jobs={whole}&events=logs"
+        return RedirectResponse(f"../../stream?{query}", HTTPStatus.SEE_OTHER)
+    return [job_log_line(each) for each in await jobs.engine.logs(whole, after, limit)]
 
 
 @router.get("/{job_id}/why")

@@ -94,9 +94,14 @@ async def _on_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     fields = [_field(each) for each in cast("RequestValidationError", error).errors()]
+    return invalid(fields, "request_invalid")
+
+
+def invalid(fields: Sequence[Mapping[str, str]], code: str) -> JSONResponse:
+    """Return the answer to a request with wrong fields, each with its path and a message."""
     detail = "; ".join(f"{each['path']}: {each['message']}" for each in fields)
     status = HTTPStatus.UNPROCESSABLE_ENTITY
-    return problem(status, "request_invalid", f"{detail}. Nothing was changed.", errors=fields)
+    return problem(status, code, f"{detail}. Nothing was changed.", errors=list(fields))
 
 
 def _field(error: Mapping[str, Any]) -> dict[str, str]:

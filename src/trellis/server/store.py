@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
 
+from trellis import __version__
+from trellis.config import DEFAULT_URL, environment, sources, variable_of, worker_settings
 from trellis.core.batches import BatchState
+from trellis.engines.redaction import shown
 from trellis.insight.audit import AuditView
 from trellis.insight.batches import BatchView
 from trellis.insight.limits import LimitView
 from trellis.insight.schedule_views import ScheduleView, SlotView
 from trellis.insight.shared_views import DrainView, KeyView, LockView, QueueView
+from trellis.insight.views import JobView
 from trellis.insight.worker_views import WorkerView
 from trellis.operations.contracts import ContractView
 from trellis.server.access import Changer, Reader
-from trellis.server.jobs import Change, Limit
+from trellis.server.jobs import Change, Limit, Row
+from trellis.server.limits import Limits
 
 router: Final = APIRouter(prefix="/api/v1", tags=["store"])
+
+
+class Release(Change):
+    """Which key is released, and what becomes of the job that blocks it."""
+
+    #: The key, or the id of the job that holds it.
+    held: str
+    then: Literal["retry", "fail"] = "retry"
+
+
+class SettingsView(BaseModel):
+    """What is in force; secrets are masked."""
+
+    version: str
+    engine: str
+    durability: str
+    #: Where the jobs are, without a password.
+    url: str
+    #: The settings of workers, as the environment of this server has them.
+    worker: dict[str, Any]
+    #: Where those come from that are not defaults.
+    origins: dict[str, str]
+    #: The limits of this server.
+    limits: Limits
+    #: What the engine reports about itself.
+    facts: dict[str, Any]
 
 
 @router.get("/counts")
@@ -74,6 +106,12 @@ async def keys(
 ) -> list[KeyView]:
     """List keys that have a holder or a waiting job."""
     return await jobs.keys(service=service, type=type)
+
+
+@router.post("/keys/release")
+async def release_key(jobs: Changer, body: Release) -> JobView:
+    """Free a key that a lost attempt still blocks."""
+    return await jobs.release_key(body.held, body.then, reason=body.reason)
 
 
 @router.get("/locks")
@@ -156,8 +194,28 @@ async def audit(
     actor: str | None = None,
     action: str | None = None,
     target: str | None = None,
-    after: int | None = None,
+    after: Row | None = None,
     limit: Limit = 50,
 ) -> list[AuditView]:
     """List what operators changed, the latest first."""
     return await jobs.audit(actor=actor, action=action, target=target, after=after, limit=limit)
+
+
+@router.get("/settings")
+async def settings(request: Request, jobs: Reader) -> SettingsView:
+    """Return the settings in force on this server."""
+    health = await jobs.health()
+    variables = environment()
+    url = request.app.state.url or variables.get("TRELLIS_URL") or DEFAULT_URL
+    found = worker_settings(variables).as_json()
+    origins = {name: sources().get(variable_of(name)) for name in found}
+    return SettingsView(
+        version=__version__,
+        engine=health.engine,
+        durability=health.durability,
+        url=shown(url),
+        worker=found,
+        origins={name: each.origin for name, each in origins.items() if each is not None},
+        limits=request.app.state.limits,
+        facts=dict(health.facts),
+    )
