@@ -14,8 +14,17 @@ from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.operations.operator import Operator, connect
 from trellis.server import (
-    access, bulk, jobs, login, metrics, problems, profiles, store, stream, traces,
-)  # fmt: skip
+    access,
+    bulk,
+    jobs,
+    login,
+    metrics,
+    problems,
+    profiles,
+    store,
+    stream,
+    traces,
+)
 from trellis.server.known_types import KnownTypes
 from trellis.server.limits import Limits, Requests, Streams
 from trellis.server.live import Live

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.engines.postgres.told_time import *  # noqa: F403 - fixtures are found by name
-from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
 from tests.server.profiles.test_http_workers import *  # noqa: F403 - the tests themselves
 from trellis.engines.port import Engine
 from trellis.engines.postgres import PostgresEngine
