@@ -202,6 +202,7 @@ async def test_a_cancelled_job_and_a_stopped_worker_end_the_program(site: Site) 
     assert (record.head.attempt, record.head.error) == (0, None)
 
 
+@pytest.mark.long
 async def test_a_job_that_was_taken_from_the_worker_ends_the_program(site: Site) -> None:
     store = site.store
     job_id = await store.create(a_job(payload='{"order":4}'))
@@ -214,6 +215,7 @@ async def test_a_job_that_was_taken_from_the_worker_ends_the_program(site: Site)
     assert await store.state(job_id) is State.CANCELLED
 
 
+@pytest.mark.long
 async def test_it_goes_on_when_the_server_was_away(
     site: Site, server: Server, tmp_path: Path
 ) -> None:

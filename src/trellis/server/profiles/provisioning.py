@@ -269,7 +269,7 @@ async def add_logs(job_id: str, body: LogReport, request: Request, caller: Worki
     """Add lines to the log of a job."""
     lines = [
         LogLine(each.level, each.message,
-                dump_json(each.fields, "fields", _FIELDS_LIMIT) if each.fields else None)
+                dump_json(each.fields, "line", _FIELDS_LIMIT) if each.fields else None)
         for each in body.lines
     ]  # fmt: skip
     worker = HttpWorker(_engine(request), caller, body.worker_id)

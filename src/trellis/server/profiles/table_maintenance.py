@@ -22,7 +22,7 @@ from trellis.core.states import State
 from trellis.errors import JobNotFound
 from trellis.operations.creation import create, stored_type
 from trellis.server.access import Caller, Changer, Reader, caller_of, check_scope
-from trellis.server.profiles.texts import Short, Storable
+from trellis.server.profiles.texts import Short, Storable, Text
 
 router: Final = APIRouter(prefix="/tables", tags=["table maintenance"])
 #: The service that has the type, unless the request names another.
@@ -83,7 +83,7 @@ class DrainMode(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     drain_mode: bool
-    reason: str = ""
+    reason: Text = ""
 
 
 @router.post(
