@@ -341,7 +341,7 @@ KEYS: Final = (
 
 
 #: Variables that are not settings of a project.
-_OTHER_VARIABLES: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT", "TRELLIS_PROGRAM")
+_OTHER_VARIABLES: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT", "TRELLIS_PROGRAM", "TRELLIS_TOKEN")
 
 
 class Setting(NamedTuple):

@@ -74,6 +74,7 @@ derived. Each message says what happened and what to do.
     │   ├── SchemaTooOld
     │   ├── OutcomeUnknown
     │   ├── TransactionRefused
+    │   ├── VersionMismatch       server and program are of versions that do not fit
     │   └── CapabilityMissing
     └── SandboxError              in `trellis.testing`: raised by a sandbox
         ├── HandlerFailed
@@ -582,6 +583,12 @@ class TransactionRefused(EngineError):
     """The job cannot join this transaction of yours; nothing was stored."""
 
     code = "transaction_refused"
+
+
+class VersionMismatch(EngineError):
+    """Server and program do not understand each other; install the same version on both sides."""
+
+    code = "version_mismatch"
 
 
 class CapabilityMissing(EngineError):

@@ -49,8 +49,8 @@ ERRORS = """
     OutcomeUnknown PayloadInvalid PayloadTooLarge PayloadTooNew PlanUnusable PreconditionFailed
     QueueFull ReadOnlyDatabase ScheduleNotFound SchemaTooNew SchemaTooOld TokenNotFound
     TransactionOpen TransactionRefused TrellisError UnknownJobType UnknownPrerequisite UnknownScheme
-    UnknownService Unstorable UnsupportedDatabase UpgradeFailed UpgradeMissing WaitTimeout
-    WorkerNotFound WorkflowCycle
+    UnknownService Unstorable UnsupportedDatabase UpgradeFailed UpgradeMissing VersionMismatch
+    WaitTimeout WorkerNotFound WorkflowCycle
 """
 
 

@@ -30,6 +30,8 @@ CHECKED_INSIDE = {
     ("POST", "/api/workers/{worker_id}/heartbeat"): ("worker:shop",),
     ("DELETE", "/api/workers/{worker_id}"): ("worker:shop",),
     ("POST", "/tables/{db}/{table}/maintenance"): ("submit:table_maintenance", "admin.mutate"),
+    # Each verb has its own scopes: tests/engines/http/test_access.py.
+    ("POST", "/api/v1/engine/{verb}"): SCOPES,
 }
 #: Values for the parameters of paths.
 VALUES = {"verb": "pause", "switch": "on", "service": "shop", "queue": "invoice"}

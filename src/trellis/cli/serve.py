@@ -35,6 +35,10 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 @click.option("--tls-cert", metavar="FILE", help="The certificate; needs --tls-key.")
 @click.option("--tls-key", metavar="FILE", help="The key of the certificate.")
 @click.option("--behind-proxy", is_flag=True, help="A proxy in front of it does TLS.")
+@click.option(
+    "--maintenance/--no-maintenance", default=True, show_default=True,
+    help="Lead the maintenance when no worker with database access does.",
+)  # fmt: skip
 @click.option("--no-auth", is_flag=True, help="Let every caller do everything; loopback only.")
 @click.option(
     "--max-rate", metavar="NUMBER", type=click.IntRange(0), default=5000, show_default=True,
@@ -55,6 +59,7 @@ def serve(
     tls_cert: str | None,
     tls_key: str | None,
     behind_proxy: bool,
+    maintenance: bool,
     no_auth: bool,
     max_rate: int,
     max_streams: int,
@@ -79,7 +84,12 @@ def serve(
             )
         complain("There is no valid token yet. Create one with: trellis tokens create admin.read")
     app = _app(
-        url, (*names, host), (max_rate, max_streams), no_auth=no_auth, behind_proxy=behind_proxy
+        url,
+        (*names, host),
+        (max_rate, max_streams),
+        no_auth=no_auth,
+        behind_proxy=behind_proxy,
+        maintenance=maintenance,
     )
     code = None if no_auth or no_login else operate(url, _new_code)
     _run(app, (host, port), (tls_cert, tls_key), f"https://{names[0]}" if names else None, code)
@@ -117,6 +127,7 @@ def _app(
     *,
     no_auth: bool,
     behind_proxy: bool,
+    maintenance: bool,
 ) -> FastAPI:
     from trellis.server import Limits, create_app
 
@@ -124,7 +135,10 @@ def _app(
     limits = Limits(
         rate=rate, burst=2 * rate, streams=streams, streams_per_token=max(1, streams // 2)
     )
-    return create_app(url, hosts=names, no_auth=no_auth, behind_proxy=behind_proxy, limits=limits)
+    return create_app(
+        url, hosts=names, no_auth=no_auth, behind_proxy=behind_proxy, limits=limits,
+        maintenance=maintenance,
+    )  # fmt: skip
 
 
 def _run(

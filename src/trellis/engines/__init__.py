@@ -16,8 +16,12 @@ from trellis.errors import CapabilityMissing, ConfigurationError, UnknownScheme
 if TYPE_CHECKING:
     from trellis.engines.port import Engine
 
-_KNOWN = "sqlite:///path/to/jobs.db, postgresql://host/database or memory://"
-_PLANNED = ("nats", "https")
+_KNOWN = (
+    "sqlite:///path/to/jobs.db, postgresql://host/database, https://server (a `trellis serve`) or "
+    "memory://"
+)
+_PLANNED = ("nats",)
+_SERVERS = ("http", "https")
 
 
 def make_engine(url: str, *, create: bool = True) -> Engine:
@@ -34,7 +38,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
         from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded only when needed
 
         return SqliteEngine(_sqlite_path(url, rest), create=create)
-    return _postgres(url)
+    return _http(url) if scheme in _SERVERS else _postgres(url)
 
 
 def check_url(url: str) -> tuple[str, str]:
@@ -44,7 +48,7 @@ def check_url(url: str) -> tuple[str, str]:
         raise ConfigurationError(f"{url!r} is not an engine URL. Write {_KNOWN}.")
     if scheme == "sqlite":
         _sqlite_path(url, rest)
-    if scheme in ("memory", "sqlite", "postgresql", "postgres"):
+    if scheme in ("memory", "sqlite", "postgresql", "postgres", *_SERVERS):
         return scheme, rest
     if scheme in _PLANNED:
         raise CapabilityMissing(
@@ -76,6 +80,17 @@ def _postgres(url: str) -> Engine:
             "pip install 'trellis-jobs[postgres]'"
         ) from error
     return PostgresEngine(url)
+
+
+def _http(url: str) -> Engine:
+    try:
+        from trellis.engines.http.engine import http_engine  # noqa: PLC0415 - loaded only when needed
+    except ModuleNotFoundError as error:
+        raise CapabilityMissing(
+            f"Jobs behind a server need {error.name}, which is not installed. Run: "
+            "pip install 'trellis-jobs[http]'"
+        ) from error
+    return http_engine(url)
 
 
 def _sqlite_path(url: str, rest: str) -> str:

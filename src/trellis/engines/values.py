@@ -231,6 +231,7 @@ class WorkerInfo(NamedTuple):
 
 #: The details of a session that belongs to a lock outside of handlers and runs no jobs.
 LOCK_DETAILS: Final = '{"kind":"lock"}'
+_LOCK: Final = LOCK_DETAILS.removesuffix("}")
 
 
 class Session(NamedTuple):
@@ -281,7 +282,7 @@ class SessionRecord(NamedTuple):
     @property
     def is_worker(self) -> bool:
         """Whether it belongs to a worker process, and not only to a lock."""
-        return self.info.details != LOCK_DETAILS
+        return not self.info.details.startswith(_LOCK)
 
 
 # -- locks -------------------------------------------------------------------------------------
@@ -469,6 +470,8 @@ class Capabilities(NamedTuple):
     boot_clock: bool = True
     #: While a caller's transaction is open, no other connection can write.
     one_writer: bool = False
+    #: `create_within` accepts connections of the caller.
+    connections: bool = True
 
 
 class Migration(NamedTuple):

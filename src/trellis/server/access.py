@@ -34,6 +34,7 @@ from trellis.core.access import (
     forgery_guard,
     has_token,
 )
+from trellis.engines.http import protocol
 from trellis.errors import EngineError
 from trellis.operations.logins import Session, find_session
 from trellis.operations.operator import Operator
@@ -68,8 +69,8 @@ class Caller:
     #: For the journal and the audit.
     actor: str
     scopes: tuple[str, ...]
-    #: Whose requests and streams are counted together.
-    key: str
+    #: The id of its token, by which its requests and streams are counted; "": it needs none.
+    token: str
     #: The login of a browser.
     session: Session | None = None
 
@@ -77,7 +78,7 @@ class Caller:
 async def caller_of(request: Request) -> Caller:
     """Return the caller; raise 401 without a valid token, 429 after too many requests."""
     caller = await _find_caller(request)
-    request.app.state.requests.take(caller.key)
+    request.app.state.requests.take(caller.token)
     request.state.caller = caller
     return caller
 
@@ -94,7 +95,7 @@ async def has_access(request: Request, needed: str) -> bool:
 
 async def _find_caller(request: Request) -> Caller:
     if request.app.state.is_open:
-        return Caller("http", _EVERYTHING, "http")
+        return Caller("http", _EVERYTHING, "")
     given = request.headers.get("authorization", "")
     if not given and COOKIE in request.cookies:
         return await _find_browser(request)
@@ -247,6 +248,8 @@ def _refusal(request: Request, allowed: frozenset[str], limits: Limits) -> Respo
 
 def _refused_body(request: Request, limit: int) -> Response | None:
     length = request.headers.get("content-length", "0")
+    if protocol.PATH in request.url.path:
+        limit = protocol.BODY_LIMIT
     if not length.isdecimal() or int(length) > limit:
         return problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -16,6 +16,7 @@ from trellis.operations.operator import Operator, connect
 from trellis.server import (
     access,
     bulk,
+    engine_verbs,
     jobs,
     login,
     metrics,
@@ -28,6 +29,7 @@ from trellis.server import (
 from trellis.server.known_types import KnownTypes
 from trellis.server.limits import Limits, Requests, Streams
 from trellis.server.live import Live
+from trellis.server.maintenance import maintaining
 
 
 def create_app(
@@ -38,12 +40,14 @@ def create_app(
     no_auth: bool = False,
     behind_proxy: bool = False,
     limits: Limits | None = None,
+    maintenance: bool = False,
 ) -> FastAPI:
     """Return the HTTP API of the jobs at a URL, else at `TRELLIS_URL`; mount it, or serve it.
 
     An engine that is given must be open and stays open. `hosts` are the names by which the server
     is called, beside those of the machine itself. With `no_auth` every caller may do everything.
     `behind_proxy` says that callers reach it by https although it sees http.
+    With `maintenance` this process can lead the maintenance, as a worker can.
     """
 
     @asynccontextmanager
@@ -53,8 +57,11 @@ def create_app(
                 app.state.operator = Operator(engine)
             else:
                 app.state.operator = await stack.enter_async_context(connect(url))
-            app.state.live = Live(app.state.operator.engine)
-            app.state.known_types = KnownTypes(app.state.operator.engine)
+            served = app.state.operator.engine
+            app.state.live = Live(served)
+            app.state.known_types = KnownTypes(served)
+            await stack.enter_async_context(engine_verbs.serving(app, served))
+            await stack.enter_async_context(maintaining(served, on=maintenance))
             stack.push_async_callback(app.state.live.close)
             yield
             stop_streams(app)
@@ -86,7 +93,7 @@ def _furnish(app: FastAPI, hosts: tuple[str, ...], limits: Limits) -> None:
     problems.install(app)
     app.add_middleware(traces.TraceRequests)
     app.add_middleware(access.Guard, hosts=hosts, limits=limits)
-    for each in (bulk, jobs, store, stream, login, profiles):
+    for each in (bulk, engine_verbs, jobs, store, stream, login, profiles):
         app.include_router(each.router)
     metrics.install(app)
     app.add_api_route("/healthz", _healthz, tags=["health"])

@@ -41,7 +41,9 @@ def configure(app: FastAPI, host: str, port: int, **options: Any) -> uvicorn.Con
 
 def listen(config: uvicorn.Config) -> socket.socket:
     """Return the socket; from here on callers wait until the server has started."""
-    listening = config.bind_socket()
+    bound = config.bind_socket()
+    # Only on a socket that is named as TCP does asyncio send each answer at once (TCP_NODELAY).
+    listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, fileno=bound.detach())
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNTAKEN)
     listening.listen(config.backlog)

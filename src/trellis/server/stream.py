@@ -115,13 +115,13 @@ async def stream(
     ids = tuple(each.definition.id for each in named)
     what = Following(_wanted(query, ids), _kinds(query, ids), ids)
     place, reset = await _begin(jobs.engine, what, last_event_id, query.after)
-    state.streams.enter(caller.key)
+    state.streams.enter(caller.token)
     opened = Stream(live, what, place, state.limits.heartbeat, lambda: has_access(request, STREAM))
     state.open_streams.add(opened)
 
     def end() -> None:
         state.open_streams.discard(opened)
-        state.streams.leave(caller.key)
+        state.streams.leave(caller.token)
 
     return EventStream(opened.blocks(reset), state.limits.stream_patience, end)
 

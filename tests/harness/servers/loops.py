@@ -37,6 +37,10 @@ class LoopThread:
         """Run a coroutine on the loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop, and do not wait for its end."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def stop(self) -> None:
         """Cancel what still runs, then end the loop and its thread."""
         self.run(_cancel_the_rest())

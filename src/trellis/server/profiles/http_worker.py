@@ -89,7 +89,7 @@ class HttpWorker:
         self._engine = engine
         self._caller = caller
         self.id = worker_id
-        self._host = f"http/{caller.key}"
+        self._host = f"http/{caller.token}"
 
     # -- sessions ------------------------------------------------------------------------------
 

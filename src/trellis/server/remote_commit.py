@@ -1,0 +1,70 @@
+"""Commits of remote programs: the server decides each command itself and stores its own decision.
+
+A remote program sends the command and the version and fence that it decided against, never a head.
+If the job is still at that version, the same rules lead to the same decision; otherwise the answer
+is a conflict with the job as it is, as from every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from trellis.core.durations import SECOND, Instant
+from trellis.core.job import JobRecord
+from trellis.core.lifecycle import Transition, decide
+from trellis.engines.http.protocol import Decided
+from trellis.engines.port import Engine
+from trellis.engines.values import CommitResult, Conflict
+
+#: The time of a decision may be this old: a batch waits while the one before it is stored.
+_OLDEST: Final = 60 * SECOND
+
+#: Raises if the caller may not give this command to this job.
+Check = Callable[[JobRecord, Decided], None]
+
+
+async def commit(engine: Engine, wanted: Sequence[Decided], check: Check) -> list[CommitResult]:
+    """Decide and store these commands, each separately; one answer each."""
+    ids = list(dict.fromkeys(each.job_id for each in wanted))
+    loaded = await engine.load(ids)
+    jobs = dict(zip(ids, loaded.records, strict=True))
+    for each in wanted:
+        record = jobs[each.job_id]
+        if record is not None:
+            check(record, each)
+    transitions: list[Transition | None] = []
+    for each in wanted:
+        transition = _decide(jobs[each.job_id], each, loaded.now)
+        transitions.append(transition)
+        if transition is not None:  # the next command for this job follows this one
+            jobs[each.job_id] = JobRecord(transition.definition, transition.head)
+    stored = [each for each in transitions if each is not None]
+    answers = iter(await engine.commit(stored) if stored else ())
+    results = [None if each is None else next(answers) for each in transitions]
+    if None not in results:
+        return [each for each in results if each is not None]
+    current = dict(zip(ids, (await engine.load(ids)).records, strict=True))
+    return [
+        Conflict(current[each.job_id]) if result is None else result
+        for each, result in zip(wanted, results, strict=True)
+    ]
+
+
+def _decide(record: JobRecord | None, wanted: Decided, now: Instant) -> Transition | None:
+    """Return the decision; None if the job is not as the caller saw it."""
+    if record is None:
+        return None
+    head = record.head
+    if (head.version, head.fence) != (wanted.version, wanted.fence):
+        return None
+    decision = decide(record, wanted.command, _moment(record, wanted.at, now))
+    return decision if isinstance(decision, Transition) else None
+
+
+def _moment(record: JobRecord, at: Instant, now: Instant) -> Instant:
+    """Return the time of the decision: the caller's, while it can be true, else the present."""
+    definition, head = record
+    known = (definition.created_at, head.claimed_at, head.asked_at, head.finished_at)
+    latest = max(each for each in known if each is not None)
+    return at if max(latest, now - _OLDEST) <= at <= now else now
