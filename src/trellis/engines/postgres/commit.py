@@ -80,19 +80,22 @@ async def commit_batch(
     if transitions and _are_alike(transitions):  # as nearly always
         held = await _together(link, "commit_done", _in_order(transitions))
         if held is not None:
-            await _explain(link, list(enumerate(transitions)), set(held), results)
-            topics |= await _store_followed(link, registry, transitions, [], results)
+            placed = list(enumerate(transitions))
+            await _explain(link, placed, set(held), results)
+            topics |= await _store_followed(link, registry, placed, [], results)
         return results, topics
-    groups = _group(transitions)
-    followed = groups.pop(_FOLLOWED, [])
     is_first = True
     try:
-        for (kind, _), group in groups.items():
-            if kind not in {"commit_done", "commit_end"}:
-                topics.add("ready")
-            await _store_group(link, registry, kind, group, results)
+        for part in commit.rounds(enumerate(transitions)):
+            groups = _group(part)
+            followed = groups.pop(_FOLLOWED, [])
+            for (kind, _), group in groups.items():
+                if kind not in {"commit_done", "commit_end"}:
+                    topics.add("ready")
+                await _store_group(link, registry, kind, group, results)
+                is_first = False
+            topics |= await _store_followed(link, registry, part, followed, results)
             is_first = False
-        topics |= await _store_followed(link, registry, transitions, followed, results)
     except EngineBusy as error:
         if is_first:
             raise
@@ -106,7 +109,7 @@ async def commit_batch(
 async def _store_followed(
     link: ServerConnection,
     registry: Registry,
-    transitions: Sequence[Transition],
+    part: Placed,
     followed: Placed,
     results: list[CommitResult],
 ) -> set[Topic]:
@@ -114,8 +117,7 @@ async def _store_followed(
 
     They come last: what follows from one decision of a call must not overtake another one.
     """
-    pairs = enumerate(zip(transitions, results, strict=True))
-    watched = [(at, each) for at, (each, result) in pairs if followups.was_watched(each, result)]
+    watched = [(at, each) for at, each in part if followups.was_watched(each, results[at])]
     group = sorted(followed + watched, key=itemgetter(0))
     return await _settle_followed(link, registry, group, results) if group else set()
 
@@ -176,18 +178,11 @@ async def _store_group(
         await _explain(link, group, set(held), results)
 
 
-def _group(transitions: Sequence[Transition]) -> dict[Kind, Placed]:
-    """Sort decisions by how they are stored, single ones last.
-
-    Two about one job are never stored together, unless something follows the first.
-    """
+def _group(part: Placed) -> dict[Kind, Placed]:
+    """Sort decisions about different jobs by how they are stored, single ones last."""
     groups: dict[Kind, Placed] = {}
-    seen: dict[int, str] = {}
-    for position, transition in enumerate(transitions):
-        row = transition.definition.row
-        kind = _kind_of(transition) if row not in seen else ""
-        if seen.setdefault(row, kind) == "followed":
-            kind = "followed"  # answered after the first decision about the job
+    for position, transition in part:
+        kind = _kind_of(transition)
         # Successes have one state and moment per statement; the audit records what operators do.
         event = transition.event
         same: object = None

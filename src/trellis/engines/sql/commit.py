@@ -5,6 +5,9 @@ What is decided most often is stored in batches instead, by each engine's `commi
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from trellis.core.admission import Reject, revive_key
 from trellis.core.commands import Adjust
 from trellis.core.followups import is_followed
@@ -18,6 +21,23 @@ from trellis.engines.sql.rows import event_row
 from trellis.engines.sql.slots import availability, gather_facts, hand_over, update_slot
 from trellis.engines.sql.transaction import Storage, Transaction
 from trellis.engines.values import CommitResult, KeyRefused
+
+
+def rounds(transitions: Iterable[tuple[int, Transition]]) -> list[list[tuple[int, Transition]]]:
+    """Divide decisions, each with its position, so that a part has at most one about a job.
+
+    A call may have several about one job, such as the end of an old attempt and that of the current
+    one. They are stored one after the other, as if each had a call of its own.
+    """
+    parts: list[list[tuple[int, Transition]]] = []
+    earlier: Counter[int] = Counter()
+    for position, transition in transitions:
+        row = transition.definition.row
+        if earlier[row] == len(parts):
+            parts.append([])
+        parts[earlier[row]].append((position, transition))
+        earlier[row] += 1
+    return parts
 
 
 async def commit_one(tx: Transaction, storage: Storage, transition: Transition) -> CommitResult:

@@ -26,16 +26,16 @@ COMMITTED: Final = Committed()
 async def settle(
     tx: Transaction, storage: Storage, transitions: Sequence[Transition]
 ) -> list[CommitResult]:
-    """End these jobs, watched ones too, and store what follows; one answer each.
+    """End these jobs, watched ones too, each once, and store what follows; one answer each.
 
     Locks are taken in the order of all transactions: batches, keys, then rows by number.
     """
     held_batches = await batches.hold(tx, transitions)
     await lock_keys(tx, (each.definition.key_hash for each in transitions))
     await tx.read_clock()
-    answers = await _end(tx, storage, transitions)
-    stored = (each for at, each in enumerate(transitions) if answers.get(at) is COMMITTED)
-    ended = sorted(stored, key=lambda each: each.definition.row)
+    by_row = {each.definition.row: each for each in transitions}
+    held = await storage.end_watched([by_row[row] for row in sorted(by_row)])
+    ended = [by_row[row] for row in sorted(held)]
     for transition in ended:
         if transition.definition.key_hash is not None:
             await update_slot(tx, transition)
@@ -45,32 +45,9 @@ async def settle(
     await after_end(tx, storage, ended, held_batches)
     await hand_over(tx, (each.definition.key_hash for each in ended))
     return [
-        answers[at] if at in answers else await conflict(tx, each)
-        for at, each in enumerate(transitions)
+        COMMITTED if each.definition.row in held else await conflict(tx, each)
+        for each in transitions
     ]
-
-
-async def _end(
-    tx: Transaction, storage: Storage, transitions: Sequence[Transition]
-) -> dict[int, CommitResult]:
-    """End jobs; return the answers by position, without those of decisions that come too late.
-
-    Of several decisions about one job the first counts whose guard holds: a call may have the end
-    of an old attempt before that of the current one.
-    """
-    answers: dict[int, CommitResult] = {}
-    left = dict(enumerate(transitions))
-    while left:
-        first = {each.definition.row: at for at, each in reversed(left.items())}
-        held = await storage.end_watched([left[first[row]] for row in sorted(first)])
-        answers |= {first[row]: COMMITTED for row in held}
-        tried = set(first.values())
-        later = {at: each for at, each in left.items() if at not in tried}
-        later = {at: each for at, each in later.items() if each.definition.row not in held}
-        for row in {each.definition.row for each in later.values()}:
-            answers[first[row]] = await conflict(tx, left[first[row]])
-        left = later
-    return answers
 
 
 async def after_end(

@@ -114,22 +114,20 @@ def _store_others(
 ) -> None:
     """Store decisions one by one, and together those about jobs that something follows."""
     shared, storage = tx.shared, SqliteStorage(tx)
-    followed: list[int] = []
-    rows: set[int] = set()  # a later decision about one of these jobs is answered after the first
-    for position in positions:
-        transition = transitions[position]
-        if not is_followed(transition) and transition.definition.row not in rows:
-            result = run_through(commit.commit_one(shared, storage, transition))
-            if not followups.was_watched(transition, result):
-                results[position] = result
-                continue
-        followed.append(position)
-        rows.add(transition.definition.row)
-    if followed:
-        wanted = [transitions[position] for position in followed]
-        answers = run_through(followups.settle(shared, storage, wanted))
-        for position, answer in zip(followed, answers, strict=True):
-            results[position] = answer
+    for part in commit.rounds((position, transitions[position]) for position in positions):
+        followed: list[int] = []
+        for position, transition in part:
+            if not is_followed(transition):
+                result = run_through(commit.commit_one(shared, storage, transition))
+                if not followups.was_watched(transition, result):
+                    results[position] = result
+                    continue
+            followed.append(position)
+        if followed:
+            wanted = [transitions[position] for position in followed]
+            answers = run_through(followups.settle(shared, storage, wanted))
+            for position, answer in zip(followed, answers, strict=True):
+                results[position] = answer
 
 
 def _is_plain_end(transition: Transition) -> bool:
@@ -193,7 +191,8 @@ def _gather(transitions: Sequence[Transition]) -> tuple[Successes | None, Sequen
             without_result += row
         else:
             with_result += (*row, command.result)
-    if first is None or len(set(jobs)) < len(jobs):
+    rows = jobs + [transitions[position].definition.row for position in others]
+    if first is None or len(set(rows)) < len(rows):
         return None, every
     return Successes(first, jobs, with_result, without_result), others
 

@@ -54,7 +54,11 @@ from trellis.testing.conformance.claim import (
     TestClaimOrder,
     TestClaimTimes,
 )
-from trellis.testing.conformance.commit import TestCommit, TestConflicts
+from trellis.testing.conformance.commit import (
+    TestCommit,
+    TestConflicts,
+    TestSeveralDecisionsAboutAJob,
+)
 from trellis.testing.conformance.contracts import TestContracts
 from trellis.testing.conformance.create import TestCreate, TestTogether
 from trellis.testing.conformance.dedupe import (
@@ -125,6 +129,7 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
     TestPolicyInForce,
     TestCommit,
     TestConflicts,
+    TestSeveralDecisionsAboutAJob,
     TestBulkCalls,
     TestHooks,
     TestBatches,

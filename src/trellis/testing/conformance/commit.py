@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from trellis.core.commands import (
     Cancel,
     Command,
@@ -17,8 +19,8 @@ from trellis.core.commands import (
     Snooze,
 )
 from trellis.core.durations import SECOND
-from trellis.core.job import Failure, Fence
-from trellis.core.policy import Policy
+from trellis.core.job import Failure, Fence, JobRecord, NewJob, Prerequisite, SessionId
+from trellis.core.policy import DEFAULT_POLICY, Hook, Policy
 from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.port import Engine
@@ -218,3 +220,69 @@ class TestConflicts(EngineSuite):
         assert answer.record is not None
         assert await attempt(engine, answer.record, late.command) == Committed()
         assert (await the(engine, taken.definition.id)).head.state is State.CANCELLED
+
+
+_HOOKED = Policy(hooks=(Hook("finished", "after", "hooks"),))
+
+
+class TestSeveralDecisionsAboutAJob(EngineSuite):
+    """In one call they count in their order, each as if it had a call of its own."""
+
+    @staticmethod
+    async def _two_attempts(
+        engine: Engine, session: SessionId, new: NewJob
+    ) -> tuple[JobRecord, JobRecord]:
+        """Create a job; return it as an old attempt and as the current one has it."""
+        old = await start(engine, session, new)
+        await settle(engine, old, Release(fence_of(old)))
+        return old, await claim_one(engine, session)
+
+    @pytest.mark.parametrize("policy", [DEFAULT_POLICY, _HOOKED])
+    async def test_an_old_attempt_does_not_keep_the_current_one_from_settling(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        old, current = await self._two_attempts(
+            engine, await a_session(engine), a_job(policy=policy)
+        )
+        late = await decided(engine, old, complete(old))
+        timely = await decided(engine, current, complete(current))
+        answers = await engine.commit([late, timely, late])
+        ended = await the(engine, current.definition.id)
+        assert ended.head.state is State.COMPLETED
+        assert answers == [Conflict(current), Committed(), Conflict(ended)]
+
+    @pytest.mark.parametrize("policy", [DEFAULT_POLICY, _HOOKED])
+    async def test_a_job_that_goes_on_is_not_ended_by_another_decision(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        old, current = await self._two_attempts(
+            engine, await a_session(engine), a_job(policy=policy)
+        )
+        late = await decided(engine, old, complete(old))
+        snoozed = await decided(engine, current, Snooze(fence_of(current), SECOND))
+        timely = await decided(engine, current, complete(current))
+        answers = await engine.commit([late, snoozed, timely])
+        waiting = await the(engine, current.definition.id)
+        assert waiting.head == snoozed.head
+        assert answers == [Conflict(current), Committed(), Conflict(waiting)]
+
+    async def test_a_job_that_another_follows_is_answered_in_order(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        old, current = await self._two_attempts(engine, session, a_job())
+        await accept_one(engine, a_job(after=(Prerequisite(current.definition.id),)))
+        late = await decided(engine, old, complete(old))
+        timely = await decided(engine, current, complete(current))
+        answers = await engine.commit([timely, timely, late])
+        ended = await the(engine, current.definition.id)
+        assert answers == [Committed(), Conflict(ended), Conflict(ended)]
+
+    async def test_a_success_does_not_overtake_another_decision(self, engine: Engine) -> None:
+        session = await a_session(engine)
+        taken, other = [await start(engine, session, a_job()) for _ in range(2)]
+        failed = await decided(engine, taken, Fail(fence_of(taken), BOOM, retryable=False))
+        done = await decided(engine, taken, complete(taken))
+        also_done = await decided(engine, other, complete(other))
+        answers = await engine.commit([failed, also_done, done])
+        ended = await the(engine, taken.definition.id)
+        assert ended.head.state is State.FAILED
+        assert answers == [Committed(), Committed(), Conflict(ended)]
