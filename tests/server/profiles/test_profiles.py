@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel
 
 from tests.server.profiles.steps import Store
-from trellis import control
+from trellis import PerKey, Service, control
 from trellis.core.commands import Complete, Fail
 from trellis.core.job import Failure, JobId
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy
@@ -17,6 +20,14 @@ from trellis.testing.builders import a_demand, a_job, a_worker, fence_of
 
 TABLE = replace(DEFAULT_POLICY, key=KeyPolicy("table/{db}/{table}", hold="job"), dead_letters=False)
 SERVICE = "table_maintenance"
+
+
+class Table(BaseModel):
+    """What to do with a table."""
+
+    db: str
+    table: str
+    actions: list[Literal["vacuum", "rewrite"]]
 
 
 async def running(store: Store, job_id: JobId, *bodies: NoteBody) -> None:
@@ -140,6 +151,26 @@ async def test_wrong_requests_for_tables_are_refused(store: Store, token: str) -
     (job_id,) = await newest(store)
     elsewhere = await store.send("GET", f"{path}/{job_id}", reader)
     assert (elsewhere.status_code, elsewhere.json()["code"]) == (404, "job_not_found")
+
+
+async def test_a_deployed_type_needs_no_earlier_job_and_its_contract_checks_actions(
+    store: Store, tmp_path: Path
+) -> None:
+    service = Service(SERVICE, f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @service.job(per_key=PerKey("table/{db}/{table}", hold="job"))
+    async def maintenance(table: Table) -> None: ...
+
+    async with service.worker():
+        pass
+    admin = await store.token("admin.mutate")
+    path = "/tables/lake/events/maintenance"
+    wrong = await store.send("POST", path, admin, {"actions": ["drop"]})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "payload_invalid")
+    assert await newest(store) == []
+    right = await store.send("POST", path, admin, {"actions": ["vacuum"]})
+    assert right.status_code == 202
+    assert await newest(store) == [right.json()["job_id"]]
 
 
 # -- documents -----------------------------------------------------------------------------------

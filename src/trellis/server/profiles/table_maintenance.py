@@ -20,7 +20,7 @@ from trellis.core.access import MUTATE
 from trellis.core.state_words import TABLE_MAINTENANCE
 from trellis.core.states import State
 from trellis.errors import JobNotFound
-from trellis.operations.creation import create, stored_type
+from trellis.operations.creation import create
 from trellis.server.access import Caller, Changer, Reader, caller_of, check_scope
 from trellis.server.profiles.texts import Short, Storable, Text
 
@@ -103,7 +103,7 @@ async def submit_maintenance(
 ) -> SubmittedJob:
     """Create a job for a table; 409 while another one has the table, 503 while draining."""
     engine = request.app.state.operator.engine
-    known = await stored_type(engine, f"{service}/{TYPE}")
+    known = await request.app.state.known_types.find(f"{service}/{TYPE}")
     payload = json.dumps({"db": db, "table": table, "actions": body.actions})
     options: CreateOptions = {}
     if idempotency_key is not None:
