@@ -40,7 +40,7 @@ class SessionOwners:
     async def of(self, session: SessionId) -> str | None:
         """Return the id of the token; it is read from the engine once."""
         if session not in self._owners:
-            found = {each.id: _opener(each) for each in await self._engine.sessions()}
+            found = {each.id: opener(each) for each in await self._engine.sessions()}
             if len(self._owners) + len(found) > _REMEMBERED:
                 self._owners.clear()
             self._owners |= found
@@ -69,7 +69,8 @@ def services_of(info: WorkerInfo) -> set[str]:
     return {str(name).partition("/")[0] for name in types} if isinstance(types, list) else set()
 
 
-def _opener(session: SessionRecord) -> str:
+def opener(session: SessionRecord) -> str:
+    """Return the id of the token that opened a session; "": none did."""
     return str(_details(session.info).get("token", ""))
 
 

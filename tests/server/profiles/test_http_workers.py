@@ -363,6 +363,20 @@ async def test_a_token_of_another_service_reaches_no_attempt(store: Store) -> No
     assert await store.facts(job_id) == before
 
 
+async def test_a_session_with_the_name_of_a_worker_that_another_token_opened_is_not_its_own(
+    store: Store,
+) -> None:
+    worker = await store.worker()
+    await worker.beat()
+    (session,) = await store.engine.sessions()
+    posed = session.info._replace(details='{"types":["shop/invoice"],"token":"another"}')
+    twin = await store.engine.open_session(posed, session.lease)
+    await store.create(a_job())
+    await store.engine.claim(twin.id, [Demand("shop", ("invoice",), 1)], 1)
+    assert (await worker.beat())["jobs"] == []
+    assert (await worker.ask()).status_code == 204
+
+
 async def test_unknown_words_and_fields_are_refused_and_nothing_is_stored(store: Store) -> None:
     job_id = await store.create(a_job())
     worker = await store.worker()

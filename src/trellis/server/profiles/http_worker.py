@@ -45,6 +45,7 @@ from trellis.engines.values import (
 from trellis.engines.worker_report import WorkerReport
 from trellis.errors import AttemptOver, CommandRejected, ConflictPersists, no_such_job
 from trellis.server.access import Caller, check_scope
+from trellis.server.engine_access import SessionOwners, opener
 
 #: A worker that is silent for this time loses its jobs and is shown as offline.
 LEASE: Final[Micros] = 60 * SECOND
@@ -104,7 +105,8 @@ class HttpWorker:
         if not found:
             details = json.dumps({"kind": "http", "types": sorted(types), "slots": 1})
             info = WorkerInfo(self.id, self._host, 0, details=details)
-            opened = await self._engine.open_session(info, LEASE)
+            signed = SessionOwners.signed(info, self._caller.token)
+            opened = await self._engine.open_session(signed, LEASE)
             return Presence(opened.id, (), is_draining=False, now=opened.now)
         return Presence(
             found[0][0],
@@ -129,9 +131,12 @@ class HttpWorker:
     async def _sessions(self) -> list[SessionRecord]:
         """Return its open sessions, the oldest first: several if two servers opened one at once."""
         found = await self._engine.sessions()
-        name = (self.id, self._host)
-        own = [each for each in found if each.ended_at is None and each.info[:2] == name]
-        return own[::-1]
+        name, token = (self.id, self._host), self._caller.token
+        return [
+            each for each in reversed(found)
+            if each.ended_at is None and each.info[:2] == name
+            and opener(each) == token  # a remote worker chooses its name and host itself
+        ]  # fmt: skip
 
     # -- claims --------------------------------------------------------------------------------
 
