@@ -226,6 +226,15 @@ def test_an_edit_follows_more_due_slots_than_one_step_decides() -> None:
     assert steps[-1].schedule.plan.when == "@every 1h"
 
 
+def test_a_schedule_whose_time_zone_this_host_lacks_can_be_paused_and_resumed() -> None:
+    schedule = a_schedule()
+    lacking = schedule._replace(declared=schedule.declared._replace(when="0 * * * *", tz="Mars"))
+    paused = changed(lacking, NOW, paused=True).schedule
+    assert paused.plan == lacking.plan._replace(paused=True)
+    assert paused.next_slot == lacking.next_slot
+    assert changed(paused, NOW, paused=False).schedule == lacking
+
+
 def test_a_time_zone_that_this_host_lacks_can_be_changed() -> None:
     schedule = a_schedule()
     lacking = schedule._replace(declared=schedule.declared._replace(when="0 * * * *", tz="Mars"))
