@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 
 import pytest
 
@@ -27,14 +29,29 @@ def test_an_outage_is_over_when_every_part_has_had_an_answer(
 ) -> None:
     outage, error = OutageLog(), EngineUnavailable("No server.")
     outage.answered("claims")
-    outage.failed("claims", error)
-    outage.failed("lease", error)
-    outage.failed("claims", error)
+    outage.failed("claims", error, time.monotonic())
+    outage.failed("lease", error, time.monotonic())
+    outage.failed("claims", error, time.monotonic())
     outage.answered("claims")
     assert [line[: len(AWAY)] for line in lines(caplog)] == [AWAY]
     outage.answered("lease")
     outage.answered("lease")
     assert lines(caplog)[1:] == [f"{BACK}, after 0s."]
+
+
+def test_a_call_from_before_the_end_of_an_outage_is_no_second_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage, error = OutageLog(), EngineUnavailable("No server.")
+    began = time.monotonic()
+    outage.failed("claims", error, began)
+    outage.answered("claims")
+    outage.failed("settlements", error, began)
+    assert not outage.is_present
+    assert len(lines(caplog)) == 2
+    outage.failed("settlements", error, math.inf)
+    assert outage.is_present
+    assert [line[: len(AWAY)] for line in lines(caplog)[2:]] == [AWAY]
 
 
 async def test_a_worker_logs_one_line_when_the_engine_is_away_and_one_when_it_is_back(

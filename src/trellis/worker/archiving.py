@@ -95,10 +95,11 @@ class Archiving(TaskLoop):
 
     async def _repeat(self, service: str) -> None:
         while True:
+            began = time.monotonic()
             try:
                 await self.archive(service)
             except EngineError as error:
-                self._outage.failed("maintenance", error)
+                self._outage.failed("maintenance", error, began)
             else:
                 self._outage.answered("maintenance")
             await asyncio.sleep(self._pause(service))

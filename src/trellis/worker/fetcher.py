@@ -231,11 +231,12 @@ class Fetcher(TaskLoop):
                 await self._wait_for_work()
                 continue
             self._maybe_more = False
+            began = time.monotonic()
             try:
                 jobs = await self._claim(plan)
             except Exception as error:  # noqa: BLE001 - the next claim may succeed
                 if isinstance(error, EngineError):
-                    self._outage.failed("claims", error)
+                    self._outage.failed("claims", error, began)
                 elif not failures:
                     _logger.warning("Cannot claim jobs; will try again: %s", error)
                 self._maybe_more = True

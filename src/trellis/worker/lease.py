@@ -183,14 +183,15 @@ class LeaseKeeper:
 
     async def _try(self, engine: Engine) -> float:
         """Renew once; return how many seconds to wait before the next time."""
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self._limit):
                 await self._renew(engine)
         except TimeoutError:
             silence = f"A renewal of the lease had no answer within {self._limit:g} s."
-            self._outage.failed("lease", EngineUnavailable(silence))
+            self._outage.failed("lease", EngineUnavailable(silence), began)
         except EngineError as error:
-            self._outage.failed("lease", error)
+            self._outage.failed("lease", error, began)
         except Exception:
             _logger.exception("Cannot renew the lease; will try again")
         else:

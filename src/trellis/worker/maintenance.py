@@ -106,10 +106,11 @@ class Maintenance(TaskLoop):
                 await when.wait()  # then work at once: the last leader may be long gone
             else:
                 await asyncio.sleep(every * _random.uniform(0.8, 1.0))
+            began = time.monotonic()
             try:
                 await work()
             except EngineError as error:
-                self._outage.failed("maintenance", error)
+                self._outage.failed("maintenance", error, began)
             except Exception:
                 _logger.exception("Maintenance failed; will try again")
             else:

@@ -131,10 +131,11 @@ class Settler(TaskLoop):
     async def _settle(self, batch: Sequence[Settlement], tries: int = _TRIES) -> None:
         failures = 0
         while True:
+            began = time.monotonic()
             try:
                 await self._commit(batch)
             except EngineError as error:
-                self._outage.failed("settlements", error)
+                self._outage.failed("settlements", error, began)
             except _VALUE_ERRORS as error:
                 await self._split(batch, error, tries)
                 return
