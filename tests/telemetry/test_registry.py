@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from trellis.telemetry import metrics as table
@@ -48,6 +49,18 @@ def test_a_snapshot_passes_through_json_and_unknown_metrics_are_left_out() -> No
     before = filled().snapshot()
     data = json.loads(json.dumps({**to_json(before), "trellis_of_a_later_version": [[[], 1]]}))
     assert from_json(data) == before
+
+
+def test_many_values_are_counted_as_one_by_one() -> None:
+    values = [0.001, 0.0011, 0.5, 0.5000001, 7000.0, 0.0, 3600.0]
+    one, many = (Registry().distribution(table.WAIT, *LANE) for _ in range(2))
+    for value in values:
+        one.add(value)
+    many.add_all(list(values[:4]))
+    many.add_all(list(values[4:]))
+    many.add_all([])
+    assert many.counts == one.counts
+    assert many.total == pytest.approx(one.total)
 
 
 def test_label_sets_beyond_the_limit_are_added_up() -> None:

@@ -7,22 +7,26 @@ therefore three counters: `.count`, `.sum`, and `.bucket` with the upper bound i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from opentelemetry import metrics as api
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 from trellis.telemetry.metrics import METRICS, Metric
-from trellis.telemetry.registry import Labels, Registry, Value
+from trellis.telemetry.registry import Labels, Registry, Snapshot, Value
 
+#: For how many seconds a snapshot is shared.
+_SHARED: Final = 0.01
 _Read: TypeAlias = Callable[[Metric, Labels, Value], Iterable[Observation]]
 
 
 def register(provider: MeterProvider | None, registry: Registry) -> None:
     """Register an instrument for each metric that a process has."""
     meter: Meter = api.get_meter("trellis", meter_provider=provider)
+    latest = _Latest(registry)
     for metric in METRICS:
         if metric.source not in {"worker", "feed"}:
             continue
@@ -31,10 +35,10 @@ def register(provider: MeterProvider | None, registry: Registry) -> None:
             for suffix, unit_of, read in (
                 ("count", "1", _count), ("sum", unit, _total), ("bucket", "1", _buckets),
             ):  # fmt: skip
-                observe = partial(_observed, registry, metric, read)
+                observe = partial(_observed, latest, metric, read)
                 meter.create_observable_counter(f"{name}.{suffix}", [observe], unit_of, text)
         else:
-            observe = partial(_observed, registry, metric, _plain)
+            observe = partial(_observed, latest, metric, _plain)
             create = (
                 meter.create_observable_counter
                 if metric.kind == "counter"
@@ -43,10 +47,25 @@ def register(provider: MeterProvider | None, registry: Registry) -> None:
             create(name, [observe], unit, text)
 
 
+class _Latest:
+    """A snapshot that all instruments share which are read at about the same time."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._read_at = float("-inf")
+        self._snapshot: Snapshot = {}
+
+    def read(self) -> Snapshot:
+        now = time.monotonic()
+        if now - self._read_at > _SHARED:
+            self._snapshot, self._read_at = self._registry.snapshot(), now
+        return self._snapshot
+
+
 def _observed(
-    registry: Registry, metric: Metric, read: _Read, _: CallbackOptions
+    latest: _Latest, metric: Metric, read: _Read, _: CallbackOptions
 ) -> Iterator[Observation]:
-    for labels, value in registry.snapshot().get(metric.name, {}).items():
+    for labels, value in latest.read().get(metric.name, {}).items():
         yield from read(metric, labels, value)
 
 

@@ -7,7 +7,7 @@ its processes. Counters of a process that has ended keep counting in the sum; it
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -52,6 +52,17 @@ class Distribution:
         """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def add_all(self, values: list[float]) -> None:
+        """Count many values, which are sorted for that."""
+        values.sort()
+        counted = 0
+        for bucket, bound in enumerate(self.bounds):
+            below = bisect_right(values, bound, counted)
+            self.counts[bucket] += below - counted
+            counted = below
+        self.counts[-1] += len(values) - counted
+        self.total += sum(values)
 
     def read(self) -> tuple[tuple[int, ...], float]:
         """Return the counts and the sum."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from time import monotonic
 from typing import Final
 
@@ -25,6 +26,7 @@ from trellis.worker.attempt import Attempt, HeldAttempts
 #: After this many seconds without a step a loop counts as stalled.
 STALLED: Final = 0.5
 _Names = tuple[str, str, str]
+_item_errors: Final = attrgetter("item_errors")
 
 
 class _Lane:
@@ -42,6 +44,13 @@ class _Lane:
 
     def settled(self, state: State) -> Number:
         return self._registry.number(table.SETTLED, *self._names, state.value)
+
+    def complete(self, attempts: Sequence[Attempt]) -> None:
+        """Count attempts that have completed."""
+        self.ended += len(attempts)
+        self.completed.value += len(attempts)
+        self.durations.add_all([each.ended - each.began for each in attempts])
+        self.waits.add_all([(each.started_at or 0) - each.record.head.run_at for each in attempts])
 
 
 class WorkerMetrics:
@@ -72,21 +81,19 @@ class WorkerMetrics:
         self, batch: Sequence[tuple[Attempt, FencedCommand]], results: Sequence[Result]
     ) -> None:
         """Count a batch that the engine has answered, before its attempts are let go."""
-        lane = queue = local_type = None
+        if _is_one_lane_completed(batch, results):
+            attempts = [attempt for attempt, _ in batch]
+            self._lane(attempts[0].record.definition).complete(attempts)
+            return
+        completed: dict[_Lane, list[Attempt]] = {}
         for (attempt, command), result in zip(batch, results, strict=True):
-            definition = attempt.record.definition
-            if lane is None or attempt.type is not local_type or definition.queue != queue:
-                local_type, queue = attempt.type, definition.queue
-                lane = self._lane(definition)
-            if type(result) is Applied and type(command) is Complete:  # most are
-                lane.ended += 1
-                state = result.record.head.state
-                counter = lane.completed if state is _COMPLETED else lane.settled(state)
-                counter.value += 1
-                lane.durations.add(attempt.ended - attempt.began)
-                lane.waits.add((attempt.started_at or 0) - attempt.record.head.run_at)
+            lane = self._lane(attempt.record.definition)
+            if type(result) is Applied and type(command) is Complete and not command.item_errors:
+                completed.setdefault(lane, []).append(attempt)
             else:
                 self._settle_other(lane, attempt, result)
+        for lane, attempts in completed.items():
+            lane.complete(attempts)
 
     def _settle_other(self, lane: _Lane, attempt: Attempt, result: Result) -> None:
         if not isinstance(result, Applied | Stale):
@@ -158,9 +165,21 @@ class WorkerMetrics:
         }
 
 
+def _is_one_lane_completed(
+    batch: Sequence[tuple[Attempt, FencedCommand]], results: Sequence[Result]
+) -> bool:
+    """Return whether all have completed and belong together, as in most batches."""
+    if {type(command) for _, command in batch} != {Complete} or set(map(type, results)) != {
+        Applied
+    }:
+        return False
+    return (
+        len({attempt.type for attempt, _ in batch}) == 1
+        and len({attempt.record.definition.queue for attempt, _ in batch}) == 1
+        and {_item_errors(command) for _, command in batch} == {0}
+    )
+
+
 def _names(attempt: Attempt) -> _Names:
     definition = attempt.record.definition
     return definition.service, definition.queue, definition.type
-
-
-_COMPLETED: Final = State.COMPLETED
