@@ -189,7 +189,7 @@ async def test_a_loop_that_makes_no_step_for_half_a_second_has_stalled(service: 
         """Do nothing."""
 
     async with service.worker() as worker:
-        assert worker._metrics is not None
+        assert worker._telemetry.metrics is not None
         for now in (100.0, 100.1, 100.7, 100.8):
             worker._attempt_watch.sweep(now)
         stalls = values(table.LOOP_STALLS)[()]
@@ -218,6 +218,5 @@ async def test_without_telemetry_a_worker_counts_nothing(service: Service) -> No
 
     async with service.worker() as worker:
         await (await quick.create()).wait()
-        assert worker._metrics is None
-        assert worker._tracing is None
+        assert worker._telemetry == (None, None)
         assert worker._engine is await service.connection.engine()

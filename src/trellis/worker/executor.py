@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from trellis.core.commands import FENCED, FencedCommand, Release
 from trellis.core.job import JobId
@@ -29,12 +29,9 @@ from trellis.worker.isolation.runner import ExclusiveRun, IsolatedRunner
 from trellis.worker.local_type import LocalType
 from trellis.worker.log import JobLog
 from trellis.worker.lost_threads import LostThreads
-from trellis.worker.metrics import WorkerMetrics
+from trellis.worker.metrics import NO_TELEMETRY, WorkerTelemetry
 from trellis.worker.session import EngineTime
 from trellis.worker.shared_status import SharedStatus
-
-if TYPE_CHECKING:
-    from trellis.telemetry.tracing import Tracing
 
 #: Slots whose handlers never wait let the loop run other tasks after this long, in seconds.
 _TURN: Final = 0.005
@@ -62,20 +59,16 @@ class Executor:
         guarded: bool = False,
         lease_may_have_expired: Callable[[], bool] = lambda: False,
         request_work: Callable[[], None] = lambda: None,
-        metrics: WorkerMetrics | None = None,
-        tracing: Tracing | None = None,
+        telemetry: WorkerTelemetry = NO_TELEMETRY,
     ) -> None:
         self.slots = slots
         #: How many handlers were called up to now.
         self.begun = 0
         #: Claimed attempts that wait for a slot.
         self.waiting: deque[Attempt] = deque()
-        self._attempts = attempts
-        self._environment = environment
-        self._time = engine_time
-        self._settle = settle
-        self._metrics = metrics
-        self._tracing = tracing
+        self._attempts, self._environment = attempts, environment
+        self._time, self._settle = engine_time, settle
+        self._metrics, self._tracing = telemetry
         self._status = status or SharedStatus(slots)
         # Whether a guardian ends handlers that cannot be stopped here.
         self._guarded = guarded

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from trellis import control
 from trellis.control import Applied
@@ -30,12 +30,9 @@ from trellis.errors import EngineError
 from trellis.schedules import fire_due
 from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
-from trellis.worker.metrics import WorkerMetrics
+from trellis.worker.metrics import NO_TELEMETRY, WorkerTelemetry
 from trellis.worker.outage import OutageLog
 from trellis.worker.session import RenewalHealth, SessionHolder
-
-if TYPE_CHECKING:
-    from trellis.telemetry.tracing import Tracing
 
 #: The lock that the worker holds which does the maintenance.
 LEADER: Final = "trellis/leader"
@@ -68,16 +65,14 @@ class Maintenance(TaskLoop):
         poll: Micros,
         keep_audit: Micros,
         outage: OutageLog,
-        metrics: WorkerMetrics | None = None,
-        tracing: Tracing | None = None,
+        telemetry: WorkerTelemetry = NO_TELEMETRY,
     ) -> None:
         self._engine = engine
         self._session = session
         self._health = health
         self._on_promoted = on_promoted
         self._outage = outage
-        self._metrics = metrics
-        self._tracing = tracing
+        self._metrics, self._tracing = telemetry
         self._sweep = sweep / SECOND
         self._keep_audit = keep_audit
         self._promote_every = min(poll / SECOND / 2, _PROMOTE_EVERY)

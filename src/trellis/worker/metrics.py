@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trellis.control import Applied, Result
 from trellis.core.commands import Complete, FencedCommand
@@ -18,15 +18,41 @@ from trellis.core.durations import SECOND
 from trellis.core.job import Definition, JobRecord
 from trellis.core.lifecycle import Stale
 from trellis.core.states import State
-from trellis.engines.instrumented import Call
+from trellis.engines.instrumented import Call, instrumented
+from trellis.engines.port import Engine
+from trellis.telemetry import Telemetry
 from trellis.telemetry import metrics as table
 from trellis.telemetry.registry import Distribution, Number, Registry, Snapshot
 from trellis.worker.attempt import Attempt, HeldAttempts
+
+if TYPE_CHECKING:
+    from trellis.telemetry.tracing import Tracing
 
 #: After this many seconds without a step a loop counts as stalled.
 STALLED: Final = 0.5
 _Names = tuple[str, str, str]
 _item_errors: Final = attrgetter("item_errors")
+
+
+class WorkerTelemetry(NamedTuple):
+    """What a worker has switched on."""
+
+    metrics: WorkerMetrics | None = None
+    tracing: Tracing | None = None
+
+
+#: Nothing is switched on.
+NO_TELEMETRY: Final = WorkerTelemetry()
+
+
+def observe(
+    engine: Engine, telemetry: Telemetry, attempts: HeldAttempts, slots: int
+) -> tuple[Engine, WorkerTelemetry]:
+    """Return the engine, wrapped if its calls are counted, and what the worker has switched on."""
+    if telemetry.registry is None:
+        return engine, WorkerTelemetry(None, telemetry.tracing)
+    metrics = WorkerMetrics(telemetry.registry, attempts, slots)
+    return instrumented(engine, metrics.call), WorkerTelemetry(metrics, telemetry.tracing)
 
 
 class _Lane:

@@ -29,7 +29,7 @@ from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.failure_reports import FailureReports
 from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
-from trellis.worker.metrics import WorkerMetrics
+from trellis.worker.metrics import NO_TELEMETRY, WorkerTelemetry
 from trellis.worker.notes import NoteWriter
 from trellis.worker.outage import OutageLog
 from trellis.worker.session import EngineTime
@@ -65,14 +65,14 @@ class Settler(TaskLoop):
         *,
         reports: FailureReports,
         request_work: Callable[[], None],
-        metrics: WorkerMetrics | None = None,
-        tracing: Tracing | None = None,
+        telemetry: WorkerTelemetry = NO_TELEMETRY,
     ) -> None:
         self._engine = engine
         self._reports = reports
         self._request_work = request_work
-        self._metrics = metrics
-        self._tracing = tracing
+        self._metrics, self._tracing = telemetry
+        if self._metrics is not None:
+            self._metrics.settlements_waiting = lambda: len(self._waiting)
         self._outage = outage
         self._attempts = attempts
         self._notes = notes
@@ -100,11 +100,6 @@ class Settler(TaskLoop):
             self._wakeup.set()
             self._empty.clear()
         self._waiting.append((attempt, command))
-
-    @property
-    def waiting(self) -> int:
-        """How many settlements wait."""
-        return len(self._waiting)
 
     @property
     def is_behind(self) -> bool:

@@ -21,7 +21,6 @@ from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import WorkerLocation
-from trellis.engines.instrumented import instrumented
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.telemetry import Telemetry, current
@@ -42,7 +41,7 @@ from trellis.worker.locks import EngineLocks
 from trellis.worker.log import log_capture
 from trellis.worker.loop import Loop, TaskLoop, stop_all, within
 from trellis.worker.maintenance import Maintenance
-from trellis.worker.metrics import WorkerMetrics
+from trellis.worker.metrics import observe
 from trellis.worker.notes import NoteWriter
 from trellis.worker.outage import OutageLog
 from trellis.worker.renewals import CancelWatch, Renewals
@@ -90,14 +89,9 @@ class Supervisor:
         self.type_names = tuple(f"{each.service}/{each.name}" for each in job_types)
         #: Set when this worker should finish its work and exit: an operator or the guardian asks.
         self.drain_requested = asyncio.Event()
-        self._tracing, registry = telemetry.tracing, telemetry.registry
         self._attempts = HeldAttempts()
-        self._metrics: WorkerMetrics | None = None
-        if registry is not None:
-            self._metrics = WorkerMetrics(registry, self._attempts, settings.concurrency)
-            engine = instrumented(engine, self._metrics.call)
-        self._engine = engine
-        self._guarded = guarded
+        engine, watched = observe(engine, telemetry, self._attempts, settings.concurrency)
+        self._engine, self._guarded, self._telemetry = engine, guarded, watched
         self._stop_reason = Stop.SHUTDOWN
         self._grace_is_over = asyncio.Event()
         self._status = status or SharedStatus(settings.concurrency)
@@ -125,18 +119,16 @@ class Supervisor:
     ) -> None:
         """Compose the parts that claim jobs and run their handlers."""
         settings, work_wanted = self.settings, asyncio.Event()
+        parts = (self._attempts, self._notes, self._time, self._outage)
         self._settler = Settler(
-            self._engine, self._attempts, self._notes, self._time, self._outage,
-            reports=self._reports, request_work=work_wanted.set, metrics=self._metrics,
-            tracing=self._tracing,
+            self._engine, *parts, reports=self._reports, request_work=work_wanted.set,
+            telemetry=self._telemetry,
         )  # fmt: skip
-        if self._metrics is not None:
-            self._metrics.settlements_waiting = lambda: self._settler.waiting
         self._executor = Executor(
             settings.concurrency, attempts=self._attempts, environment=self._environment,
             engine_time=self._time, settle=self._settler.put, status=self._status,
             locations=locations, guarded=self._guarded, request_work=work_wanted.set,
-            metrics=self._metrics, tracing=self._tracing,
+            telemetry=self._telemetry,
             lease_may_have_expired=self._health.lease_may_have_expired,
         )  # fmt: skip
         self._planner = Planner(job_types, self._executor, settings.max_jobs, settings.queues)
@@ -174,12 +166,12 @@ class Supervisor:
         self._maintenance = Maintenance(
             engine, self._session, self._health, self._fetcher.nudge,
             sweep=settings.sweep, poll=settings.poll, keep_audit=settings.keep_audit,
-            outage=self._outage, metrics=self._metrics, tracing=self._tracing,
+            outage=self._outage, telemetry=self._telemetry,
         )  # fmt: skip
         self._attempt_watch = AttemptWatch(
             attempts=self._attempts, executor=self._executor, notes=self._notes,
             keeper=self._keeper, health=self._health, status=self._status, reporter=reporter,
-            lost_threads=self._executor.lost_threads, metrics=self._metrics,
+            lost_threads=self._executor.lost_threads, metrics=self._telemetry.metrics,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
@@ -321,5 +313,5 @@ class Supervisor:
         self._renewals.close()
         await self._executor.stop(_SLOTS_LIMIT)
         await stop_all(self._loops)
-        if self._metrics is not None:
-            self._metrics.close()
+        if self._telemetry.metrics is not None:
+            self._telemetry.metrics.close()

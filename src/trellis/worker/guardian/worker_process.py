@@ -47,6 +47,8 @@ class WorkerProcess:
 
     #: Whether it was stopped while the worker works on.
     is_replaced = False
+    #: Whether the guardian has killed it.
+    was_killed = False
     #: Whether an operator has drained its session; known at its end.
     was_drained = False
 
@@ -100,8 +102,6 @@ class WorkerProcess:
         self.types_inside: Mapping[Fence, str] = {}
         #: What it has counted, as of its last message.
         self.metrics: Snapshot = {}
-        #: Whether the guardian has killed it.
-        self.was_killed = False
 
     @property
     def pid(self) -> int:
