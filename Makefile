@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-all matrix faults age check bench bench-peers bench-postgres bench-flow format docs constraints release-check clean
+.PHONY: help demo test test-long test-all test-api matrix faults age check bench bench-peers bench-postgres bench-flow format docs constraints release-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,9 @@ test: $(DEV) ## Run the tests, PostgreSQL 18 only, about 4 minutes (ARGS="-k wor
 
 test-long: $(DEV) ## Run all other tests: random lives, crashes, campaigns, PostgreSQL 16
 	@$(BIN)/python -m pytest -n 2 -q --durations=15 -m long --hypothesis-profile=ci tests $(ARGS)
+
+test-api: $(DEV) ## Send 5,000 requests made from the OpenAPI document, 7 minutes (ARGS="--seed 2")
+	@$(BIN)/python -m tests.server.fuzzing $(ARGS)
 
 matrix: ## Run all tests on every Python from 3.11 to 3.14 that is installed
 	@failed=; for version in 3.11 3.12 3.13 3.14; do \
@@ -80,7 +83,7 @@ format: $(DEV) ## Format the code and apply the safe lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(CORE) ## Regenerate the generated documentation
+docs: $(DEV) ## Regenerate the generated documentation
 	@$(BIN)/python -m tools.generate_docs
 
 constraints: ## Pin the newest versions of everything in constraints.txt

@@ -6,6 +6,7 @@ Run as `python -m tools.generate_docs [--check]`.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,20 @@ from pathlib import Path
 from tools.lifecycle_page import render_markdown
 from tools.metrics_page import render_metrics
 from tools.options_page import render_options
+from trellis.server import create_app
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def render_openapi() -> str:
+    """Return the description of the HTTP API."""
+    return json.dumps(create_app().openapi(), indent=1, sort_keys=True)
+
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/lifecycle.md": render_markdown,
     "docs/reference/metrics.md": render_metrics,
+    "docs/reference/openapi.json": render_openapi,
     "docs/reference/options.md": render_options,
 }
 

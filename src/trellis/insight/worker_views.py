@@ -134,8 +134,8 @@ def worker_view(session: SessionRecord, now: Instant) -> WorkerView:
         to_datetime(session.opened_at),
         to_datetime(session.renewed_at),
         None if ended_at is None else to_datetime(ended_at),
-        report.running_by_type,
-        report.full_types,
+        dict(report.running_by_type),
+        dict(report.full_types),
         tuple(
             LostThreadView(each.job_id, each.type, to_datetime(each.since))
             for each in report.lost_threads

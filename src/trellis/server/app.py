@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache, partial
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -26,6 +27,7 @@ from trellis.server import (
     stream,
     traces,
 )
+from trellis.server.document import describe
 from trellis.server.known_types import KnownTypes
 from trellis.server.limits import Limits, Requests, Streams
 from trellis.server.live import Live
@@ -98,6 +100,7 @@ def _furnish(app: FastAPI, hosts: tuple[str, ...], limits: Limits) -> None:
     metrics.install(app)
     app.add_api_route("/healthz", _healthz, tags=["health"])
     app.add_api_route("/readyz", _readyz, tags=["health"])
+    app.openapi = cache(partial(describe, app))  # type: ignore[method-assign]
 
 
 def stop_streams(app: FastAPI) -> None:
