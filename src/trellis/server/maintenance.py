@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -64,10 +65,11 @@ async def _maintain(engine: Engine) -> None:
 async def _open(session: SessionHolder, outage: OutageLog) -> None:
     """Open a session, as soon as the engine answers."""
     while True:
+        began = time.monotonic()
         try:
             await session.open()
         except EngineError as error:
-            outage.failed("lease", error)
+            outage.failed("lease", error, began)
             await asyncio.sleep(_RETRY_PAUSE)
         else:
             outage.answered("lease")
@@ -85,14 +87,14 @@ async def _renew(
     pause = settings.heartbeat / SECOND
     while True:
         await asyncio.sleep(pause)
-        sent = uptime()
+        sent, began = uptime(), time.monotonic()
         try:
             async with asyncio.timeout(settings.renewal_limit):
                 answer = await engine.renew(session.id, ())
         except (EngineError, TimeoutError) as error:
             health.record_failure()
             if isinstance(error, EngineError):
-                outage.failed("lease", error)
+                outage.failed("lease", error, began)
             pause = min(_RETRY_PAUSE, settings.heartbeat / SECOND / 3)
             continue
         outage.answered("lease")
