@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tests.harness import warden
 from tests.harness.signals import nothing_ignored_by_children
+from trellis import telemetry
 
 pytest.register_assert_rewrite("trellis.testing.conformance", "trellis.testing.model")
 
@@ -32,6 +33,13 @@ def _default_signals() -> Iterator[None]:
     """Start programs with the signals a terminal gives them, also under `nohup`."""
     with nothing_ignored_by_children():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_telemetry_of_other_tests() -> Iterator[None]:
+    """Leave telemetry as the settings have it: an application of the server switches metrics on."""
+    yield
+    telemetry.current.reset()
 
 
 @pytest.hookimpl(tryfirst=True)
