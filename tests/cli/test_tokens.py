@@ -35,6 +35,17 @@ def test_a_token_is_written_once_listed_without_its_secret_and_revoked(
     assert "revoked" in ran.out
 
 
+def test_the_address_of_a_login_is_written_listed_and_no_token(command: Run, url: str) -> None:
+    ran = command("tokens", "login", "--server", "https://jobs.example/", "--url", url)
+    address, _, code = ran.out.strip().partition("/login?code=")
+    assert (ran.code, address) == (0, "https://jobs.example")
+    listed = command("tokens", "list", "--json", "--url", url).out
+    assert json.loads(listed)[0]["scopes"][0] == "login"
+    assert code.partition("_")[2] not in listed
+    ran = command("serve", "--host", "0.0.0.0", "--behind-proxy", "--url", url)  # noqa: S104
+    assert "There is no valid token" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.servers.proxy import Proxy
 from tests.server.serving import Listener, Running, request, serving
 from tests.worker.faulty import eventually
 from trellis import ActiveJob, Job, Operator, Service, connect
@@ -116,10 +117,45 @@ async def test_a_client_that_is_cut_off_anywhere_misses_nothing_on_sqlite(
 async def test_a_client_that_is_cut_off_anywhere_misses_nothing_on_postgresql(
     postgres_url: str,
 ) -> None:
-    engine = PostgresEngine(postgres_url)
+    await migrate(postgres_url)
+    await check_resumption(postgres_url, 3)
+
+
+async def migrate(url: str) -> None:
+    """Create the tables of a database."""
+    engine = PostgresEngine(url)
     await engine.migrate()
     await engine.close()
-    await check_resumption(postgres_url, 3)
+
+
+@pytest.mark.on_postgres(18)
+async def test_an_open_stream_goes_on_after_an_outage_of_the_database(
+    postgres_url: str, postgres_proxy: Proxy
+) -> None:
+    await migrate(postgres_url)
+    shop = Shop(postgres_url)
+    async with shop.service:
+        listener = Listener(await shop.token())
+        with serving(postgres_proxy.url, Limits(heartbeat=0.2)) as server:
+            task = asyncio.create_task(listener.listen(server.port))
+            await shop.bill.create(0)
+            await eventually(lambda: bool(listener.of("ready")))
+            refs = await shop.bill.create_many([0, 0])
+            await eventually(lambda: len(listener.of("change")) >= len(refs))
+            before = len(listener.of("change"))
+            postgres_proxy.refuse()
+            postgres_proxy.drop()
+            refs += await shop.bill.create_many([0] * 5)
+            beats = len(listener.said)
+            await eventually(lambda: len(listener.said) > beats)  # the stream stays open
+            assert len(listener.of("change")) == before
+            postgres_proxy.accept()
+            await eventually(lambda: len(listener.of("change")) >= before + 5, 60)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    seen = [each["job_id"] for each in listener.of("change")]
+    assert seen[-len(refs) :] == [each.id for each in refs]
+    assert listener.connections == 1
 
 
 async def test_log_lines_and_progress_of_a_job_come_once_across_cuts(shop: Shop) -> None:
