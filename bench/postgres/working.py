@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -40,13 +41,15 @@ def _command(service: str, url: str, count: int = 1) -> list[str]:
     return [sys.executable, "-m", "trellis", "worker", service, "--url", url, *many]
 
 
-def drain(url: str, service: str, jobs: int, count: int = 1) -> float:
-    """Let this many worker processes drain the backlog; return the rate."""
+def drain(
+    url: str, service: str, jobs: int, count: int = 1, *, through: str | None = None
+) -> float:
+    """Let this many worker processes drain the backlog, `through` a server; return the rate."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        commands = [_command(f"bench.postgres.app:{service}", url, count)]
+        commands = [_command(f"bench.postgres.app:{service}", through or url, count)]
         with (
-            running(commands, folder, {marks.VARIABLE: name}) as workers,
+            running(commands, folder, {marks.VARIABLE: name, **_token()}) as workers,
             store.connected(url) as connection,
         ):
             workers.wait_until(lambda: marks.count(folder, "start") > 0, "a first start")
@@ -55,6 +58,11 @@ def drain(url: str, service: str, jobs: int, count: int = 1) -> float:
             workers.wait_until(lambda: marks.count(folder, "start") >= jobs, "the last start")
             workers.wait_until(lambda: not store.left(connection, TRELLIS).jobs, "the last end")
             return (jobs - before) / (time.monotonic() - began)
+
+
+def _token() -> dict[str, str]:
+    """Return the token by which workers reach a server, if there is one."""
+    return {name: text for name, text in os.environ.items() if name == "TRELLIS_TOKEN"}
 
 
 async def create_singly(url: str, seconds: float, *, notify: bool) -> float:

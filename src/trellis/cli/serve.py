@@ -83,6 +83,8 @@ def serve(
                 "trellis tokens create admin.read"
             )
         complain("There is no valid token yet. Create one with: trellis tokens create admin.read")
+    from trellis.worker.child_process import tune_interpreter
+
     app = _app(
         url,
         (*names, host),
@@ -91,6 +93,7 @@ def serve(
         behind_proxy=behind_proxy,
         maintenance=maintenance,
     )
+    tune_interpreter()
     code = None if no_auth or no_login else operate(url, _new_code)
     _run(app, (host, port), (tls_cert, tls_key), f"https://{names[0]}" if names else None, code)
 

@@ -28,6 +28,7 @@ from trellis.core.json_text import DEFAULT_LIMIT, parse_json_text
 from trellis.core.schedules import Schedule, Step
 from trellis.engines.archive import ArchiveState
 from trellis.engines.audit import By
+from trellis.engines.demand import Demand
 from trellis.engines.http.protocol import (
     PATH,
     PROTOCOL,
@@ -44,6 +45,7 @@ from trellis.engines.port import Engine
 from trellis.engines.schedules import SlotRecord
 from trellis.engines.tokens import NewToken, TokenRecord
 from trellis.engines.values import (
+    Claimed,
     CommitResult,
     CreateResult,
     JobFilter,
@@ -61,7 +63,7 @@ from trellis.server.access import caller_of
 from trellis.server.engine_access import Arguments, Gate, SessionOwners, deny, services_of
 from trellis.server.hint_poll import HintPoll
 from trellis.server.problems import problem
-from trellis.server.remote_commit import commit
+from trellis.server.remote_commit import ClaimedJobs, commit
 from trellis.worker.maintenance import LEADER
 
 router: Final = APIRouter(include_in_schema=False)
@@ -74,12 +76,13 @@ class Remote(NamedTuple):
     engine: Engine
     owners: SessionOwners
     hints: HintPoll
+    claimed: ClaimedJobs
 
 
 @asynccontextmanager
 async def serving(app: FastAPI, engine: Engine) -> AsyncIterator[None]:
     """Answer remote programs while the block runs."""
-    remote = Remote(engine, SessionOwners(engine), HintPoll(engine))
+    remote = Remote(engine, SessionOwners(engine), HintPoll(engine), ClaimedJobs(engine))
     app.state.remote = remote
     async with remote.hints.watching():
         yield
@@ -137,7 +140,7 @@ class Instead:
     """The verbs that do something else here than at the engine, for one caller."""
 
     def __init__(self, remote: Remote, gate: Gate) -> None:
-        self._engine, self._owners, self._hints = remote
+        self._engine, self._owners, self._hints, self._claimed = remote
         self._gate = gate
 
     async def hello(self) -> Hello:
@@ -185,7 +188,9 @@ class Instead:
         fences = {each.command.fence for each in wanted if isinstance(each.command, FENCED)}
         own = {fence for fence in fences if await self._gate.owns(fence.session)}
         check = self._gate.check_command
-        return await commit(self._engine, wanted, lambda record, each: check(record, each, own))
+        return await commit(
+            self._engine, self._claimed, wanted, lambda record, each: check(record, each, own)
+        )
 
     def _signed(self, command: Command) -> Command:
         """Return a command in the name of the token; raise if its result is not JSON."""
@@ -210,6 +215,12 @@ class Instead:
         return await self._engine.open_session(
             self._owners.signed(info, token) if token else info, lease
         )
+
+    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
+        """Claim jobs, and remember them: most are settled through this server."""
+        claimed = await self._engine.claim(session, demands, limit)
+        self._claimed.add(claimed.jobs)
+        return claimed
 
     async def take_lock(self, name: str, session: SessionId, token: int) -> LockHolder | None:
         """Take a lock; the one of maintenance, which changes all jobs, is not for workers."""

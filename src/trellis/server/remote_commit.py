@@ -7,11 +7,11 @@ is a conflict with the job as it is, as from every engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from trellis.core.durations import SECOND, Instant
-from trellis.core.job import JobRecord
+from trellis.core.job import JobId, JobRecord
 from trellis.core.lifecycle import Transition, decide
 from trellis.engines.http.protocol import Decided
 from trellis.engines.port import Engine
@@ -19,23 +19,58 @@ from trellis.engines.values import CommitResult, Conflict
 
 #: The time of a decision may be this old: a batch waits while the one before it is stored.
 _OLDEST: Final = 60 * SECOND
+#: How many claimed jobs a server process remembers.
+_REMEMBERED: Final = 10_000
 
 #: Raises if the caller may not give this command to this job.
 Check = Callable[[JobRecord, Decided], None]
 
 
-async def commit(engine: Engine, wanted: Sequence[Decided], check: Check) -> list[CommitResult]:
+class ClaimedJobs:
+    """Jobs that were claimed through this process, so that they need not be loaded to be settled.
+
+    A claimed job changes only together with its version, and the engine compares the version when
+    it stores a decision: a decision about a job that has changed is a conflict, as ever.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._records: dict[JobId, JobRecord] = {}
+
+    def add(self, records: Iterable[JobRecord]) -> None:
+        """Remember these jobs; forget the oldest."""
+        self._records |= {record.definition.id: record for record in records}
+        for job_id in list(self._records)[: max(0, len(self._records) - _REMEMBERED)]:
+            del self._records[job_id]
+
+    async def take(
+        self, wanted: Sequence[Decided]
+    ) -> tuple[Instant, dict[JobId, JobRecord | None]]:
+        """Return the engine's time and the jobs of these commands; load those not remembered."""
+        jobs: dict[JobId, JobRecord | None] = {}
+        for each in wanted:
+            record = self._records.pop(each.job_id, None)
+            if record is not None and (record.head.version, record.head.fence) == each[1:3]:
+                jobs[each.job_id] = record
+        unknown = list(dict.fromkeys(e.job_id for e in wanted if e.job_id not in jobs))
+        if not unknown:
+            return await self._engine.now(), jobs
+        loaded = await self._engine.load(unknown)
+        return loaded.now, jobs | dict(zip(unknown, loaded.records, strict=True))
+
+
+async def commit(
+    engine: Engine, claimed: ClaimedJobs, wanted: Sequence[Decided], check: Check
+) -> list[CommitResult]:
     """Decide and store these commands, each separately; one answer each."""
-    ids = list(dict.fromkeys(each.job_id for each in wanted))
-    loaded = await engine.load(ids)
-    jobs = dict(zip(ids, loaded.records, strict=True))
+    now, jobs = await claimed.take(wanted)
     for each in wanted:
         record = jobs[each.job_id]
         if record is not None:
             check(record, each)
     transitions: list[Transition | None] = []
     for each in wanted:
-        transition = _decide(jobs[each.job_id], each, loaded.now)
+        transition = _decide(jobs[each.job_id], each, now)
         transitions.append(transition)
         if transition is not None:  # the next command for this job follows this one
             jobs[each.job_id] = JobRecord(transition.definition, transition.head)
@@ -44,6 +79,7 @@ async def commit(engine: Engine, wanted: Sequence[Decided], check: Check) -> lis
     results = [None if each is None else next(answers) for each in transitions]
     if None not in results:
         return [each for each in results if each is not None]
+    ids = list(jobs)
     current = dict(zip(ids, (await engine.load(ids)).records, strict=True))
     return [
         Conflict(current[each.job_id]) if result is None else result

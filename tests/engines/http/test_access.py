@@ -20,9 +20,11 @@ from trellis.core.commands import Cancel, Complete, Fail
 from trellis.core.job import Failure, Fence, JobId, JobRecord, SessionId
 from trellis.core.policy import Policy
 from trellis.core.states import State
+from trellis.engines.audit import AuditFilter
+from trellis.engines.batches import BatchFilter
 from trellis.engines.http.address import TOKEN
 from trellis.engines.http.engine import http_engine
-from trellis.engines.http.protocol import PATH, PROTOCOL, PROTOCOL_HEADER, VERBS, Decided
+from trellis.engines.http.protocol import PATH, PROTOCOL, PROTOCOL_HEADER, VERBS, Decided, Marks
 from trellis.engines.instrumented import verbs
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
@@ -202,15 +204,15 @@ async def test_every_verb_refuses_callers_without_its_scope(shop: Shop) -> None:
         "job_id": job.id, "ids": [job.id], "id": job.id, "session": fence_of(taken).session,
         "where": JobFilter(services=("shop",)), "service": "shop", "services": ["shop"],
         "notes": [note], "commit.transitions": [wanted], "watch.topics": ["ready"],
-        "watch.since": VERBS["watch"].answer.decode({"topics": [], "marks": {}}).marks,
+        "watch.since": Marks(),
         "payload": "{}", "token_id": "x", "details": '{"types":[]}', "when": "@every 1m",
         "scopes": ["admin.mutate"], "kind": "queue", "due.kind": "jobs", "claim.limit": 0,
     }  # fmt: skip
     batch = await shop.engine.open_batch(NewBatch("b1", "shop"))
     assert batch is not None
     known |= {"batch_id": "b1", "batch_ids": ["b1"], "open_batch.new": NewBatch("b2", "shop"),
-              "batches.where": VERBS["batches"].fields[0].codec.decode({}),
-              "audit.where": VERBS["audit"].fields[0].codec.decode({})}  # fmt: skip
+              "batches.where": BatchFilter(),
+              "audit.where": AuditFilter()}  # fmt: skip
     last = ("commit", "close_session", "remove", "cancel_batch", "reap", "revoke_token")
     for verb in sorted(VERBS, key=lambda name: (name in last, name == "close_session", name)):
         body = a_request(verb, known)

@@ -17,7 +17,7 @@ from trellis.core.commands import Command
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId
 from trellis.core.lifecycle import Transition
-from trellis.engines.http.wire import Codec, Field, codec_of, read_fields, write_fields
+from trellis.engines.http.wire import Codec, Field, codec_of, dump, read_fields, write_fields
 from trellis.engines.instrumented import verbs
 from trellis.engines.values import Capabilities, CommitResult, Topic
 
@@ -100,7 +100,7 @@ class Verb(NamedTuple):
 
     def write(self, *arguments: object, **options: object) -> bytes:
         """Return the body of a request."""
-        return _dump(write_fields(self.fields, self.bind(*arguments, **options)))
+        return dump(write_fields(self.fields, self.bind(*arguments, **options)))
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Return the arguments by name; raise `ValueError` if they are wrong."""
@@ -116,15 +116,11 @@ class Verb(NamedTuple):
 
     def write_answer(self, answer: object) -> bytes:
         """Return the body of an answer."""
-        return _dump(self.answer.write(answer))
+        return dump(self.answer.write(answer))
 
     def read_answer(self, body: bytes) -> Any:  # noqa: ANN401 - the answer of any verb
         """Return the answer; raise `ValueError` if it is none."""
         return self.answer.decode(json.loads(body))
-
-
-def _dump(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def _verb(name: str, declared: Callable[..., object], *, is_method: bool = True) -> Verb:

@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -39,6 +41,7 @@ from trellis.errors import (
 #: How long to wait for a connection, and for an answer, in seconds.
 _CONNECT: Final = 10.0
 _ANSWER: Final = 60.0
+_TIMEOUT: Final = httpx.Timeout(POLL + _ANSWER, connect=_CONNECT).as_dict()
 #: An unused connection is closed before servers and proxies close it, which is 5 s at the least.
 _KEEP_ALIVE: Final = 4.0
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -58,16 +61,17 @@ class Transport:
         if address.token is not None:
             headers["Authorization"] = f"Bearer {address.token}"
         self._has_token = address.token is not None
-        self._client = httpx.AsyncClient(
-            headers=headers,
-            timeout=httpx.Timeout(_ANSWER, connect=_CONNECT),
+        self._headers = headers
+        # Not a client of httpx: it would log each request, also into the log of the running job.
+        self._http = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE),
             verify=address.url.startswith("https:"),  # to load the certificates takes long
+            proxy=_proxy(address.url),
         )
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._http.aclose()
 
     async def call(self, verb: Verb, body: bytes) -> Any:  # noqa: ANN401 - the answer of any verb
         """Send a request and return its answer."""
@@ -87,17 +91,27 @@ class Transport:
             ) from error
 
     async def _send(self, verb: Verb, body: bytes) -> httpx.Response:
-        url = f"{self._url}{PATH}{verb.name}"
-        timeout = httpx.Timeout(_ANSWER + POLL, connect=_CONNECT)
         try:
-            return await self._client.post(url, content=body, timeout=timeout)
+            return await self._post(verb, body)
         except _NOT_SENT:
             raise
         except httpx.TransportError:
             if verb.name not in READS:
                 raise
             # The connection may have been closed while it was unused; reading twice is safe.
-            return await self._client.post(url, content=body, timeout=timeout)
+            return await self._post(verb, body)
+
+    async def _post(self, verb: Verb, body: bytes) -> httpx.Response:
+        url = f"{self._url}{PATH}{verb.name}"
+        request = httpx.Request(
+            "POST", url, headers=self._headers, content=body, extensions={"timeout": _TIMEOUT}
+        )
+        reply = await self._http.handle_async_request(request)
+        try:
+            await reply.aread()
+        finally:
+            await reply.aclose()
+        return reply
 
     def _unreachable(self, error: Exception) -> EngineError:
         if any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(error)):
@@ -159,6 +173,14 @@ class Transport:
 
 #: Nothing was done: a proxy or the server was too busy.
 _BUSY: Final = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL (HTTPS_PROXY, NO_PROXY)."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.netloc):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,14 +1,16 @@
 """Values as JSON: a codec for every type of the engine port, made from the type's annotations.
 
-A class is an object with its fields by name; fields at their default are left out, so a field that
-one side does not know hurts only where it is used. A member of a union of classes is a pair of the
-name of its class and its fields. The set of types is closed: what is read can only become a value
-of the annotated type, and every other text raises `WireError`.
+A named tuple is a list, as `json` writes it, so that jobs cost no time here; fields at the end may
+be left out if they have a default. Those with parts that `json` cannot write, and dataclasses, are
+objects with their fields by name, without those at their default. A member of a union of classes is
+a pair of the name of its class and its fields. The set of types is closed: what is read can only
+become a value of the annotated type, and every other text raises `WireError`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -38,10 +40,21 @@ class WireError(ValueError):
         return f"{'.'.join(self.path) or 'body'}: {self.expected} expected, not {self.found}"
 
 
+def dump(value: object) -> bytes:
+    """Write plain data, and named tuples of plain data, as JSON."""
+    return json.dumps(value, separators=(",", ":"), default=_text).encode("ascii")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Policy):
+        return encode_policy(value)
+    raise TypeError(f"{value!r} cannot be sent.")
+
+
 class Codec(NamedTuple):
     """How values of one type are written and read."""
 
-    #: None: a value is written as it is.
+    #: None: a value is written as it is, by `dump`.
     encode: Callable[[Any], Any] | None
     decode: Callable[[Any], Any]
 
@@ -60,7 +73,7 @@ def codec_of(annotation: Any) -> Codec:  # noqa: ANN401 - any annotation
     if annotation in _PLAIN:
         return Codec(None, _checked(annotation.__name__, *_PLAIN[annotation]))
     if annotation is Policy:
-        return Codec(encode_policy, _policy)
+        return Codec(None, _policy)  # written by `dump`
     origin = get_origin(annotation)
     if origin is not None:
         return _generic(annotation, origin, get_args(annotation))
@@ -107,7 +120,8 @@ def _policy(raw: object) -> Policy:
 
 def _enum(kind: type[Enum]) -> Codec:
     members = {member.value: member for member in kind}
-    return Codec(lambda value: value.value, _one_of(kind.__name__, members))
+    decode = _one_of(kind.__name__, members)
+    return Codec(None if issubclass(kind, str) else lambda value: value.value, decode)
 
 
 def _one_of(expected: str, members: Mapping[Any, Any]) -> Callable[[Any], Any]:
@@ -134,8 +148,11 @@ def _generic(annotation: Any, origin: Any, parts: tuple[Any, ...]) -> Codec:  # 
         return _mapping(codec_of(parts[0]), codec_of(parts[1]))
     if issubclass(origin, AbstractSet):
         return _items(codec_of(parts[0]), frozenset)
-    if origin is tuple or issubclass(origin, Sequence):
-        return _items(codec_of(parts[0]), list if origin is list else tuple)
+    if origin in {tuple, list}:
+        items = _items(codec_of(parts[0]), origin)
+        return items if codec_of(parts[0]).encode else items._replace(encode=None)
+    if issubclass(origin, Sequence):
+        return _items(codec_of(parts[0]), tuple)
     raise TypeError(f"{annotation!r} cannot be sent.")
 
 
@@ -162,7 +179,8 @@ def _fixed(items: Sequence[Codec]) -> Codec:
             raise WireError(f"a list of {len(items)}", raw)
         return tuple(item.decode(each) for item, each in zip(items, raw, strict=True))
 
-    return Codec(encode, decode)
+    is_plain = all(item.encode is None for item in items)
+    return Codec(None if is_plain else encode, decode)
 
 
 def _mapping(key: Codec, item: Codec) -> Codec:
@@ -251,11 +269,43 @@ class Field(NamedTuple):
 
 def write_fields(fields: Sequence[Field], values: Sequence[Any]) -> dict[str, Any]:
     """Return the values by name; those at their default are left out."""
-    body: dict[str, Any] = {}
-    for (name, (encode, _), default), value in zip(fields, values, strict=True):
-        if value is not default and value != default:
-            body[name] = value if encode is None else encode(value)
-    return body
+    return _writer(fields)(values)
+
+
+def _writer(fields: Sequence[Field]) -> Callable[[Sequence[Any]], dict[str, Any]]:
+    parts = [(field.name, field.codec.encode, field.default) for field in fields]
+
+    def encode(values: Sequence[Any]) -> dict[str, Any]:
+        return {
+            name: value if write is None else write(value)
+            for (name, write, default), value in zip(parts, values, strict=True)
+            if value is not default and value != default
+        }
+
+    return encode
+
+
+def _reader(kind: type, fields: Sequence[Field]) -> Callable[[Any], Any]:
+    """Return the fast way through a value; `read_fields` finds what is wrong with it."""
+    parts = [(field.name, field.codec.decode, field.default) for field in fields]
+    names = {field.name for field in fields}
+    required = {field.name for field in fields if field.is_required}
+    title = kind.__name__
+
+    def decode(raw: Any) -> Any:  # noqa: ANN401 - any JSON value
+        if type(raw) is not dict or not required <= raw.keys() <= names:
+            return _make(kind, read_fields(fields, raw, title))
+        get = raw.get
+        try:
+            values = [
+                default if (value := get(name, default)) is default else read(value)
+                for name, read, default in parts
+            ]
+        except WireError:
+            return _make(kind, read_fields(fields, raw, title))
+        return _make(kind, values)
+
+    return decode
 
 
 def read_fields(fields: Sequence[Field], raw: object, expected: str) -> list[Any]:
@@ -285,11 +335,25 @@ def _named_tuple(kind: type) -> Codec:
     hints, names = hints_of(kind), kind._fields  # type: ignore[attr-defined] # a named tuple's
     defaults = kind._field_defaults  # type: ignore[attr-defined]
     fields = [Field(name, codec_of(hints[name]), defaults.get(name, _REQUIRED)) for name in names]
-    title = kind.__name__
-    return Codec(
-        lambda value: write_fields(fields, value),
-        lambda raw: _make(kind, read_fields(fields, raw, title)),
-    )
+    if all(field.codec.encode is None for field in fields):
+        return Codec(None, _list_reader(kind, fields))
+    return Codec(_writer(fields), _reader(kind, fields))
+
+
+def _list_reader(kind: type, fields: Sequence[Field]) -> Callable[[Any], Any]:
+    """Return how a named tuple is read that was written as a list."""
+    readers = [field.codec.decode for field in fields]
+    defaults = [field.default for field in fields]
+    least = sum(field.is_required for field in fields)
+    expected = f"{kind.__name__} as a list of {least} to {len(fields)}"
+
+    def decode(raw: Any) -> Any:  # noqa: ANN401 - any JSON value
+        if type(raw) is not list or not least <= len(raw) <= len(readers):
+            raise WireError(expected, raw)
+        values = [read(value) for read, value in zip(readers, raw, strict=False)]
+        return _make(kind, values + defaults[len(values) :])
+
+    return decode
 
 
 def _dataclass(kind: type) -> Codec:
@@ -298,14 +362,12 @@ def _dataclass(kind: type) -> Codec:
         Field(each.name, codec_of(hints[each.name]), _default(each))
         for each in dataclasses.fields(kind)
     ]
-    names = [field.name for field in fields]
+    names, write = [field.name for field in fields], _writer(fields)
 
     def decode(raw: object) -> Any:  # noqa: ANN401 - a value of the class
         return kind(*read_fields(fields, raw, title))
 
-    return Codec(
-        lambda value: write_fields(fields, [getattr(value, name) for name in names]), decode
-    )
+    return Codec(lambda value: write([getattr(value, name) for name in names]), decode)
 
 
 def _default(each: dataclasses.Field[Any]) -> object:
