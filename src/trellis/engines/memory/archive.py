@@ -91,8 +91,7 @@ class ArchiveVerbs:
     async def archivable(self, service: str, limit: int) -> list[JobRecord]:
         """Return the next expired jobs of a service."""
         with self._lock:
-            self._forget_stale(service)
-            return [entry.record for entry in self._queue(service)[:limit]]
+            return [entry.record for entry in self._page(service, limit)]
 
     async def remove_archived(self, archived: Sequence[Archived]) -> int:
         """Remove the jobs that are still as they were archived."""
@@ -124,20 +123,26 @@ class ArchiveVerbs:
                 archives.waiting[entry.definition.row] = now, entry.head.version
             else:
                 self._drop(entry)
-        left: list[Entry] = []
+        moved = len(due[:limit])
         for service, state in sorted(archives.states.items()):
-            if not state.is_on:
-                self._forget_stale(service)
-                left += self._queue(service)
-        left = left[: limit - len(due[:limit])]
-        for entry in left:
-            self._drop(entry)
-        return len(due[:limit]) + len(left)
+            if not state.is_on and moved < limit:
+                left = self._page(service, limit - moved)
+                moved += len(left)
+                for entry in left:
+                    self._drop(entry)
+        return moved
 
-    def _forget_stale(self, service: str) -> None:
-        for entry in self._queue(service):
-            if not self._store.archives.is_current(entry):
-                del self._store.archives.waiting[entry.definition.row]
+    def _page(self, service: str, limit: int) -> list[Entry]:
+        """Return the next jobs that wait; forget those before them that have run again."""
+        archives = self._store.archives
+        while True:
+            entries = self._queue(service)[:limit]
+            current = list(filter(archives.is_current, entries))
+            for entry in entries:
+                if entry not in current:
+                    del archives.waiting[entry.definition.row]
+            if current or not entries:
+                return current
 
     def _queue(self, service: str) -> list[Entry]:
         """Return the jobs of a service that wait, in order of creation."""
