@@ -45,8 +45,9 @@ OFF: Final = Way("off", "bench.app:drains", (), 0.01)
 WAYS: Final = (
     OFF,
     Way("metrics", "bench.app:drains", ("--health-port", "0"), 0.01),
-    Way("metrics, traces of 1 %", "bench.telemetry_app:drains", ("--health-port", "0"), 0.01),
-    Way("metrics, every trace", "bench.telemetry_app:drains", (), 1.0, is_judged=False),
+    Way("otel, 1 trace in 1,000", "bench.telemetry_app:drains", ("--health-port", "0"), 0.001),
+    Way("otel, 1 trace in 100", "bench.telemetry_app:drains", (), 0.01, is_judged=False),
+    Way("otel, every trace", "bench.telemetry_app:drains", (), 1.0, is_judged=False),
 )
 
 
