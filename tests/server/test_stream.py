@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -325,6 +326,31 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_can_resume(shop: Shop)
         listener = Listener(token, "after=s0.0")
         await listener.listen(server.port, lambda: len(listener.of("change")) >= 3000)
     assert len({each["job_id"] for each in listener.of("change")}) == 3000
+
+
+async def test_a_reader_that_failed_is_started_again_without_a_gap(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener(await shop.token())
+    with serving(shop.url, Limits(heartbeat=0.2)) as server:
+        task = asyncio.create_task(listener.listen_for(server.port, "change", 6))
+        await eventually(lambda: bool(listener.of("ready")))
+        engine = server.app.state.operator.engine
+        read, failed = engine.changes, threading.Event()
+
+        async def changes(after: str | None = None, limit: int = 1000) -> object:
+            if not failed.is_set():
+                failed.set()
+                raise RuntimeError("a defect")
+            return await read(after, limit)
+
+        engine.changes = changes
+        refs = await shop.bill.create_many([0] * 3)
+        await asyncio.to_thread(failed.wait)
+        refs += await shop.bill.create_many([0] * 3)
+        await task
+    assert [each["job_id"] for each in listener.of("change")] == [each.id for each in refs]
+    assert "a defect" in caplog.text
 
 
 async def test_all_streams_share_one_reader_of_the_feed(shop: Shop) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from functools import cached_property
@@ -36,6 +37,7 @@ _READS: Final = 4
 _SHORTEST, _LONGEST, _GROWTH = 0.1, 1.0, 1.5
 #: Seconds between two looks at the queues.
 _QUEUES: Final = 1.0
+_logger = logging.getLogger(__name__)
 
 
 class LiveChange:
@@ -90,9 +92,10 @@ class Live:
         self.changes: Window[Position, LiveChange] | None = None
 
     def join(self, woken: asyncio.Event) -> None:
-        """Set this event whenever there may be news."""
+        """Set this event whenever there may be news; start the reader if it does not run."""
         self._woken.add(woken)
         if self._feed is None or self._feed.done():
+            self.changes = None  # what a reader that failed has missed is read from the store
             self._feed = asyncio.create_task(self._read_feed(), name="trellis-live-feed")
 
     async def leave(self, woken: asyncio.Event) -> None:
@@ -150,11 +153,15 @@ class Live:
                 return Look((), is_last=False)
             return Look([page] if page.entries else (), page.is_last)
 
-        with suppress(EngineClosed):
+        try:
             async with aclosing(self._follower.feed(look)) as pages:
                 async for page in pages:
                     self.wake()
                     self._wake_tails({each.job_id for each in page.entries})
+        except EngineClosed:
+            pass
+        except Exception:
+            _logger.exception("The reader of the feed failed. The streams start it again.")
 
     def _wake_tails(self, changed: set[JobId]) -> None:
         for job_id, tail in [*self._tails.items()]:

@@ -294,6 +294,7 @@ class Stream:
             async with asyncio.timeout(self._pause if self._window else _AGAIN):
                 await self._woken.wait()
         except TimeoutError:
+            self._live.join(self._woken)  # a reader that failed is started again
             return self._window is None
         return True
 
