@@ -55,7 +55,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: accept nothing new, end streams, wait for open requests within the grace."""
-        stop_streams(cast("FastAPI", self.config.app))
+        app = cast("FastAPI", self.config.app)
+        stop_streams(app)
+        await app.state.remote.hints.end()  # or it would wait for the long polls of workers
         await super().shutdown(sockets)
 
 

@@ -16,6 +16,8 @@ from trellis.engines.sqlite import SqliteEngine
 from trellis.testing import ManualClock, conformance
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(params=["http"])
 def engine_name(request: pytest.FixtureRequest) -> str:
