@@ -157,6 +157,7 @@ def _run(
         raise ConfigurationError(
             "The HTTP API needs uvicorn. Install it with: pip install 'trellis-jobs[server]'"
         ) from None
+    certificate, key = tls
     config = running.configure(app, *place, ssl_certfile=certificate, ssl_keyfile=key)
     with running.listen(config) as listening:
         address, actual = listening.getsockname()[:2]

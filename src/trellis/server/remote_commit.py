@@ -69,22 +69,27 @@ async def commit(
         if record is not None:
             check(record, each)
     transitions: list[Transition | None] = []
+    met: list[JobRecord | None] = []
     for each in wanted:
-        transition = _decide(jobs[each.job_id], each, now)
+        record = jobs[each.job_id]
+        transition = _decide(record, each, now)
+        met.append(record)
         transitions.append(transition)
         if transition is not None:  # the next command for this job follows this one
             jobs[each.job_id] = JobRecord(transition.definition, transition.head)
     stored = [each for each in transitions if each is not None]
     answers = iter(await engine.commit(stored) if stored else ())
-    results = [None if each is None else next(answers) for each in transitions]
-    if None not in results:
-        return [each for each in results if each is not None]
-    ids = list(jobs)
-    current = dict(zip(ids, (await engine.load(ids)).records, strict=True))
-    return [
-        Conflict(current[each.job_id]) if result is None else result
-        for each, result in zip(wanted, results, strict=True)
-    ]
+    results: list[CommitResult] = []
+    refused: dict[JobId, JobRecord | None] = {}
+    for each, transition, record in zip(wanted, transitions, met, strict=True):
+        if transition is None:
+            results.append(Conflict(refused.get(each.job_id, record)))
+            continue
+        result = next(answers)
+        results.append(result)
+        if isinstance(result, Conflict):  # so what was decided after it is wrong too
+            refused[each.job_id] = result.record
+    return results
 
 
 def _decide(record: JobRecord | None, wanted: Decided, now: Instant) -> Transition | None:
