@@ -13,11 +13,12 @@ import pytest
 
 from tests.harness.app_server import AppServer
 from trellis.core.commands import Command
+from trellis.core.job import JobRecord
 from trellis.engines import make_engine
 from trellis.engines.http import protocol, transport
 from trellis.engines.http.address import TOKEN, server_address
 from trellis.engines.http.engine import http_engine
-from trellis.engines.http.wire import WireError, codec_of
+from trellis.engines.http.wire import WireError, codec_of, dump
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import JobFilter
 from trellis.errors import (
@@ -221,13 +222,14 @@ def test_a_value_of_another_shape_is_refused_with_its_place() -> None:
 
 def test_no_class_but_those_of_the_port_can_be_named() -> None:
     codec = codec_of(Command)
-    for raw in (["Popen", {}], ["__class__", {}], ["Complete"], "Complete", {"Complete": {}}, None):
+    forged: list[object] = [["Popen", {}], ["__class__", {}], ["Complete"], "Complete", {}, None]
+    for raw in forged:
         with pytest.raises(WireError):
             codec.decode(raw)
 
 
 def test_a_job_is_read_as_it_was_written() -> None:
     record = a_record(tags=(("a", "\ud800 ü"),), config='{"x":1}')
-    codec = codec_of(type(record))
-    text = protocol.dump(codec.write(record))
+    codec = codec_of(JobRecord)
+    text = dump(codec.write(record))
     assert codec.decode(json.loads(text)) == record
