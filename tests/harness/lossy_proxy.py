@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Self
 
 from tests.harness.servers.loops import LoopThread
@@ -34,17 +34,20 @@ class LossyProxy:
         self._thread.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.CancelledError):
+        with closing(writer), suppress(OSError, asyncio.CancelledError):
             replies, requests = await asyncio.open_connection("127.0.0.1", self._upstream)
-            ways = [
-                asyncio.ensure_future(self._forward(reader, requests)),
-                asyncio.ensure_future(self._forward(replies, writer, may_lose=True)),
-            ]
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            for way in ways:
-                way.cancel()
-            for side in (writer, requests):
-                side.transport.abort()
+            with closing(requests):
+                ways = [
+                    asyncio.ensure_future(self._forward(reader, requests)),
+                    asyncio.ensure_future(self._forward(replies, writer, may_lose=True)),
+                ]
+                try:
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    for side in (writer, requests):
+                        side.transport.abort()
 
     async def _forward(
         self,
