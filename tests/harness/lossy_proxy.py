@@ -20,6 +20,7 @@ class LossyProxy:
         self.lose_every = 0
         #: How many replies were lost.
         self.lost = 0
+        self._serving: set[asyncio.Task[None]] = set()
         self._server = self._thread.run(asyncio.start_server(self._serve, "127.0.0.1", 0))
 
     @property
@@ -30,10 +31,21 @@ class LossyProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.call(self._server.close)
+        self._thread.run(self._close())
         self._thread.stop()
 
+    async def _close(self) -> None:
+        self._server.close()
+        for each in self._serving:
+            each.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.sleep(0.01)  # so that the transports that were aborted are closed
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         with closing(writer), suppress(OSError, asyncio.CancelledError):
             replies, requests = await asyncio.open_connection("127.0.0.1", self._upstream)
             with closing(requests):

@@ -71,6 +71,7 @@ def fuzz(folder: Path, number: int, first_seed: int = 1) -> Findings:
     asyncio.run(prepared.fill())
     found = Findings()
     with serving(url, Limits(rate=0)) as server:
+        prepared.port = server.port
         for operation in operations:
             _fuzz_operation(operation, server, prepared, found, (each_gets, first_seed))
     return found
@@ -127,7 +128,7 @@ def _send(case: Any, port: int, token: str, found: Findings) -> int:  # noqa: AN
         case.validate_response(response, checks=_CHECKS)
     except (AssertionError, schemathesis.errors.SchemathesisError, BaseExceptionGroup) as error:
         found.failures.append(f"{case.method} {case.operation.path}: {error}")
-    if case.operation.path.endswith(("/drain/{switch}", "/{queue}/{verb}")):
+    if case.operation.path.endswith(("/drain/{switch}", "/{queue}/{verb}", "/tables/drain")):
         for path in ("drain/off", "queues/shop/invoice/resume"):
             requests.post(f"{base}/api/v1/{path}", headers=headers, timeout=30)
     return int(response.status_code)

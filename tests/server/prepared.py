@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle
+from http import HTTPStatus
+from itertools import count, cycle
 from typing import Any
+
+import requests
 
 from trellis import Fail, Retry, Service, connect
 from trellis.core.commands import LoseLease
@@ -12,6 +15,7 @@ from trellis.core.durations import micros
 from trellis.core.policy import KeyPolicy
 from trellis.engines.port import Engine
 from trellis.operations.logins import create_code
+from trellis.operations.operator import Operator
 from trellis.portal import call
 from trellis.testing.builders import a_keyed_job, a_worker, fence_of
 from trellis.testing.conformance.helpers import a_session, settle, start
@@ -24,6 +28,9 @@ class Prepared:
         self.url = url
         self.number = number
         self.token = ""
+        #: Where the server listens.
+        self.port = 0
+        self._workers = count(1)
         self.pools: dict[str, Any] = {}
 
     async def fill(self) -> None:
@@ -42,17 +49,19 @@ class Prepared:
         async def dying(order: int) -> int:
             raise ValueError(order)
 
+        @service.job
+        async def errand(order: int) -> None: ...
+
         service.schedule(invoice, every="1d", payload=1, name="daily")
         orders = range(self.number)
         async with service, connect(self.url) as jobs:
             async with service.worker(concurrency=20):
                 for job in (failing, dying):
-                    refs = await job.create_many(list(orders))
-                    self.pools[job.name] = iter([each.id for each in refs])
-                    for ref in refs:
-                        await jobs.wait(ref.id, "60s")
+                    self.pools[job.name] = iter(await self._ended(jobs, job))
                 done = await invoice.create(1)
                 await done.wait("20s")
+            await errand.create_many(list(range(3 * self.number)))
+            self.pools["table"] = cycle([await self._table_job()])
             for name in ("cancel", "adjust", "delete", "clone"):
                 refs = await invoice.create_many(list(orders), delay="1d")
                 self.pools[name] = iter([each.id for each in refs])
@@ -60,18 +69,36 @@ class Prepared:
                     for ref in refs:
                         await jobs.cancel(ref.id)
             for name in ("seal", "cancel batch"):
-                found = [await self._batch(service, invoice) for _ in orders]
-                self.pools[name] = iter(found)
+                self.pools[name] = iter(await self._batches(service, invoice))
             self.pools["blocked"] = iter([await self._blocked(jobs.engine, n) for n in orders])
             await jobs.engine.open_session(a_worker("drained"), micros("1d"))
             self.pools["read"] = cycle([done.id])
-            scopes = ["admin.read", "admin.mutate", "admin.stream"]
+            scopes = ["admin.read", "admin.mutate", "admin.stream", "worker:shop"]
             self.token = (await jobs.tokens.create(scopes)).text
 
-    async def _batch(self, service: Service, job: Any) -> str:  # noqa: ANN401 - a job type
-        async with service.batch() as batch:
-            await batch.create(job, 1, delay="1d")
-        return str(batch.ref.id)
+    async def _ended(self, jobs: Operator, job: Any) -> list[str]:  # noqa: ANN401 - a type
+        refs = await job.create_many(list(range(self.number)))
+        for ref in refs:
+            await jobs.wait(ref.id, "60s")
+        return [each.id for each in refs]
+
+    async def _table_job(self) -> str:
+        tables = Service("table_maintenance", self.url)
+
+        @tables.job
+        async def maintenance(table: dict[str, Any]) -> None: ...
+
+        async with tables:
+            created = await maintenance.create({"db": "lake", "table": "events", "actions": []})
+        return str(created.id)
+
+    async def _batches(self, service: Service, job: Any) -> list[str]:  # noqa: ANN401 - a type
+        found = []
+        for _ in range(self.number):
+            async with service.batch() as batch:
+                await batch.create(job, 1, delay="1d")
+            found.append(str(batch.ref.id))
+        return found
 
     async def _blocked(self, engine: Engine, number: int) -> str:
         new = a_keyed_job(f"key {number}", KeyPolicy("{id}"), type="keyed")
@@ -90,6 +117,8 @@ class Prepared:
             "clone": "clone",
         }  # fmt: skip
         last = path.rpartition("/")[2]
+        if path.startswith(("/api/jobs", "/api/workers", "/tables")):
+            return self._fitting_profile(method, path)
         match method, path:
             case "POST", "/api/v1/jobs":
                 return {"body": {"type": "shop/invoice", "payload": 7}, "query": {}}
@@ -108,6 +137,45 @@ class Prepared:
                 return {"query": {"code": self.code()}}
             case _:
                 return {"query": {}, "path_parameters": self._named(path), "body": {}}
+
+    def _fitting_profile(self, method: str, path: str) -> dict[str, Any]:
+        """Return the same for the paths of other systems."""
+        worker = f"worker-{next(self._workers)}"
+        match method, path:
+            case "POST", "/api/jobs/claim":
+                return {"body": {"worker_id": worker, "types": ["shop/errand"]}}
+            case "PUT", "/api/jobs/{job_id}/status":
+                job, report = self._claim(worker)
+                return {"path_parameters": job, "body": {**report, "status": "SUCCESS"}}
+            case "POST", "/api/jobs/{job_id}/logs":
+                job, report = self._claim(worker)
+                return {"path_parameters": job, "body": {**report, "lines": [{"message": "m"}]}}
+            case _, "/api/workers/{worker_id}/heartbeat" | "/api/workers/{worker_id}":
+                self._claim(worker)
+                return {"path_parameters": {"worker_id": worker}, "body": {}}
+            case "POST", "/tables/{db}/{table}/maintenance":
+                table = {"db": "lake", "table": "events"}
+                return {"path_parameters": table, "body": {"actions": ["vacuum"]}, "query": {}}
+            case "GET", "/tables/{db}/{table}/maintenance/{job_id}":
+                job = {"db": "lake", "table": "events", "job_id": self.take("table")}
+                return {"path_parameters": job}
+            case "PUT", "/tables/drain":
+                return {"body": {"drain_mode": False}}
+            case _:
+                return {"query": {}, "path_parameters": self._named(path)}
+
+    def _claim(self, worker: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Claim a job as this worker; return the job and what its reports carry."""
+        answer = requests.post(
+            f"http://127.0.0.1:{self.port}/api/jobs/claim",
+            json={"worker_id": worker, "types": ["shop/errand"]},
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=30,
+        )
+        if answer.status_code != HTTPStatus.OK:
+            return {"job_id": "none"}, {"worker_id": worker, "attempt_id": "none"}
+        job = answer.json()
+        return {"job_id": job["id"]}, {"worker_id": worker, "attempt_id": job["attempt_id"]}
 
     def _named(self, path: str) -> dict[str, str]:
         names = {

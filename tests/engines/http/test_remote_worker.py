@@ -148,10 +148,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def as_producer(store: Store, monkeypatch: pytest.MonkeyPatch) -> Service:
+def as_producer(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A program that may create jobs of the shop, through the server."""
     monkeypatch.setenv(TOKEN, store.tokens["producer"])
-    return Service("shop", f"http://127.0.0.1:{store.port}")
+    with Service("shop", f"http://127.0.0.1:{store.port}") as service:
+        yield service
 
 
 def test_jobs_are_created_run_and_steered_without_access_to_the_database(
@@ -207,7 +208,7 @@ def test_lost_replies_lose_no_job_and_start_none_twice(
     with LossyProxy(store.port) as proxy:
         producer = Service("shop", f"http://127.0.0.1:{proxy.port}")
         count = producer.declare("count", payload=int, result=int)
-        with store.worker(proxy.port):
+        with producer, store.worker(proxy.port):
             count.create_sync(0)
             store.wait_until_completed(1)
             proxy.lose_every = 4

@@ -11,6 +11,7 @@ import json
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -109,9 +110,9 @@ async def submit_maintenance(
     if idempotency_key is not None:
         options["idempotency_key"] = idempotency_key
     made = await create(engine, known.job_type, payload, options)
-    response.headers["Location"] = request.app.url_path_for(
-        "get_maintenance", db=db, table=table, job_id=made.job_id
-    )
+    names = {"db": quote(db, safe=""), "table": quote(table, safe="")}
+    where = request.app.url_path_for("get_maintenance", **names, job_id=made.job_id)
+    response.headers["Location"] = where
     return SubmittedJob(job_id=made.job_id, status=TABLE_MAINTENANCE.word(State.PENDING))
 
 
