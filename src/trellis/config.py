@@ -369,9 +369,9 @@ def environment(
 
 
 def sources(
-    environ: Mapping[str, str] | None = None, cwd: Path | None = None
+    environ: Mapping[str, str] | None = None, cwd: Path | None = None, *, framework: bool = True
 ) -> Mapping[str, Setting]:
-    """Return every `TRELLIS_*` setting in force, with its origin."""
+    """Return every `TRELLIS_*` setting in force, with its origin; also those of the framework."""
     environ = os.environ if environ is None else environ
     path = settings_file(cwd)
     in_file = {} if path is None else _settings_of(path)
@@ -383,7 +383,7 @@ def sources(
     defaults = {
         name: read()
         for name, read in _framework_defaults.items()
-        if name not in {*in_file, *in_environ}
+        if framework and name not in {*in_file, *in_environ}
     }
     return {**defaults, **in_file, **in_environ}
 

@@ -54,10 +54,10 @@ ELSEWHERE: Final = {
         "tests/operations/test_audit.py",
     ),
 }  # fmt: skip
-#: Commands that change nothing that is stored, or create jobs as programs do.
+#: Commands that change nothing that is stored, create jobs as programs do, or let a browser in.
 WITHOUT_ENTRY: Final = frozenset(
     {
-        "demo", "worker", "serve", "tokens list",
+        "demo", "worker", "serve", "tokens list", "tokens login",
         "enqueue", "jobs list", "jobs show", "jobs why", "jobs logs",
         "jobs graph", "jobs items", "jobs wait", "jobs top", "jobs count", "jobs follow",
         "dlq list", "keys list", "keys show", "workers list", "queues list", "queues limits",

@@ -22,6 +22,9 @@ _OTHER_SETTINGS: Final = {
     "log_level": "info",
     "actor": "user@host",
     "require_reason": "false",
+    "telemetry": "off",
+    "health_port": None,
+    "health_host": "127.0.0.1",
 }
 _MISMATCHES_SHOWN: Final = 20
 

@@ -16,10 +16,7 @@ from trellis.errors import CapabilityMissing, ConfigurationError, UnknownScheme
 if TYPE_CHECKING:
     from trellis.engines.port import Engine
 
-_KNOWN = (
-    "sqlite:///path/to/jobs.db, postgresql://host/database, https://server (a `trellis serve`) or "
-    "memory://"
-)
+_KNOWN = "sqlite:///path/to/jobs.db, postgresql://host/database, https://server or memory://"
 _PLANNED = ("nats",)
 _SERVERS = ("http", "https")
 

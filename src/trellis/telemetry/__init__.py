@@ -71,9 +71,10 @@ class Telemetry:
 
     def _resolve(self) -> None:
         """Do what `TRELLIS_TELEMETRY` says."""
-        from trellis.config import environment  # noqa: PLC0415 - read at first use, not at import
+        from trellis.config import sources  # noqa: PLC0415 - read at first use, not at import
 
-        setting = environment().get("TRELLIS_TELEMETRY", "off")
+        found = sources(framework=False).get("TRELLIS_TELEMETRY")
+        setting = "off" if found is None else found.text
         if checks.one_of(Setting, "TRELLIS_TELEMETRY", setting) == "otel":
             self.enable(None, None)
         self._is_resolved = True

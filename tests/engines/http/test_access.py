@@ -188,6 +188,7 @@ def test_every_verb_has_a_rule_and_a_place_in_this_matrix() -> None:
     assert set(VERBS) == set(RULES) == set(ALLOWED)
 
 
+@pytest.mark.long
 async def test_every_verb_refuses_callers_without_its_scope(shop: Shop) -> None:
     worker = await shop.program("worker:shop")
     tokens = {scope: await shop.token(scope) for scope in SCOPES}
