@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,8 +170,23 @@ def test_the_first_interrupt_ends_a_question(shop: tuple[Path, dict[str, str]]) 
         seen = b""
         while b"[y/N]" not in seen:
             seen += os.read(ours, 65536)
+        wait_until_it_sleeps(process.pid)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(20) == 130
+
+
+def wait_until_it_sleeps(pid: int) -> None:
+    """Wait until the main thread of a process has slept for a while: it waits for an answer.
+
+    Python does not notice a signal between the last look for signals and the wait for input.
+    """
+    switches, same = "", 0
+    while same < 10:
+        status = Path(f"/proc/{pid}/status").read_text()
+        found = status[status.index("voluntary_ctxt_switches") :]
+        same = same + 1 if found == switches and "State:\tS" in status else 0
+        switches = found
+        time.sleep(0.01)
 
 
 def test_a_narrow_list_of_queues_cuts_no_name_and_leaves_out_the_rates(tmp_path: Path) -> None:
