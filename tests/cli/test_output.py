@@ -9,8 +9,8 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
