@@ -28,6 +28,8 @@ from trellis.engines.port import Engine
 from trellis.worker.fetcher import BATCH, Planner
 from trellis.worker.local_type import LocalType
 
+pytestmark = pytest.mark.long
+
 SLOTS: Final = 2
 QUICK: Final = ("quick", 0.0)
 #: How long a claim may take on a busy machine.

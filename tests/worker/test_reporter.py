@@ -16,6 +16,8 @@ from trellis.config import WorkerSettings
 from trellis.engines.worker_report import WorkerReport
 from trellis.service import work
 
+pytestmark = pytest.mark.long
+
 #: No regular renewal happens during a test.
 _LEASE = "10m"
 

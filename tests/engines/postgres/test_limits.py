@@ -26,7 +26,7 @@ from trellis.core.durations import SECOND
 from trellis.core.limits import Limit, Scope
 from trellis.testing.builders import a_demand, a_worker
 
-pytestmark = pytest.mark.on_postgres(16, 18)
+pytestmark = [pytest.mark.long, pytest.mark.on_postgres(16, 18)]
 LOWER = """
     update trellis.job_limit
     set override = '{"active": 1, "parts": ["active"]}', version = version + 1

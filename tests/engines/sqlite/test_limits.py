@@ -25,6 +25,8 @@ from trellis.core.limits import Limit, Scope
 from trellis.engines.audit import AuditFilter
 from trellis.engines.sqlite import SqliteEngine
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 
 

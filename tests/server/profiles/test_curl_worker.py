@@ -29,9 +29,12 @@ from trellis.testing.conformance.helpers import give_up_lost, reap_lapsed
 
 GUIDE = (ROOT / "docs" / "guides" / "any-language.md").read_text()
 SCRIPT = ROOT / "examples" / "curl-worker.sh"
-pytestmark = pytest.mark.skipif(
-    not shutil.which("curl") or not shutil.which("jq"), reason="the worker needs curl and jq"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not shutil.which("curl") or not shutil.which("jq"), reason="the worker needs curl and jq"
+    ),
+]
 PATIENCE = 60
 #: What the program of the worker does, by the order in the payload.
 PROGRAM = """#!/bin/sh

@@ -10,6 +10,8 @@ import pytest
 from tests.worker.guardian.conftest import Shop, children
 from trellis import Retry
 
+pytestmark = pytest.mark.long
+
 SOON = Retry.after("100ms", "100ms", "100ms", "100ms")
 ONCE = Retry.fixed("100ms", attempts=1)
 

@@ -11,6 +11,8 @@ from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found 
 from tests.worker.guardian.conftest import Shop
 from trellis import Retry
 
+pytestmark = pytest.mark.long
+
 #: The ways a child takes, and the exit code with which it ends.
 IN_LOOP = {"return": 0, "raise": 1, "sys.exit": 3, "os._exit": 6, "exec": 7, "await": 1,
            "fork in a task": 1, "fork in a pool": 0}  # fmt: skip

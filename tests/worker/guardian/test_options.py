@@ -13,6 +13,8 @@ from tests.worker.guardian.conftest import Shop, children, is_alive, wait_until
 from trellis import Retry, Service
 from trellis.engines.values import SessionRecord
 
+pytestmark = pytest.mark.long
+
 
 def drain(shop: Shop, session: SessionRecord) -> None:
     async def ask() -> bool:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.worker.guardian.conftest import Shop, Worker, children, wait_until
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 from pathlib import Path
 import asyncio

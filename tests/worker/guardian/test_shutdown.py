@@ -12,6 +12,8 @@ from tests.harness.signals import ignored_by_children
 from tests.worker.guardian.conftest import GRACE, Shop, children, descendants, is_alive, wait_until
 from trellis import PerKey, Retry
 
+pytestmark = pytest.mark.long
+
 #: How many seconds the guardian may take in addition to the grace.
 MORE = 2.0
 #: The journal uses the same clock; a millisecond for rounding.

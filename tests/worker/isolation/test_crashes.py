@@ -21,6 +21,8 @@ from trellis.core.job import Head, JobId
 from trellis.engines.demand import Demand
 from trellis.testing import a_worker
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def url(tmp_path: Path) -> None:

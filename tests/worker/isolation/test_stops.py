@@ -23,6 +23,8 @@ from trellis.core.job import Head, JobId
 from trellis.worker.attempt import Stop
 from trellis.worker.supervisor import Supervisor
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def url(tmp_path: Path) -> str:
