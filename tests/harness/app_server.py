@@ -14,6 +14,7 @@ from tests.harness.servers.loops import LoopThread
 from trellis.engines.port import Engine
 from trellis.operations.operator import Operator
 from trellis.server import create_app, engine_verbs
+from trellis.server.token_reads import TokenReads
 
 _PATIENCE: Final = 60
 
@@ -65,4 +66,5 @@ class AppServer:
         await engine.open()
         stack.push_async_callback(engine.close)
         self._app.state.operator = Operator(engine)
+        self._app.state.token_reads = TokenReads(engine)
         await stack.enter_async_context(engine_verbs.serving(self._app, engine))

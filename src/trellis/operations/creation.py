@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trellis.client.ref import plan_fingerprint
 from trellis.client.requests import CreateOptions, new_job
 from trellis.client.results import rejection
-from trellis.client.submission import send
+from trellis.client.submission import Batcher
 from trellis.core.contracts import parse_contract
 from trellis.core.json_text import parse_json_text
 from trellis.declaration.contract import declared_types
@@ -97,19 +97,23 @@ async def contracted_types(engine: Engine, service: str) -> list[KnownType]:
 
 
 async def create(
-    engine: Engine, job_type: JobType, payload: str | None, options: CreateOptions
+    engine: Engine,
+    job_type: JobType,
+    payload: str | None,
+    options: CreateOptions,
+    batcher: Batcher | None = None,
 ) -> Creation:
     """Create a job from JSON text; raise a typed `AdmissionError` if it is refused.
 
     None is for a type without a payload, or whose handler has a default. A text in `expect` that is
-    no fingerprint names a completed job, the plan. The job is stored on the engine's connection.
+    no fingerprint names a completed job, the plan. The job is stored on the engine's connection,
+    with a batcher together with others that are created at the same time.
     """
     expect = options.get("expect")
     if isinstance(expect, str) and not is_fingerprint(expect):
         options["expect"] = plan_fingerprint(await resolve_job(engine, expect))
     new = new_job(job_type, _value(job_type, payload), **options)
-    (result,) = await send(engine, [new])
-    match result:
+    match await (batcher or Batcher(engine)).send(new):
         case Accepted(job_id) | Replaced(job_id):
             return Creation(job_id, is_new=True)
         case Coalesced(existing):

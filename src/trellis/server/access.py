@@ -38,7 +38,6 @@ from trellis.engines.http import protocol
 from trellis.errors import EngineError
 from trellis.operations.logins import Session, find_session
 from trellis.operations.operator import Operator
-from trellis.operations.tokens import find_token
 from trellis.server.limits import Limits
 from trellis.server.problems import defect, problem
 
@@ -100,8 +99,8 @@ async def _find_caller(request: Request) -> Caller:
     if not given and COOKIE in request.cookies:
         return await _find_browser(request)
     kind, _, text = given.partition(" ")
-    engine = request.app.state.operator.engine
-    token = await find_token(engine, text.strip()) if kind.lower() == "bearer" else None
+    reads = request.app.state.token_reads
+    token = await reads.find(text.strip()) if kind.lower() == "bearer" else None
     if token is None:
         raise HTTPException(
             HTTPStatus.UNAUTHORIZED,

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from trellis import __version__
+from trellis.client.submission import Batcher
 from trellis.engines.port import Engine
 from trellis.errors import EngineError
 from trellis.operations.operator import Operator, connect
@@ -32,6 +33,7 @@ from trellis.server.known_types import KnownTypes
 from trellis.server.limits import Limits, Requests, Streams
 from trellis.server.live import Live
 from trellis.server.maintenance import maintaining
+from trellis.server.token_reads import TokenReads
 
 
 def create_app(
@@ -62,6 +64,9 @@ def create_app(
             served = app.state.operator.engine
             app.state.live = Live(served)
             app.state.known_types = KnownTypes(served)
+            app.state.token_reads = TokenReads(served)
+            app.state.batcher = Batcher(served)
+            stack.push_async_callback(app.state.batcher.close)
             await stack.enter_async_context(engine_verbs.serving(app, served))
             await stack.enter_async_context(maintaining(served, on=maintenance))
             stack.push_async_callback(app.state.live.close)

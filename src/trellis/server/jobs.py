@@ -161,8 +161,8 @@ async def submit(
     if errors:
         return invalid(errors, "payload_invalid")
     payload = None if body.payload is None else json.dumps(body.payload)
-    engine = request.app.state.operator.engine
-    made = await create(engine, known.job_type, payload, body.options(idempotency_key))
+    state, options = request.app.state, body.options(idempotency_key)
+    made = await create(state.operator.engine, known.job_type, payload, options, state.batcher)
     response.headers["Location"] = request.app.url_path_for("get_job", job_id=made.job_id)
     return Created(id=made.job_id, is_new=made.is_new)
 

@@ -103,13 +103,12 @@ async def submit_maintenance(
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> SubmittedJob:
     """Create a job for a table; 409 while another one has the table, 503 while draining."""
-    engine = request.app.state.operator.engine
     known = await request.app.state.known_types.find(f"{service}/{TYPE}")
     payload = json.dumps({"db": db, "table": table, "actions": body.actions})
     options: CreateOptions = {}
     if idempotency_key is not None:
         options["idempotency_key"] = idempotency_key
-    made = await create(engine, known.job_type, payload, options)
+    made = await create(request.app.state.operator.engine, known.job_type, payload, options)
     names = {"db": quote(db, safe=""), "table": quote(table, safe="")}
     where = request.app.url_path_for("get_maintenance", **names, job_id=made.job_id)
     response.headers["Location"] = where
