@@ -62,10 +62,7 @@ def create_app(
             else:
                 app.state.operator = await stack.enter_async_context(connect(url))
             served = app.state.operator.engine
-            app.state.live = Live(served)
-            app.state.known_types = KnownTypes(served)
-            app.state.token_reads = TokenReads(served)
-            app.state.batcher = Batcher(served)
+            _prepare(app, served)
             stack.push_async_callback(app.state.batcher.close)
             await stack.enter_async_context(engine_verbs.serving(app, served))
             await stack.enter_async_context(maintaining(served, on=maintenance))
@@ -87,6 +84,14 @@ def create_app(
     app.state.is_encrypted = behind_proxy
     _furnish(app, tuple(hosts), limits or Limits())
     return app
+
+
+def _prepare(app: FastAPI, engine: Engine) -> None:
+    """Make what requests share."""
+    app.state.live = Live(engine)
+    app.state.known_types = KnownTypes(engine)
+    app.state.token_reads = TokenReads(engine)
+    app.state.batcher = Batcher(engine)
 
 
 def _furnish(app: FastAPI, hosts: tuple[str, ...], limits: Limits) -> None:
