@@ -16,6 +16,7 @@ from tests.worker.faulty import eventually
 from trellis import ActiveJob, Job, Operator, Service, connect
 from trellis.engines.feed import Changes
 from trellis.engines.postgres import PostgresEngine
+from trellis.engines.values import JobFilter
 from trellis.server.limits import Limits
 
 JOBS = 60
@@ -87,6 +88,7 @@ async def check_resumption(url: str, seed: int) -> None:
                 if number % 7 == 0:
                     await shop.bill.create_many([0, 1])
             await eventually(lambda: has_ended(jobs))
+            await eventually(lambda: shows_everything(jobs))
             expected.extend(await all_changes(jobs))
 
         with serving(url) as one, serving(url) as other:
@@ -106,6 +108,12 @@ async def check_resumption(url: str, seed: int) -> None:
 async def has_ended(jobs: Operator) -> bool:
     """Return whether every job has ended."""
     return await jobs.find(state=["waiting", "running"]).count() == 0
+
+
+async def shows_everything(jobs: Operator) -> bool:
+    """Return whether the feed has every change; PostgreSQL's waits for open transactions."""
+    page = await jobs.engine.find(JobFilter(), limit=10_000)
+    return len(await all_changes(jobs)) == sum(each.head.version for each in page.jobs)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
