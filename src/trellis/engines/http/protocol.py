@@ -17,12 +17,13 @@ from trellis.core.commands import Command
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId
 from trellis.core.lifecycle import Transition
-from trellis.engines.http.wire import Codec, Field, codec_of, dump, read_fields, write_fields
+from trellis.engines.http.table import message_codec
+from trellis.engines.http.wire import Codec, Field, dump, read_fields, write_fields
 from trellis.engines.instrumented import verbs
 from trellis.engines.values import Capabilities, CommitResult, Topic
 
 #: Both sides must speak the same number. A field with a default is no new protocol.
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 PROTOCOL_HEADER: Final = "Trellis-Protocol"
 VERSION_HEADER: Final = "Trellis-Version"
 #: The path before the name of a verb.
@@ -132,7 +133,7 @@ def _verb(name: str, declared: Callable[..., object], *, is_method: bool = True)
         kind, default = hints[each.name], each.default
         if each.kind is inspect.Parameter.VAR_POSITIONAL:
             is_variadic, kind, default = True, Sequence[kind], ()  # type: ignore[valid-type]
-        codec = codec_of(kind)
+        codec = message_codec(kind)
         has_default = default is not inspect.Parameter.empty
         fields.append(Field(each.name, codec, default) if has_default else Field(each.name, codec))
     binding = signature.replace(parameters=parameters)
@@ -142,7 +143,7 @@ def _verb(name: str, declared: Callable[..., object], *, is_method: bool = True)
         given.apply_defaults()
         return list(given.arguments.values())
 
-    return Verb(name, tuple(fields), is_variadic, codec_of(hints["return"]), bind)
+    return Verb(name, tuple(fields), is_variadic, message_codec(hints["return"]), bind)
 
 
 def _commit(transitions: Sequence[Decided]) -> list[CommitResult]: ...  # type: ignore[empty-body]

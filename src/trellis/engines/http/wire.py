@@ -70,8 +70,8 @@ def codec_of(annotation: Any) -> Codec:  # noqa: ANN401 - any annotation
         return Codec(None, lambda raw: raw)
     if isinstance(annotation, NewType):
         return codec_of(annotation.__supertype__)
-    if annotation in _PLAIN:
-        return Codec(None, _checked(annotation.__name__, *_PLAIN[annotation]))
+    if annotation in PLAIN:
+        return Codec(None, _checked(annotation.__name__, *PLAIN[annotation]))
     if annotation is Policy:
         return Codec(None, _policy)  # written by `dump`
     origin = get_origin(annotation)
@@ -80,7 +80,7 @@ def codec_of(annotation: Any) -> Codec:  # noqa: ANN401 - any annotation
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _enum(annotation)
     if isinstance(annotation, type) and hasattr(annotation, "_fields"):
-        return _named_tuple(annotation)
+        return named_tuple_codec(annotation)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return _dataclass(annotation)
     raise TypeError(f"{annotation!r} cannot be sent.")
@@ -95,7 +95,7 @@ def _is_json(annotation: Any) -> bool:  # noqa: ANN401 - any annotation
 # -- plain values ------------------------------------------------------------------------------
 
 #: What JSON gives for a plain type; a bool is no number.
-_PLAIN: Final[dict[Any, tuple[type, ...]]] = {
+PLAIN: Final[dict[Any, tuple[type, ...]]] = {
     bool: (bool,), int: (int,), float: (float, int), str: (str,), NoneType: (NoneType,),
 }  # fmt: skip
 
@@ -331,10 +331,11 @@ def read_fields(fields: Sequence[Field], raw: object, expected: str) -> list[Any
     return values
 
 
-def _named_tuple(kind: type) -> Codec:
+def named_tuple_codec(kind: type, of: Callable[[Any], Codec] = codec_of) -> Codec:
+    """Return the codec of a named tuple, from those `of` the annotations of its fields."""
     hints, names = hints_of(kind), kind._fields  # type: ignore[attr-defined] # a named tuple's
     defaults = kind._field_defaults  # type: ignore[attr-defined]
-    fields = [Field(name, codec_of(hints[name]), defaults.get(name, _REQUIRED)) for name in names]
+    fields = [Field(name, of(hints[name]), defaults.get(name, _REQUIRED)) for name in names]
     if all(field.codec.encode is None for field in fields):
         return Codec(None, _list_reader(kind, fields))
     return Codec(_writer(fields), _reader(kind, fields))
