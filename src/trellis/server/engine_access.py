@@ -11,15 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from starlette.exceptions import HTTPException
 
 from trellis.core.access import MUTATE, READ, SERVICE_SCOPES, allows
-from trellis.core.commands import FENCED, Claim, Resolve
-from trellis.core.job import Fence, JobId, JobRecord, SessionId
+from trellis.core.commands import FENCED, Claim, Command, FencedCommand, Resolve
+from trellis.core.job import JobId, JobRecord, SessionId
 from trellis.engines.archive import ARCHIVE_LOCK
-from trellis.engines.http.protocol import Decided
 from trellis.engines.port import Engine
 from trellis.engines.values import SessionRecord, WorkerInfo
 from trellis.server.access import Caller
@@ -130,24 +129,29 @@ class Gate:
             if batch is not None:
                 self.check(batch.new.service)
 
-    def check_command(self, record: JobRecord, wanted: Decided, own: set[Fence]) -> None:
-        """Raise unless the caller may give this command to this job; `own`: of its sessions."""
-        if isinstance(wanted.command, Claim | Resolve):
-            name = type(wanted.command).__name__
+    async def check_commands(self, changes: Sequence[tuple[JobRecord, Command]]) -> None:
+        """Raise unless the caller may give each of these commands to its job."""
+        commands = [command for _, command in changes]
+        kinds = set(map(type, commands))
+        for kind in kinds & {Claim, Resolve}:
             raise HTTPException(
-                HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} is decided by the engine alone."
+                HTTPStatus.UNPROCESSABLE_ENTITY, f"{kind.__name__} is decided by the engine alone."
             )
         if self.has(MUTATE):
             return
-        if not isinstance(wanted.command, FENCED):
+        if not kinds.issubset(FENCED):
             deny(MUTATE)
-        self.check(record.definition.service, _WORKER)
-        if wanted.command.fence not in own:
-            raise HTTPException(
-                HTTPStatus.FORBIDDEN,
-                f"Attempt {wanted.command.fence.attempt_id} belongs to another worker. Nothing "
-                "was stored.",
-            )
+        fences = [cast("FencedCommand", command).fence for command in commands]
+        for service in {record.definition.service for record, _ in changes}:
+            self.check(service, _WORKER)
+        sessions = {fence.session for fence in fences}
+        foreign = {each for each in sessions if not await self.owns(each)}
+        for fence in fences if foreign else ():
+            if fence.session in foreign:
+                raise HTTPException(
+                    HTTPStatus.FORBIDDEN,
+                    f"Attempt {fence.attempt_id} belongs to another worker. Nothing was stored.",
+                )
 
     async def admit(self, verb: str, arguments: Arguments) -> None:
         """Raise 403 unless the caller may make this request."""
@@ -341,7 +345,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "open_session": Rule(None, _open_session), "renew": Rule(None, _session),
     "close_session": Rule(None, _session), "claim": Rule(None, _claim),
     "note": Rule(None, _note), "take_lock": Rule(None, _lock), "free_lock": Rule(None, _lock),
-    "commit": Rule(None, _anyone),  # each command is checked: `Gate.check_command`
+    "commit": Rule(None, _anyone),  # each command is checked: `Gate.check_commands`
     "archivable": _of_service, "note_archive": _of_service,
     "remove_archived": Rule(MUTATE, _archived),
     # what operators change, and maintenance

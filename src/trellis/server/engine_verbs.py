@@ -21,7 +21,7 @@ from trellis.core.access import MUTATE, READ, check_scopes
 from trellis.core.admission import check_new_job
 from trellis.core.audit import Change
 from trellis.core.batches import Batch, NewBatch
-from trellis.core.commands import FENCED, Command, Complete, OperatorCommand
+from trellis.core.commands import Complete, OperatorCommand
 from trellis.core.durations import Micros
 from trellis.core.job import NewJob, SessionId
 from trellis.core.json_text import DEFAULT_LIMIT, parse_json_text
@@ -184,21 +184,17 @@ class Instead:
 
     async def commit(self, transitions: Sequence[Decided]) -> list[CommitResult]:
         """Decide these commands and store the decisions."""
-        wanted = [each._replace(command=self._signed(each.command)) for each in transitions]
-        fences = {each.command.fence for each in wanted if isinstance(each.command, FENCED)}
-        own = {fence for fence in fences if await self._gate.owns(fence.session)}
-        check = self._gate.check_command
-        return await commit(
-            self._engine, self._claimed, wanted, lambda record, each: check(record, each, own)
-        )
+        for each in transitions:
+            if type(each.command) is Complete:  # most are
+                _check_result(each.command.result)
+        wanted = [self._signed(each) for each in transitions]
+        return await commit(self._engine, self._claimed, wanted, self._gate.check_commands)
 
-    def _signed(self, command: Command) -> Command:
-        """Return a command in the name of the token; raise if its result is not JSON."""
-        if isinstance(command, Complete):
-            _check_result(command.result)
-        elif self._gate.caller.token and isinstance(command, OperatorCommand):
-            return replace(command, actor=self._gate.caller.actor)
-        return command
+    def _signed(self, wanted: Decided) -> Decided:
+        """Return a command of an operator in the name of the token."""
+        if isinstance(wanted.command, OperatorCommand) and self._gate.caller.token:
+            return wanted._replace(command=replace(wanted.command, actor=self._gate.caller.actor))
+        return wanted
 
     async def cancel_batch(self, batch_id: str, by: By) -> Batch | None:
         """Cancel the members of a caller with a token here: their journals name the batch."""

@@ -7,9 +7,10 @@ is a conflict with the job as it is, as from every engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
+from trellis.core.commands import Command
 from trellis.core.durations import SECOND, Instant
 from trellis.core.job import JobId, JobRecord
 from trellis.core.lifecycle import Transition, decide
@@ -22,8 +23,8 @@ _OLDEST: Final = 60 * SECOND
 #: How many claimed jobs a server process remembers.
 _REMEMBERED: Final = 10_000
 
-#: Raises if the caller may not give this command to this job.
-Check = Callable[[JobRecord, Decided], None]
+#: Raises if the caller may not give one of these commands to its job.
+Check = Callable[[Sequence[tuple[JobRecord, Command]]], Awaitable[None]]
 
 
 class ClaimedJobs:
@@ -64,10 +65,8 @@ async def commit(
 ) -> list[CommitResult]:
     """Decide and store these commands, each separately; one answer each."""
     now, jobs = await claimed.take(wanted)
-    for each in wanted:
-        record = jobs[each.job_id]
-        if record is not None:
-            check(record, each)
+    known = [(record, each.command) for each in wanted if (record := jobs[each.job_id])]
+    await check(known)
     transitions: list[Transition | None] = []
     met: list[JobRecord | None] = []
     for each in wanted:
@@ -106,6 +105,7 @@ def _decide(record: JobRecord | None, wanted: Decided, now: Instant) -> Transiti
 def _moment(record: JobRecord, at: Instant, now: Instant) -> Instant:
     """Return the time of the decision: the caller's, while it can be true, else the present."""
     definition, head = record
-    known = (definition.created_at, head.claimed_at, head.asked_at, head.finished_at)
-    latest = max(each for each in known if each is not None)
+    latest = max(
+        definition.created_at, head.claimed_at or 0, head.asked_at or 0, head.finished_at or 0
+    )
     return at if max(latest, now - _OLDEST) <= at <= now else now

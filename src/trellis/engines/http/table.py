@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache, partial
-from itertools import repeat, zip_longest
+from itertools import repeat
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, NamedTuple, NewType, Union, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, NewType, Union, cast, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 from trellis.core.policy import Policy
@@ -88,7 +88,7 @@ def _column(annotation: Any) -> Column:  # noqa: ANN401 - any annotation
     if all(map(_is_simple, members)) and len(members) == 1:
         return _simple(codec_of(annotation), _members(annotation))
     if any(map(_is_named_tuple, members)):
-        return _classes(codec_of(annotation), [each for each in members if _is_named_tuple(each)])
+        return _classes(codec_of(annotation), members)
     return _any(codec_of(annotation))
 
 
@@ -125,9 +125,9 @@ def _simple(codec: Codec, members: Sequence[Any]) -> Column:
             if len(raw) != 1 or same is _MISSING or (is_plain and _is_long(same)):
                 raise WireError(f"a column of {count}, or one short value", raw)
             return [codec.decode(same)] * count
-        if is_plain and type(raw) is list and len(raw) == count:
-            if kinds.issuperset(map(type, raw)):
-                return raw
+        is_column = type(raw) is list and len(raw) == count
+        if is_plain and is_column and kinds.issuperset(map(type, raw)):
+            return cast("list[Any]", raw)
         return _values(raw, count, codec.decode)
 
     return Column(write, read)
@@ -155,10 +155,12 @@ def _any(codec: Codec) -> Column:
     return Column(write, read)
 
 
-def _classes(codec: Codec, kinds: Sequence[type]) -> Column:
+def _classes(codec: Codec, members: Sequence[type]) -> Column:
     """Return the column of a union with named tuples: a table if all values are of one class."""
-    # A class alone, or with None, is not written with its name.
-    columns = {kind: (kind.__name__ if len(kinds) > 1 else _ALL, _column(kind)) for kind in kinds}
+    columns = {
+        kind: (kind.__name__ if len(members) > 1 else _ALL, _column(kind))
+        for kind in filter(_is_named_tuple, members)
+    }
     readers = dict(columns.values())
 
     def write(values: Sequence[Any]) -> Any:  # noqa: ANN401 - JSON
@@ -193,7 +195,9 @@ def _named_tuple(kind: type) -> Column:
     make = partial(_make, kind)
 
     def write(values: Sequence[Any]) -> list[Any]:
-        return [each(column) for each, column in zip(writers, zip(*values, strict=True))]
+        return [
+            each(column) for each, column in zip(writers, zip(*values, strict=True), strict=True)
+        ]
 
     def read(raw: Any, count: int) -> list[Any]:  # noqa: ANN401 - any JSON value
         if type(raw) is not list or not least <= len(raw) <= len(columns):
@@ -201,13 +205,13 @@ def _named_tuple(kind: type) -> Column:
         if not columns:
             return [make(())] * count
         found: list[Any] = []
-        for (name, column, default), each in zip_longest(columns, raw, fillvalue=_MISSING):
+        for (name, column, _), each in zip(columns, raw, strict=False):
             try:
-                missing = each is _MISSING
-                found.append(repeat(default, count) if missing else column.read(each, count))
+                found.append(column.read(each, count))
             except WireError as error:
                 error.path.insert(0, name)
                 raise
+        found += [repeat(default, count) for _, _, default in columns[len(raw) :]]
         return list(map(make, zip(*found, strict=True)))
 
     return Column(write, read)
