@@ -28,6 +28,11 @@ class Program:
         self._process = process
         self._log = log
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until something holds that this program brings about."""
         end = time.monotonic() + _LONGEST

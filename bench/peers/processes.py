@@ -41,6 +41,11 @@ def pss_megabytes(roots: Iterable[int]) -> float:
     return sum(_pss_kilobytes(pid) for pid in tree(roots)) / 1024
 
 
+def descriptors(pid: int) -> int:
+    """Return how many files and connections a process has open."""
+    return sum(1 for _ in (_PROC / str(pid) / "fd").iterdir())
+
+
 def _pss_kilobytes(pid: int) -> int:
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
