@@ -7,6 +7,7 @@ arrive in time is closed. A client that takes nothing from its connection is cut
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from typing import Any, Final, cast
 
@@ -37,16 +38,13 @@ def configure(app: FastAPI, host: str, port: int, **options: Any) -> uvicorn.Con
     return uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, server_header=False,
         http=Protocol, ws="none", timeout_graceful_shutdown=GRACE, timeout_keep_alive=_KEEP_ALIVE,
-        limit_concurrency=_most_connections(), h11_max_incomplete_event_size=_HEADER_BYTES, **options,
+        limit_concurrency=_most_connections(),
+        h11_max_incomplete_event_size=_HEADER_BYTES, **options,
     )  # fmt: skip
 
 
 def _most_connections() -> int:
     """Return how many connections are served; take as many descriptors as this process may."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows
-        return _CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _CONNECTIONS + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
