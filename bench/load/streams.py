@@ -73,6 +73,8 @@ class Follower:
                             followed.data.append(fields["data"])
                         if _is_last(fields["data"]):
                             return True
+                    case _:
+                        pass
                 is_resuming = followed.number % _RESUMING == 1
                 if is_resuming and len(followed.ids) - since >= _RESUME_AFTER:
                     return False
@@ -104,10 +106,11 @@ async def follow(count: int, url: str) -> None:
         asyncio.create_task(follower.follow(each, when))
         for each, when in zip(all_followed, ready, strict=True)
     ]
-    opened = asyncio.gather(*(when.wait() for when in ready))
-    done, _ = await asyncio.wait([*tasks, opened], return_when=asyncio.FIRST_COMPLETED)
-    for each in done:
-        each.result()
+    for when, task in zip(ready, tasks, strict=True):
+        opened = asyncio.create_task(when.wait())
+        await asyncio.wait({opened, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
     print("ready", flush=True)
     await asyncio.gather(*tasks)
     print(json.dumps([_summary(each) for each in all_followed]), flush=True)

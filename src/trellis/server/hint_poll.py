@@ -3,15 +3,20 @@
 The watch counts hints by topic. A poll names the counts that its caller has seen and waits until
 one is higher, so no hint between two polls is lost. After a restart, or from another replica, the
 counts are those of another process: the caller gets a hint at once and looks for itself.
+
+A hint is for all callers, and each of them asks for jobs when it gets one. So that hundreds of
+workers do not do so at the same moment for one job, a hint goes to a few polls at a time, the one
+that has waited longest first. A poll whose turn has not come keeps its hint.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 from trellis.engines.http.protocol import POLL, Hinted, Marks
 from trellis.engines.port import Engine
@@ -21,6 +26,17 @@ from trellis.errors import EngineError
 _TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 #: Seconds before the engine is watched again after it was lost.
 _PAUSE: Final = 1.0
+#: How many polls about the same topics get a hint at once, and seconds until the next ones do: 200
+#: workers have it within half a second, as long as a worker without hints waits on average.
+_AT_ONCE: Final = 10
+_STEP: Final = 0.025
+
+
+class _Poll(NamedTuple):
+    """A poll that waits."""
+
+    topics: tuple[Topic, ...]
+    since: Marks
 
 
 class HintPoll:
@@ -29,7 +45,9 @@ class HintPoll:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._marks = Marks(secrets.randbits(62) + 1)
-        self._changed = asyncio.Condition()
+        #: In the order in which they began to wait.
+        self._waiting: dict[asyncio.Future[None], _Poll] = {}
+        self._passing_on: asyncio.Task[None] | None = None
         self._is_over = False
 
     @asynccontextmanager
@@ -39,25 +57,35 @@ class HintPoll:
         try:
             yield
         finally:
-            await self.end()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            self.end()
+            for each in (task, self._passing_on):
+                if each is not None:
+                    each.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await each
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """Answer every poll at once from now on."""
         self._is_over = True
-        async with self._changed:
-            self._changed.notify_all()
+        for woken in self._waiting:
+            if not woken.done():
+                woken.set_result(None)
 
     async def wait(self, topics: Sequence[Topic], since: Marks) -> Hinted:
         """Wait for a hint about one of these topics, at most `POLL` seconds."""
         if since.process == 0:
             return Hinted((), self._marks)
-        if since.process == self._marks.process:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL), self._changed:
-                    await self._changed.wait_for(lambda: self._is_over or self._new(topics, since))
+        if since.process == self._marks.process and not self._is_over:
+            woken = asyncio.get_running_loop().create_future()
+            self._waiting[woken] = _Poll(tuple(topics), since)
+            self._pass_on()
+            try:
+                async with asyncio.timeout(POLL):
+                    await woken
+            except TimeoutError:
+                pass
+            finally:
+                del self._waiting[woken]
         return Hinted(tuple(self._new(topics, since)), self._marks)
 
     def _new(self, topics: Sequence[Topic], since: Marks) -> list[Topic]:
@@ -70,12 +98,27 @@ class HintPoll:
         while True:
             with suppress(EngineError):
                 async for topic in self._engine.watch(_TOPICS):
-                    await self._count(topic)
+                    self._count(topic)
             await asyncio.sleep(_PAUSE)
             for topic in _TOPICS:  # hints may have been lost meanwhile
-                await self._count(topic)
+                self._count(topic)
 
-    async def _count(self, topic: Topic) -> None:
+    def _count(self, topic: Topic) -> None:
         self._marks = self._marks._replace(**{topic: getattr(self._marks, topic) + 1})
-        async with self._changed:
-            self._changed.notify_all()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._passing_on is None or self._passing_on.done():
+            self._passing_on = asyncio.create_task(self._answer_some(), name="trellis-hints-polls")
+
+    async def _answer_some(self) -> None:
+        """Answer polls that have a hint, a few at a time, until none is left."""
+        while True:
+            answered: Counter[tuple[Topic, ...]] = Counter()
+            for woken, (topics, since) in self._waiting.items():
+                if answered[topics] < _AT_ONCE and not woken.done() and self._new(topics, since):
+                    woken.set_result(None)
+                    answered[topics] += 1
+            if not answered.total():
+                return
+            await asyncio.sleep(_STEP)

@@ -72,7 +72,7 @@ class Server(uvicorn.Server):
         """Stop: accept nothing new, end streams, wait for open requests within the grace."""
         app = cast("FastAPI", self.config.app)
         stop_streams(app)
-        await app.state.remote.hints.end()  # or it would wait for the long polls of workers
+        app.state.remote.hints.end()  # or it would wait for the long polls of workers
         await super().shutdown(sockets)
 
 
