@@ -93,7 +93,7 @@ async def _fire(engine: Engine, schedule: Schedule, now: Instant) -> bool:
         if current.next_slot is None or current.next_slot > now:
             return True
         current = await _store(
-            engine, rules.decide_slots(current, now, await _live(engine, current))
+            engine, rules.decide_slots(current, now, await live_jobs(engine, current))
         )
     return False
 
@@ -111,7 +111,7 @@ async def _edit(
     current: Schedule | None = before
     while current is not None:
         is_due = current.next_slot is not None and current.next_slot <= now
-        live = await _live(engine, current) if is_due else current.live
+        live = await live_jobs(engine, current) if is_due else current.live
         step = rules.edit(current, after, now, live)
         if step.is_whole:
             return await _store(engine, step, change, by)
@@ -130,7 +130,7 @@ async def _store(
     return after._replace(version=after.version + 1)
 
 
-async def _live(engine: Engine, schedule: Schedule) -> Sequence[JobId]:
+async def live_jobs(engine: Engine, schedule: Schedule) -> Sequence[JobId]:
     """Return the jobs of a schedule that have not ended, as far as its policy needs that."""
     ids = schedule.live
     if schedule.plan.overlap != "skip" or not ids:

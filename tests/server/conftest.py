@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from tests.harness.shop import guarded_server, shop  # noqa: F401 - fixtures are found by name
 from trellis import Service
 from trellis.engines.sqlite import SqliteEngine
 from trellis.operations.operator import Operator

@@ -6,7 +6,6 @@ A reference holds no state of the job; every question goes to the engine.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -21,7 +20,6 @@ from trellis.core.durations import SECOND, Duration, in_words, micros
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import LIVE, SUCCEEDED, State
 from trellis.declaration import checks
-from trellis.declaration.fingerprint import fingerprint
 from trellis.declaration.job_type import JobType
 from trellis.engines.audit import By
 from trellis.engines.port import Engine
@@ -41,7 +39,15 @@ from trellis.errors import (
 )
 from trellis.insight.attempts import view_of
 from trellis.insight.following import has_worker
-from trellis.insight.views import ItemView, JobEvent, JobLogLine, JobView, error_view, item_views
+from trellis.insight.views import (
+    ItemView,
+    JobEvent,
+    JobLogLine,
+    JobView,
+    error_view,
+    item_views,
+    known_fingerprint,
+)
 from trellis.portal import iterated, synced
 
 R_co = TypeVar("R_co", covariant=True)
@@ -279,8 +285,11 @@ def plan_fingerprint(record: JobRecord) -> str:
         why, advice = f"ended as {state}", "Create a new one and wait for its end"
     elif definition.config is None:
         why, advice = "was created without config=", "Create it with the configuration it is about"
+    elif (found := known_fingerprint(definition.config)) is None:
+        why = "has secrets in its configuration that this token does not read"
+        advice = f"Use a token with submit:{definition.service}"
     else:
-        return fingerprint(json.loads(definition.config))
+        return found
     raise PlanUnusable(
         f"{name} {why}, so its configuration cannot be expected. {advice}. Nothing was stored.",
         existing=definition.id,

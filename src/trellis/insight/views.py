@@ -20,7 +20,7 @@ from trellis.core.items import ItemStatus
 from trellis.core.job import Dedupe, DedupeWhile, Failure, Head, JobRecord, Relations
 from trellis.core.states import State
 from trellis.declaration.fingerprint import fingerprint
-from trellis.declaration.secrets import mask_value, masked
+from trellis.declaration.secrets import MASK, mask_value, masked
 from trellis.engines.operating import JobFacts
 from trellis.engines.values import (
     Activity,
@@ -108,7 +108,8 @@ class JobView:
     #: The schedule that created it, and its slot; no slot if an operator ran the schedule.
     schedule: str | None
     slot: datetime | None
-    #: The configuration it was created with, secrets masked, and its fingerprint.
+    #: The configuration it was created with, secrets masked, and its fingerprint; None also where a
+    #: server has masked secrets in it, as for an operator with an `https://` URL.
     config: Any
     config_fingerprint: str | None
     #: The fingerprint that the present configuration must have when its handler is called.
@@ -252,7 +253,7 @@ def job_view(record: JobRecord, facts: JobFacts) -> JobView:
         trace_id=definition.context.trace_id,
         clone_of=definition.clone_of,
         config=config and json.loads(masked(config, definition.policy, "config")),
-        config_fingerprint=config and fingerprint(json.loads(config)),
+        config_fingerprint=config and known_fingerprint(config),
         expect=definition.expect,
         policy=policy_values(record),
     )
@@ -261,6 +262,11 @@ def job_view(record: JobRecord, facts: JobFacts) -> JobView:
 def _relation_values(relations: Relations) -> dict[str, Any]:
     shown = ("parent", "batch", "fan_in_of", "schedule", "tenant")
     return {name: getattr(relations, name) for name in shown} | {"slot": _moment(relations.slot)}
+
+
+def known_fingerprint(config: str) -> str | None:
+    """Return the fingerprint of a configuration; None: secrets in it were masked by a server."""
+    return None if f'"{MASK}"' in config else fingerprint(json.loads(config))
 
 
 def error_view(error: Failure | None) -> ErrorView | None:

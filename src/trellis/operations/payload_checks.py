@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 from trellis.core.contract_plan import Plan
 from trellis.core.job import JobRecord
 from trellis.core.states import WAITING
+from trellis.declaration.secrets import MASK
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter
 from trellis.errors import PayloadInvalid
@@ -72,6 +73,9 @@ async def _check_type(
         try:
             read(record.definition.payload, record.definition.schema_version)
         except PayloadInvalid as error:
+            if f'"{MASK}"' in record.definition.payload:  # by a server, for an operator
+                checked -= 1
+                continue
             invalid += 1
             if len(examples) < _EXAMPLES:
                 examples.append((record.definition.id, str(error)))

@@ -204,7 +204,7 @@ class Schedules:
 
         def with_change(schedule: Schedule, now: Instant) -> tuple[Schedule, Change]:
             changed = decide(schedule, now)
-            before, after = _differences(schedule, changed)
+            before, after = differences(schedule, changed)
             return changed, Change(action, schedule.title, before, after)
 
         by = By(self._actor, reason)
@@ -276,7 +276,7 @@ def _check_payload(job_type: JobType, payload: str) -> None:
         raise type(error)(f"{name}: {error} Nothing was stored.") from error.__cause__
 
 
-def _differences(before: Schedule, after: Schedule) -> tuple[dict[str, Any], dict[str, Any]]:
+def differences(before: Schedule, after: Schedule) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values that a change replaces and brings, as they are shown."""
     old, new = (
         {**plan_values(each.plan, each.template), "windows": list(map(_interval, each.windows))}

@@ -273,11 +273,9 @@ async def _add_schedules(gate: Gate, arguments: Arguments) -> None:
 
 
 async def _step(gate: Gate, arguments: Arguments) -> None:
-    step = arguments["step"]
-    if arguments["change"] is not None:
+    if arguments["action"] is not None:
         deny(MUTATE)
-    for service in {step.schedule.service, *(new.service for _, new in step.jobs)}:
-        gate.check(service, _WORKER)
+    gate.check(arguments["wanted"].service, _WORKER)
 
 
 async def _archived(gate: Gate, arguments: Arguments) -> None:

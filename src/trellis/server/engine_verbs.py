@@ -17,17 +17,16 @@ from typing import Final, NamedTuple
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from trellis import __version__, control
-from trellis.core.access import MUTATE, READ, check_scopes
+from trellis.core.access import LOGIN, MUTATE, READ, check_scopes
 from trellis.core.admission import check_new_job
-from trellis.core.audit import Change
 from trellis.core.batches import Batch, NewBatch
 from trellis.core.commands import Complete, OperatorCommand
 from trellis.core.durations import Micros
-from trellis.core.job import NewJob, SessionId
+from trellis.core.job import JobId, NewJob, SessionId
 from trellis.core.json_text import DEFAULT_LIMIT, parse_json_text
-from trellis.core.schedules import Schedule, Step
+from trellis.core.schedules import Schedule
 from trellis.engines.archive import ArchiveState
-from trellis.engines.audit import By
+from trellis.engines.audit import Action, By
 from trellis.engines.demand import Demand
 from trellis.engines.http.protocol import (
     PATH,
@@ -40,6 +39,7 @@ from trellis.engines.http.protocol import (
     Hinted,
     Marks,
     Verb,
+    WantedSchedule,
 )
 from trellis.engines.port import Engine
 from trellis.engines.schedules import SlotRecord
@@ -59,9 +59,11 @@ from trellis.engines.values import (
     WorkerInfo,
 )
 from trellis.errors import PayloadInvalid, PayloadTooLarge, VersionMismatch
+from trellis.server import remote_schedules
 from trellis.server.access import caller_of
 from trellis.server.engine_access import Arguments, Gate, SessionOwners, deny, services_of
 from trellis.server.hint_poll import HintPoll
+from trellis.server.masking import masked_answer, unmasked_clone
 from trellis.server.problems import problem
 from trellis.server.remote_commit import ClaimedJobs, commit
 from trellis.worker.maintenance import LEADER
@@ -107,6 +109,7 @@ async def call(verb: str, request: Request) -> Response:
     await gate.admit(verb, arguments)
     _sign(gate, arguments)
     answer = await _answer(remote, gate, known, arguments)
+    answer = await masked_answer(gate, verb, arguments, answer)
     return Response(known.write_answer(answer), media_type="application/json", headers=_VERSION)
 
 
@@ -155,27 +158,21 @@ class Instead:
 
     async def create(self, jobs: Sequence[NewJob], by: By | None) -> list[CreateResult]:
         """Store jobs."""
-        return await self._engine.create([_checked(each) for each in jobs], by)
+        whole = [await unmasked_clone(self._engine, each) for each in jobs]
+        return await self._engine.create([_checked(each) for each in whole], by)
 
     async def open_batch(self, new: NewBatch) -> Batch | None:
         """Open a batch, whose fan-in job is checked too."""
         then = None if new.then is None else _checked(new.then)
         return await self._engine.open_batch(new._replace(then=then))
 
-    async def advance_schedule(
-        self, step: Step, change: Change | None, by: By
-    ) -> list[SlotRecord] | None:
-        """Store a step of a schedule."""
-        jobs = tuple((slot, _checked(new)) for slot, new in step.jobs)
-        return await self._engine.advance_schedule(step._replace(jobs=jobs), change, by)
-
-    async def run_schedule(self, schedule: Schedule, new: NewJob, by: By) -> CreateResult | None:
-        """Create a job of a schedule."""
-        return await self._engine.run_schedule(schedule, _checked(new), by)
+    async def add_schedules(self, added: Sequence[Schedule]) -> list[bool]:
+        """Store new schedules."""
+        return await remote_schedules.add(self._engine, added)
 
     async def put_token(self, new: NewToken, by: By) -> TokenRecord:
-        """Store a token that may do no more than the caller."""
-        for scope in check_scopes(new.scopes):
+        """Store a token, or the code of a login, that may do no more than the caller."""
+        for scope in check_scopes(each for each in new.scopes if each != LOGIN):
             if not self._gate.has(scope):
                 deny(scope)
         return await self._engine.put_token(new, by)
@@ -195,6 +192,18 @@ class Instead:
         if isinstance(wanted.command, OperatorCommand) and self._gate.caller.token:
             return wanted._replace(command=replace(wanted.command, actor=self._gate.caller.actor))
         return wanted
+
+    async def advance_schedule(
+        self, wanted: WantedSchedule, action: Action | None, by: By
+    ) -> list[SlotRecord] | None:
+        """Decide a step of a schedule and store the decision."""
+        return await remote_schedules.advance(self._engine, self._gate, wanted, action, by)
+
+    async def run_schedule(
+        self, service: str, name: str, version: int, job_id: JobId, by: By
+    ) -> CreateResult | None:
+        """Create a job of a schedule."""
+        return await remote_schedules.run(self._engine, (service, name, version), job_id, by)
 
     async def cancel_batch(self, batch_id: str, by: By) -> Batch | None:
         """Cancel the members of a caller with a token here: their journals name the batch."""

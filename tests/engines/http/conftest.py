@@ -8,19 +8,12 @@ import pytest
 
 from tests.harness.app_server import AppServer
 from tests.harness.servers.fixtures import *  # noqa: F403 - fixtures are found by name
+from tests.harness.shop import guarded_server, shop  # noqa: F401 - fixtures are found by name
 
 
 @pytest.fixture(scope="session")
 def app_server() -> Iterator[AppServer]:
     """A server that lets every caller do everything."""
     server = AppServer(no_auth=True)
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
-def guarded_server() -> Iterator[AppServer]:
-    """A server that asks for tokens."""
-    server = AppServer(no_auth=False)
     yield server
     server.close()

@@ -15,12 +15,15 @@ from typing import Any, Final, NoReturn, cast
 
 from trellis.core.job import NewJob
 from trellis.core.lifecycle import Transition
+from trellis.core.schedules import Schedule, Step
+from trellis.engines.audit import OPERATOR, By, Change
 from trellis.engines.http.address import server_address
-from trellis.engines.http.protocol import VERBS, Hello, Hinted, Marks, decided
+from trellis.engines.http.protocol import VERBS, Hello, Hinted, Marks, decided, wanted
 from trellis.engines.http.transport import Transport
 from trellis.engines.instrumented import verbs
 from trellis.engines.port import Engine
-from trellis.engines.values import Capabilities, CommitResult, Topic
+from trellis.engines.schedules import SlotRecord
+from trellis.engines.values import Capabilities, CommitResult, CreateResult, Topic
 from trellis.errors import EngineClosed, TransactionRefused
 
 _UNOPENED: Final = Capabilities(durable=True, processes=True, boot_clock=False, connections=False)
@@ -83,6 +86,24 @@ class HttpEngine:
         """Send the commands of these decisions; the server decides again and stores the result."""
         answers: list[CommitResult] = await self._call("commit", [decided(t) for t in transitions])
         return answers
+
+    async def advance_schedule(
+        self, step: Step, change: Change | None = None, by: By = OPERATOR
+    ) -> list[SlotRecord] | None:
+        """Send the schedule as it shall be; the server decides the step and stores its own."""
+        action = None if change is None else change.action
+        records: list[SlotRecord] | None = await self._call(
+            "advance_schedule", wanted(step.schedule), action, by
+        )
+        return records
+
+    async def run_schedule(self, schedule: Schedule, new: NewJob, by: By) -> CreateResult | None:
+        """Send which schedule shall create a job; the server makes the job."""
+        service, name, version = schedule.service, schedule.name, schedule.version
+        answer: CreateResult | None = await self._call(
+            "run_schedule", service, name, version, new.id, by
+        )
+        return answer
 
     async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield hints, by one long poll after the other."""

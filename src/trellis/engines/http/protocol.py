@@ -1,9 +1,10 @@
 """The verbs of the engine port as requests: `POST {url}/api/v1/engine/{verb}`, JSON both ways.
 
 The engine sends with it, the server reads with it. The arguments of a verb are an object by name;
-the answer is the value that the verb returns. Three verbs differ. `commit` sends commands and what
-they were decided against, never heads: the server decides itself. `watch` is one long poll.
-`hello` is no verb of the port: it says what the other side is.
+the answer is the value that the verb returns. Some verbs differ. `commit` sends commands and what
+they were decided against, never heads: the server decides itself. So it does with the steps of
+schedules: `advance_schedule` sends the schedule as it shall be, `run_schedule` which one shall run.
+`watch` is one long poll. `hello` is no verb of the port: it says what the other side is.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from trellis.core.commands import Command
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId
 from trellis.core.lifecycle import Transition
+from trellis.core.schedules import Changes, Plan, Schedule, Template, Window
+from trellis.engines.audit import OPERATOR, Action, By
 from trellis.engines.http.table import message_codec
 from trellis.engines.http.wire import Codec, Field, dump, read_fields, write_fields
 from trellis.engines.instrumented import verbs
-from trellis.engines.values import Capabilities, CommitResult, Topic
+from trellis.engines.schedules import SlotRecord
+from trellis.engines.values import Capabilities, CommitResult, CreateResult, Topic
 
 #: Both sides must speak the same number. A field with a default is no new protocol.
 PROTOCOL: Final = 2
@@ -64,6 +68,34 @@ def decided(transition: Transition) -> Decided:
         before.fence,
         transition.event.at,
         transition.command,
+    )
+
+
+class WantedSchedule(NamedTuple):
+    """A schedule as its sender wants it to be; as it is: then its due slots are to be decided."""
+
+    service: str
+    name: str
+    #: The version that the sender has read.
+    version: int
+    declared: Plan
+    template: Template
+    changes: Changes
+    windows: tuple[Window, ...]
+    is_retired: bool
+
+
+def wanted(schedule: Schedule) -> WantedSchedule:
+    """Return what is sent of the schedule of a step."""
+    return WantedSchedule(
+        schedule.service,
+        schedule.name,
+        schedule.version,
+        schedule.declared,
+        schedule.template,
+        schedule.changes,
+        schedule.windows,
+        schedule.retired_at is not None,
     )
 
 
@@ -149,6 +181,12 @@ def _verb(name: str, declared: Callable[..., object], *, is_method: bool = True)
 def _commit(transitions: Sequence[Decided]) -> list[CommitResult]: ...  # type: ignore[empty-body]
 def _watch(topics: Sequence[Topic], since: Marks) -> Hinted: ...  # type: ignore[empty-body]
 def _hello() -> Hello: ...  # type: ignore[empty-body]
+def _advance_schedule(
+    wanted: WantedSchedule, action: Action | None = None, by: By = OPERATOR
+) -> list[SlotRecord] | None: ...
+def _run_schedule(
+    service: str, name: str, version: int, job_id: JobId, by: By
+) -> CreateResult | None: ...
 
 
 #: Verbs whose requests are not what the port says.
@@ -156,6 +194,8 @@ _SPECIAL: Final[Mapping[str, Callable[..., object]]] = {
     "commit": _commit,
     "watch": _watch,
     "hello": _hello,
+    "advance_schedule": _advance_schedule,
+    "run_schedule": _run_schedule,
 }
 #: All requests, by name.
 VERBS: Final[Mapping[str, Verb]] = {
