@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from tests.server.conftest import BASE, Api
+from trellis.engines.sqlite import SqliteEngine
 from trellis.operations.logins import create_code
 from trellis.server import create_app
-from trellis.server.access import COOKIE, CSRF_HEADER
+from trellis.server.access import CSRF_HEADER
 
 OWN = {"Origin": BASE}
+COOKIE = "trellis_session_8321"
 
 
 def browser_of(app: FastAPI) -> httpx.AsyncClient:
@@ -61,6 +64,25 @@ async def test_the_cookie_is_hidden_from_scripts_and_other_sites(api: Api) -> No
     async with app.router.lifespan_context(app), browser_of(app) as client:
         answer = await client.get(f"/login?code={await create_code(api.engine, 'ann')}")
         assert "secure" in answer.headers["set-cookie"].lower()
+
+
+async def test_logins_at_two_servers_of_one_host_do_not_overwrite_each_other(
+    api: Api, tmp_path: Path
+) -> None:
+    engine = SqliteEngine(tmp_path / "other.db")
+    await engine.open()
+    other = create_app(engine=engine)
+    ports = {":8321": api.app, ":8322": other, "": api.app}
+    mounts = {f"http://127.0.0.1{port}": httpx.ASGITransport(app) for port, app in ports.items()}
+    async with other.router.lifespan_context(other), httpx.AsyncClient(mounts=mounts) as browser:
+        for name, port, store in (("ann", ":8321", api.engine), ("eve", ":8322", engine),
+                                  ("joe", "", api.engine)):  # fmt: skip
+            code = await create_code(store, name)
+            await browser.get(f"http://127.0.0.1{port}/login?code={code}")
+        for name, port in (("ann", ":8321"), ("eve", ":8322"), ("joe", "")):
+            who = await browser.get(f"http://127.0.0.1{port}/api/v1/session")
+            assert who.json()["actor"] == f"browser:{name}"
+    await engine.close()
 
 
 async def test_a_code_opens_one_session_whoever_tries_it_at_the_same_time(api: Api) -> None:

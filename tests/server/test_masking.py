@@ -16,7 +16,7 @@ from trellis import ActiveJob, Fail, Retry, Service
 from trellis.core.access import hash_secret
 from trellis.core.commands import Cancel
 from trellis.core.job import Definition, JobId
-from trellis.core.schedules import edit
+from trellis.core.schedules import Step, edit
 from trellis.engines.audit import AuditFilter, By, Change
 from trellis.engines.batches import BatchFilter
 from trellis.engines.http.protocol import VERBS, Decided, Marks, wanted
@@ -109,7 +109,7 @@ async def _known(shop: Shop, service: Service, failed: JobId, done: JobId, batch
         "commit.transitions": [stale], "watch.topics": ["ready"], "watch.since": Marks(),
         "token_id": "x" * 12, "scopes": ["admin.read"], "kind": "queue", "due.kind": "jobs",
         "batch_id": batch, "batch_ids": [batch], "batches.where": BatchFilter(),
-        "audit.where": AuditFilter(), "advance_schedule.wanted": wanted(stored),
+        "audit.where": AuditFilter(), "advance_schedule.wanted": wanted(Step(stored)),
         "run_schedule.name": "nightly", "run_schedule.version": stored.version,
         "changes.cursor": None, "schedules.services": ["shop"],
     }  # fmt: skip

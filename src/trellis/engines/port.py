@@ -242,7 +242,8 @@ class Maintenance(Protocol):
 
         Those of a service that archives go into its queue instead (`Archive`). Sessions are removed
         `KEEP_SESSIONS` after their end; `limit` and the answer count them too, and the name of the
-        worker is kept while there are jobs as old. Removal records stay for `KEEP_REMOVALS`.
+        worker is kept while there are jobs as old. Removal records stay for `KEEP_REMOVALS`, codes
+        and sessions of logins for `KEEP_LOGINS` after their end, also revoked ones.
         """
 
     async def prune_audit(self, keep: Micros, limit: int) -> int:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from trellis.core.durations import Instant, Micros, to_datetime
+from trellis.core.access import LOGIN, SESSION
+from trellis.core.durations import Instant, Micros, micros, to_datetime
 from trellis.core.events import JsonValue
 from trellis.engines.audit import By, Change
+
+#: How long the code or session of a login is kept after its end. Until then a code that was used
+#: opens no second session, because it finds the first one.
+KEEP_LOGINS: Final[Micros] = micros("1d")
 
 
 class NewToken(NamedTuple):
@@ -37,6 +42,11 @@ class TokenRecord(NamedTuple):
     def is_valid(self, now: Instant) -> bool:
         """Return whether it gives access at this moment."""
         return self.revoked_at is None and now < self.expires_at
+
+    @property
+    def is_login(self) -> bool:
+        """Whether it is the code or the session of a login with a browser."""
+        return bool({LOGIN, SESSION} & {*self.scopes})
 
 
 def token_creation(new: NewToken, expires_at: Instant) -> Change:

@@ -24,7 +24,6 @@ from trellis.insight.following import Follower, Look
 from trellis.insight.views import JobEvent, job_event
 from trellis.telemetry import current
 from trellis.telemetry.metrics import FEED_LAG
-from trellis.telemetry.registry import Registry
 
 #: Events in one page of the engine.
 _PAGE: Final = 1000
@@ -146,8 +145,7 @@ class ChangeFeed:
             if isinstance(page, Expired):
                 raise cursor_expired(page)
             position = page.cursor
-            if current.registry is not None:
-                await _measure_lag(current.registry, engine, page)
+            await measure_lag(engine, page)
             return Look(list(filter(self._wanted.matches, page.entries)), page.is_last)
 
         async with aclosing(follower.feed(look)) as entries:
@@ -156,12 +154,14 @@ class ChangeFeed:
                 yield job_change(entry)
 
 
-async def _measure_lag(registry: Registry, engine: Engine, page: Changes) -> None:
-    """Record how old the last change of a page is now."""
+async def measure_lag(engine: Engine, page: Changes) -> None:
+    """Record how old the last change of a page is now, if metrics are kept."""
+    if current.registry is None:
+        return
     lag = 0
     if page.entries:
         lag = max(0, await engine.now() - page.entries[-1].event.at)
-    registry.number(FEED_LAG).value = lag / SECOND
+    current.registry.number(FEED_LAG).value = lag / SECOND
 
 
 def job_change(entry: FeedEntry) -> JobChange:

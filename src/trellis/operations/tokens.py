@@ -139,7 +139,7 @@ async def find_token(engine: Engine, text: str) -> TokenRecord | None:
     """Return the token with this text if it is valid now; None if it gives no access."""
     parts = parse_token(text)
     record = None if parts is None else await find_secret(engine, parts)
-    return None if record is None or {LOGIN, SESSION} & {*record.scopes} else record
+    return None if record is None or record.is_login else record
 
 
 async def find_secret(engine: Engine, parts: TokenText) -> TokenRecord | None:

@@ -45,7 +45,7 @@ from trellis.server.problems import defect, problem
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _EVERYTHING: Final = (*ADMIN_SCOPES, *(f"{kind}:{ALL_SERVICES}" for kind in SERVICE_SCOPES))
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-#: The cookie of a browser's session, and the header that goes with changes.
+#: The cookie of a browser's session (see `cookie_of`), and the header that goes with changes.
 COOKIE: Final = "trellis_session"
 CSRF_HEADER: Final = "X-Trellis-CSRF"
 _HEADERS: Final = {
@@ -96,8 +96,9 @@ async def _find_caller(request: Request) -> Caller:
     if request.app.state.is_open:
         return Caller("http", _EVERYTHING, "")
     given = request.headers.get("authorization", "")
-    if not given and COOKIE in request.cookies:
-        return await _find_browser(request)
+    cookie = request.cookies.get(cookie_of(request))
+    if not given and cookie is not None:
+        return await _find_browser(request, cookie)
     kind, _, text = given.partition(" ")
     reads = request.app.state.token_reads
     token = await reads.find(text.strip()) if kind.lower() == "bearer" else None
@@ -111,8 +112,18 @@ async def _find_caller(request: Request) -> Caller:
     return Caller(f"token:{token.name or token.id}", token.scopes, token.id)
 
 
-async def _find_browser(request: Request) -> Caller:
-    found = await find_session(request.app.state.operator.engine, request.cookies[COOKIE])
+def cookie_of(request: Request) -> str:
+    """Return the name of the cookie of a login.
+
+    It has the port by which the browser knows the server, because browsers send a cookie to every
+    port of a host: the login at one server would otherwise overwrite that at another.
+    """
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
+
+
+async def _find_browser(request: Request, cookie: str) -> Caller:
+    found = await find_session(request.app.state.operator.engine, cookie)
     if found is None:
         raise HTTPException(
             HTTPStatus.UNAUTHORIZED,

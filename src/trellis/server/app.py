@@ -33,7 +33,9 @@ from trellis.server.known_types import KnownTypes
 from trellis.server.limits import Limits, Requests, Streams
 from trellis.server.live import Live
 from trellis.server.maintenance import maintaining
+from trellis.server.profiles.attempt_log import AttemptLogs
 from trellis.server.token_reads import TokenReads
+from trellis.telemetry.store import exporting
 
 
 def create_app(
@@ -64,6 +66,7 @@ def create_app(
             served = app.state.operator.engine
             _prepare(app, served)
             stack.push_async_callback(app.state.batcher.close)
+            stack.enter_context(exporting(served))
             await stack.enter_async_context(engine_verbs.serving(app, served))
             await stack.enter_async_context(maintaining(served, on=maintenance))
             stack.push_async_callback(app.state.live.close)
@@ -92,6 +95,7 @@ def _prepare(app: FastAPI, engine: Engine) -> None:
     app.state.known_types = KnownTypes(engine)
     app.state.token_reads = TokenReads(engine)
     app.state.batcher = Batcher(engine)
+    app.state.attempt_logs = AttemptLogs(engine)
 
 
 def _furnish(app: FastAPI, hosts: tuple[str, ...], limits: Limits) -> None:

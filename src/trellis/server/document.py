@@ -38,7 +38,7 @@ _PROBLEM: Final = {
 }
 _SECURITY: Final = {
     "token": {"type": "http", "scheme": "bearer"},
-    "login": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    "login": {"type": "apiKey", "in": "cookie", "name": f"{COOKIE}_8321"},
 }
 
 

@@ -18,7 +18,7 @@ from trellis.core.job import JobId
 from trellis.engines.feed import NOW, Changes, Cursor, Expired, FeedEntry, Position, read_cursor
 from trellis.engines.port import Engine
 from trellis.errors import EngineClosed, EngineError
-from trellis.insight.feed import JobChange, job_change
+from trellis.insight.feed import JobChange, job_change, measure_lag
 from trellis.insight.following import Follower, Look
 from trellis.insight.views import as_json, job_log_line, progress_view
 from trellis.operations.queues import list_queues
@@ -151,6 +151,7 @@ class Live:
             cursor = page.cursor
             if isinstance(page, Expired):
                 return Look((), is_last=False)
+            await measure_lag(self.engine, page)
             return Look([page] if page.entries else (), page.is_last)
 
         try:

@@ -15,7 +15,7 @@ from trellis.core.access import forgery_guard
 from trellis.core.durations import SECOND, to_datetime
 from trellis.engines.audit import By
 from trellis.operations.logins import SESSION_LIFETIME, open_session
-from trellis.server.access import COOKIE, Known
+from trellis.server.access import Known, cookie_of
 
 router: Final = APIRouter(tags=["session"])
 
@@ -47,7 +47,7 @@ async def login(request: Request, code: Annotated[str, Query(max_length=100)]) -
         )
     answer = RedirectResponse(state.home, HTTPStatus.SEE_OTHER)
     answer.set_cookie(
-        COOKIE,
+        cookie_of(request),
         str(session.text),
         max_age=SESSION_LIFETIME // SECOND,
         path=request.scope.get("root_path") or "/",
@@ -78,4 +78,4 @@ async def logout(request: Request, response: Response, caller: Known) -> None:
     if caller.session is not None:
         by = By(caller.actor, "logged out")
         await request.app.state.operator.engine.revoke_token(caller.session.record.id, by)
-    response.delete_cookie(COOKIE, path=request.scope.get("root_path") or "/")
+    response.delete_cookie(cookie_of(request), path=request.scope.get("root_path") or "/")

@@ -49,6 +49,8 @@ async def advance(
     if before is None:
         return None
     now = await engine.now()
+    if wanted.until is not None and wanted.until <= now:
+        return None
     after = _edited(before, wanted, now)
     if (after.changes, after.windows) != (before.changes, before.windows) and not gate.has(MUTATE):
         deny(MUTATE)

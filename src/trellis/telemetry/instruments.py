@@ -24,12 +24,13 @@ _Read: TypeAlias = Callable[[Metric, Labels, Value], Iterable[Observation]]
 
 
 def register(provider: MeterProvider | None, registry: Registry) -> None:
-    """Register an instrument for each metric that a process has."""
+    """Register an instrument for each metric but those of guardians, which export nothing."""
     meter: Meter = api.get_meter("trellis", meter_provider=provider)
-    latest = _Latest(registry)
+    own, stored = _Latest(registry.snapshot), _Latest(registry.store_snapshot)
     for metric in METRICS:
-        if metric.source not in {"worker", "feed"}:
+        if metric.source == "guardian":
             continue
+        latest = stored if metric.source == "store" else own
         name, unit, text = metric.instrument, metric.unit, metric.help
         if metric.kind == "histogram":
             for suffix, unit_of, read in (
@@ -50,15 +51,14 @@ def register(provider: MeterProvider | None, registry: Registry) -> None:
 class _Latest:
     """A snapshot that all instruments share which are read at about the same time."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, read: Callable[[], Snapshot]) -> None:
+        self._read = read
         self._read_at = float("-inf")
         self._snapshot: Snapshot = {}
 
     def read(self) -> Snapshot:
-        now = time.monotonic()
-        if now - self._read_at > _SHARED:
-            self._snapshot, self._read_at = self._registry.snapshot(), now
+        if time.monotonic() - self._read_at > _SHARED:
+            self._snapshot, self._read_at = self._read(), time.monotonic()
         return self._snapshot
 
 

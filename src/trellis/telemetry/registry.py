@@ -75,6 +75,7 @@ class Registry:
     def __init__(self) -> None:
         self._series: dict[str, dict[Labels, Number | Distribution]] = {}
         self._gauges: list[Callable[[], Snapshot]] = []
+        self._stores: list[Callable[[], Snapshot]] = []
 
     def number(self, metric: Metric, *labels: str) -> Number:
         """Return the counter or gauge with these labels."""
@@ -97,8 +98,21 @@ class Registry:
         self._gauges.append(read)
         return lambda: self._gauges.remove(read)
 
+    def read_store_at_export(self, read: Callable[[], Snapshot]) -> Callable[[], None]:
+        """Add values of a store, which belong to no process; return what ends that."""
+        self._stores.append(read)
+        return lambda: self._stores.remove(read)
+
+    def store_snapshot(self) -> Snapshot:
+        """Return the values of the stores that this process reports; each once, never a sum."""
+        found: dict[str, dict[Labels, Value]] = {}
+        for read in tuple(self._stores):
+            for name, series in read().items():
+                found.setdefault(name, {}).update(series)
+        return found
+
     def snapshot(self) -> Snapshot:
-        """Return all values now."""
+        """Return all values of the process now."""
         found = {
             name: {labels: each.read() for labels, each in tuple(series.items())}
             for name, series in tuple(self._series.items())

@@ -1,9 +1,16 @@
-"""The metrics of the whole store, read from the engine at a scrape and kept for a second."""
+"""The metrics of the whole store, read from the engine at a scrape and kept for a second.
+
+Prometheus gets them from every server and health port. OpenTelemetry gets them from every server
+and from the process that leads the maintenance.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from trellis.core.durations import SECOND
@@ -11,6 +18,7 @@ from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter
 from trellis.errors import EngineError
+from trellis.telemetry import current
 from trellis.telemetry.metrics import ENGINE_UP, JOBS, OLDEST, WORKERS
 from trellis.telemetry.registry import Snapshot, bounded
 
@@ -18,6 +26,8 @@ _STATES: Final = (State.PENDING, State.RETRY, State.ACTIVE, State.DEAD)
 #: In seconds: how long values are kept, and how long the engine may take.
 _KEPT: Final = 1.0
 _LIMIT: Final = 5.0
+#: How long an exporter waits; if the engine takes longer, it gets what was read before.
+_PATIENCE: Final = 2.0
 _DOWN: Final[Snapshot] = {ENGINE_UP.name: {(): 0}}
 
 
@@ -40,6 +50,51 @@ class StoreMetrics:
                     self._kept = _DOWN
                 self._read_at = time.monotonic()
             return self._kept
+
+
+@contextmanager
+def exporting(engine: Engine, is_reporting: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Give the metrics of a store to exporters of this process while the block runs."""
+    registry = current.registry
+    if registry is None:
+        yield
+        return
+    detach = registry.read_store_at_export(_Export(engine, is_reporting).read)
+    try:
+        yield
+    finally:
+        detach()
+
+
+class _Export:
+    """Reads the metrics of a store for exporters, which ask from threads of their own."""
+
+    def __init__(self, engine: Engine, is_reporting: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._is_reporting = is_reporting
+        self._metrics = StoreMetrics()
+        self._loop = asyncio.get_running_loop()
+        self._latest: Snapshot = {}
+
+    def read(self) -> Snapshot:
+        """Return the values; what was read before while the loop of the engine cannot answer."""
+        if not self._is_reporting() or self._loop.is_closed():
+            return {}
+        reading = asyncio.run_coroutine_threadsafe(self._refresh(), self._loop)
+        if self._loop is not _running_loop():  # else the loop itself waits for this answer
+            with suppress(TimeoutError, CancelledError):
+                reading.result(_PATIENCE)
+        return self._latest
+
+    async def _refresh(self) -> None:
+        self._latest = await self._metrics.read(self._engine)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _read(engine: Engine) -> Snapshot:

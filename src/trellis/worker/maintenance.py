@@ -28,6 +28,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
 from trellis.errors import EngineError
 from trellis.schedules import fire_due
+from trellis.telemetry.store import exporting
 from trellis.worker.log import log_settlement
 from trellis.worker.loop import TaskLoop
 from trellis.worker.metrics import NO_TELEMETRY, WorkerTelemetry
@@ -83,6 +84,10 @@ class Maintenance(TaskLoop):
 
     async def run(self) -> None:
         """Do the maintenance until cancelled."""
+        with exporting(self._engine, self._leads.is_set):
+            await self._run()
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as loops:
             loops.create_task(self._repeat(self._elect_every, self.take_lead))
             loops.create_task(self._repeat(self._promote_every, self._promote_in_time, self._leads))

@@ -120,7 +120,7 @@ async def test_the_audit_of_an_edit_has_the_values_that_the_server_saw(shop: Sho
 async def test_a_value_that_no_plan_has_is_refused(shop: Shop, changes: dict[str, object]) -> None:
     stored = await a_schedule(shop.engine)
     body = VERBS["advance_schedule"].write(
-        wanted(stored._replace(changes=changes)),
+        wanted(Step(stored._replace(changes=changes))),
         "schedule.set",  # type: ignore[arg-type]
     )
     answer = await shop.call("advance_schedule", body, await shop.token("admin.mutate"))

@@ -114,14 +114,16 @@ class HttpWorker:
         }  # fmt: skip
         return await self.store.send("PUT", f"/api/jobs/{job['id']}/status", self.token, body, app)
 
-    async def log(self, job: dict[str, Any], *lines: str) -> httpx.Response:
+    async def log(
+        self, job: dict[str, Any], *lines: str, app: FastAPI | None = None
+    ) -> httpx.Response:
         """Add lines to the log of a job."""
         body = {
             "worker_id": self.name,
             "attempt_id": job["attempt_id"],
             "lines": [{"message": line} for line in lines],
         }
-        return await self.store.send("POST", f"/api/jobs/{job['id']}/logs", self.token, body)
+        return await self.store.send("POST", f"/api/jobs/{job['id']}/logs", self.token, body, app)
 
     async def beat(self, app: FastAPI | None = None) -> dict[str, Any]:
         """Send a heartbeat."""

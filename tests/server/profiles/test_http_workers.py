@@ -50,7 +50,7 @@ async def test_a_job_is_claimed_worked_on_and_completed(store: Store) -> None:
     progress = await store.operator.progress(job_id)
     assert progress is not None
     assert (progress.phase, progress.current, progress.message) == ("apply", 1, "vpc")
-    assert (await worker.log(job, "one", "two")).json() == {"stored": 2}
+    assert (await worker.log(job, "one", "two")).json() == {"stored": 2, "dropped": 0}
     lines = await store.read(f"/api/jobs/{job_id}/logs")
     assert [line["message"] for line in lines] == ["one", "two"]
     ended = await worker.report(job, "SUCCESS", metadata={"cluster": "c1"})

@@ -93,7 +93,7 @@ class HttpEngine:
         """Send the schedule as it shall be; the server decides the step and stores its own."""
         action = None if change is None else change.action
         records: list[SlotRecord] | None = await self._call(
-            "advance_schedule", wanted(step.schedule), action, by
+            "advance_schedule", wanted(step), action, by
         )
         return records
 

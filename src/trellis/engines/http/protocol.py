@@ -18,7 +18,7 @@ from trellis.core.commands import Command
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId
 from trellis.core.lifecycle import Transition
-from trellis.core.schedules import Changes, Plan, Schedule, Template, Window
+from trellis.core.schedules import Changes, Plan, Step, Template, Window
 from trellis.engines.audit import OPERATOR, Action, By
 from trellis.engines.http.table import message_codec
 from trellis.engines.http.wire import Codec, Field, dump, read_fields, write_fields
@@ -83,10 +83,13 @@ class WantedSchedule(NamedTuple):
     changes: Changes
     windows: tuple[Window, ...]
     is_retired: bool
+    #: `Step.until`.
+    until: Instant | None = None
 
 
-def wanted(schedule: Schedule) -> WantedSchedule:
-    """Return what is sent of the schedule of a step."""
+def wanted(step: Step) -> WantedSchedule:
+    """Return what is sent of a step."""
+    schedule = step.schedule
     return WantedSchedule(
         schedule.service,
         schedule.name,
@@ -96,6 +99,7 @@ def wanted(schedule: Schedule) -> WantedSchedule:
         schedule.changes,
         schedule.windows,
         schedule.retired_at is not None,
+        step.until,
     )
 
 

@@ -53,6 +53,7 @@ from trellis.engines.memory.sessions import SessionState
 from trellis.engines.memory.slots import Slot, Slots
 from trellis.engines.memory.store import Entry, Store
 from trellis.engines.memory.tokens import TokenVerbs
+from trellis.engines.tokens import KEEP_LOGINS
 from trellis.engines.values import (
     KEEP_SESSIONS,
     Capabilities,
@@ -432,6 +433,7 @@ class MemoryEngine(
             old = takewhile(lambda each: each[1] <= now - KEEP_REMOVALS, removed.items())
             for _, job_id in sorted((moment, job_id) for job_id, moment in old)[:limit]:
                 del removed[job_id]
+            self._drop_logins(now - KEEP_LOGINS, limit)
             return moved + self._store.drop_sessions(now - KEEP_SESSIONS, limit - moved)
 
     async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:  # noqa: ARG002

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from trellis.core.durations import Instant
 from trellis.engines.audit import OPERATOR, By, storable, storable_by
 from trellis.engines.clock import Clock
 from trellis.engines.memory.store import Store
@@ -40,6 +41,13 @@ class TokenVerbs:
         with self._lock:
             by_id = sorted(self._store.tokens.values(), key=lambda each: each.id)
             return sorted(by_id, key=lambda each: each.created_at, reverse=True)
+
+    def _drop_logins(self, until: Instant, limit: int) -> None:
+        """Remove logins that ended before; the lock is held."""
+        tokens = self._store.tokens
+        ended = [each for each in tokens.values() if each.is_login and each.expires_at <= until]
+        for each in sorted(ended, key=lambda old: (old.expires_at, old.id))[:limit]:
+            del tokens[each.id]
 
     async def revoke_token(self, token_id: str, by: By = OPERATOR) -> TokenRecord | None:
         """Revoke a token."""

@@ -12,6 +12,7 @@ from trellis.engines.audit import By, Change, removal_of, settings_of
 from trellis.engines.sql import archive, audit, batches, fairness, feed, limits, locks, slots
 from trellis.engines.sql.rows import SEEN_AT, Row, record_from
 from trellis.engines.sql.transaction import Transaction
+from trellis.engines.tokens import KEEP_LOGINS
 from trellis.engines.values import (
     KEEP_SESSIONS,
     Due,
@@ -96,6 +97,7 @@ async def prune(tx: Transaction, limit: int) -> int:
     left_behind = await archive.left_behind(tx, limit - len(old))
     await _erase(tx, left_behind)
     await tx.run("prune_removals", tx.now - KEEP_REMOVALS, limit)
+    await tx.run("token_prune_logins", tx.now - KEEP_LOGINS, limit)
     moved = len(old) + len(left_behind)
     ended = (tx.now - KEEP_SESSIONS, limit - moved)
     await tx.run("past_session_keep", *ended)

@@ -12,6 +12,7 @@ from trellis.engines.sql import followups, maintenance, slots
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.storage import SqliteStorage
 from trellis.engines.sqlite.transaction import Transaction
+from trellis.engines.tokens import KEEP_LOGINS
 from trellis.engines.values import KEEP_SESSIONS
 
 
@@ -47,5 +48,7 @@ def peek_pruning(tx: Transaction) -> int | None:
     if tx.one("prune_batches_peek", tx.now - KEEP_BATCHES) or tx.one("fair_prune_peek", tx.now):
         return None
     if tx.one("archive_off") or tx.one("prune_removals_peek", tx.now - KEEP_REMOVALS):
+        return None
+    if tx.one("token_prune_logins_peek", tx.now - KEEP_LOGINS):
         return None
     return None if tx.one("prune_sessions_peek", tx.now - KEEP_SESSIONS) else 0

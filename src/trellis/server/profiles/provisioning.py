@@ -28,6 +28,7 @@ from trellis.insight.attempts import view_of
 from trellis.insight.views import JobLogLine, JobView
 from trellis.insight.worker_views import WorkerState, WorkerView
 from trellis.server.access import Caller, Reader, caller_of
+from trellis.server.profiles.attempt_log import AttemptLogs
 from trellis.server.profiles.http_worker import ATTEMPT_ID, LEASE, HttpWorker, read_fence
 from trellis.server.profiles.texts import Short, Storable, Text
 
@@ -166,6 +167,8 @@ class Stored(BaseModel):
     """How much of a report was stored."""
 
     stored: int
+    #: Lines above the number that an attempt keeps.
+    dropped: int = 0
 
 
 class JobResource(BaseModel):
@@ -266,15 +269,18 @@ async def report_status(
 
 @router.post("/jobs/{job_id}/logs")
 async def add_logs(job_id: str, body: LogReport, request: Request, caller: Working) -> Stored:
-    """Add lines to the log of a job."""
+    """Add lines to the log of a job; an attempt keeps 5,000 of them."""
     lines = [
         LogLine(each.level, each.message,
                 dump_json(each.fields, "line", _FIELDS_LIMIT) if each.fields else None)
         for each in body.lines
     ]  # fmt: skip
     worker = HttpWorker(_engine(request), caller, body.worker_id)
-    await (await worker.attempt(job_id, body.attempt_id)).note(*lines)
-    return Stored(stored=len(lines))
+    attempt = await worker.attempt(job_id, body.attempt_id)
+    logs: AttemptLogs = request.app.state.attempt_logs
+    kept, dropped = await logs.limited(attempt.record, attempt.fence, lines)
+    await attempt.note(*(kept or [Heartbeat()]))
+    return Stored(stored=len(lines) - dropped, dropped=dropped)
 
 
 @router.post("/workers/{worker_id}/heartbeat")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from trellis import schedules as control
@@ -35,6 +37,11 @@ async def edit_of(engine: Engine, changes: Changes) -> Step:
     """Return the decision about a change of the schedule."""
     before = await control.find_schedule(engine, SERVICE, "nightly")
     return rules.edit(before, rules.change_plan(before, changes), await engine.now(), ())
+
+
+#: The values that an edit replaces and brings, as the audit has them.
+BEFORE: Final = {"when": "@every 1m"}
+AFTER: Final = {"when": "@every 1h"}
 
 
 class TestScheduleEdits(EngineSuite):
@@ -151,7 +158,7 @@ class TestScheduleChanges(EngineSuite):
 
         def decide(schedule: Schedule, _: Instant) -> tuple[Schedule, Change]:
             changed = rules.change_plan(schedule, {"when": "@every 1h"})
-            return changed, Change("schedule.set", schedule.title, "@every 1m", "@every 1h")
+            return changed, Change("schedule.set", schedule.title, BEFORE, AFTER)
 
         by = By("ann", "too often")
         after = await control.change_schedule(engine, SERVICE, "nightly", decide, by)
@@ -160,7 +167,7 @@ class TestScheduleChanges(EngineSuite):
         (entry,) = await engine.audit(AuditFilter())
         assert (entry.change.action, entry.change.after, entry.by) == (
             "schedule.set",
-            "@every 1h",
+            AFTER,
             by,
         )
 

@@ -7,7 +7,7 @@ from trellis.core.access import hash_secret
 from trellis.core.durations import SECOND
 from trellis.engines.audit import AuditFilter, By
 from trellis.engines.port import Engine
-from trellis.engines.tokens import NewToken
+from trellis.engines.tokens import KEEP_LOGINS, NewToken
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.suite import EngineSuite
 
@@ -85,6 +85,22 @@ class TestTokens(EngineSuite):
         for token_id in ("cccccccccccc", "bbbbbbbbbbbb"):
             await engine.put_token(a_token(token_id))
         assert [each.id[0] for each in await engine.tokens()] == ["b", "c", "a"]
+
+    async def test_logins_are_removed_a_day_after_their_end_and_tokens_are_not(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        code = a_token("aaaaaaaaaaaa")._replace(scopes=("login", "admin.read"))
+        await engine.put_token(code)
+        await engine.put_token(code._replace(id="bbbbbbbbbbbb"))
+        await engine.revoke_token("bbbbbbbbbbbb")
+        await engine.put_token(a_token())
+        clock.advance_micros(60 * SECOND + KEEP_LOGINS - 1)
+        await engine.prune(100)
+        assert await engine.token("aaaaaaaaaaaa") is not None
+        clock.advance_micros(1)
+        await engine.prune(100)
+        assert [each.id for each in await engine.tokens()] == [ID]
+        assert await engine.token("aaaaaaaaaaaa") is None
 
     async def test_the_audit_never_has_the_hash(self, engine: Engine) -> None:
         await engine.put_token(a_token(), ANN)

@@ -15,3 +15,8 @@ from trellis.token order by created_at desc, id collate "C"
 
 -- name: token_revoke
 update trellis.token set revoked_at = $1 where id = $2 and revoked_at is null
+
+-- name: token_prune_logins
+delete from trellis.token where id in (
+  select id from trellis.token where expires_at <= $1 and (scopes like '["login"%' or scopes like '["session"%')
+  order by expires_at, id limit $2)
