@@ -13,11 +13,15 @@ import pytest
 from tests.harness.servers.proxy import Proxy
 from tests.server.serving import Listener, Running, request, serving
 from tests.worker.faulty import eventually
-from trellis import ActiveJob, Job, Operator, Service, connect
+from trellis import ActiveJob, Fail, Job, JobFailed, Operator, Service, connect
+from trellis.core.batches import NewBatch
+from trellis.core.job import Relations
+from trellis.core.policy import KeyPolicy
 from trellis.engines.feed import Changes
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.values import JobFilter
 from trellis.server.limits import Limits
+from trellis.testing.builders import a_job, a_job_id, a_keyed_job
 
 JOBS = 60
 LINES = 40
@@ -41,6 +45,11 @@ class Shop:
         async def report(number: int) -> int:
             return number
 
+        @self.service.job(dead_letters=False)
+        async def refuse() -> None:
+            raise Fail("no such order")
+
+        self.refuse: Job[None, None] = refuse
         self.bill: Job[int, int] = bill
         self.report: Job[int, int] = report
 
@@ -251,6 +260,56 @@ async def test_a_client_that_lost_its_place_is_told_to_load_again(shop: Shop, lo
             await listener.listen(server.port, lambda: bool(listener.of("change")))
     assert [each["job_id"] for each in listener.of("change")] == [new.id]
     assert listener.of("reset") == []
+
+
+async def test_a_stream_has_what_belongs_to_a_key_tenant_batch_parent_or_schedule(
+    shop: Shop,
+) -> None:
+    token = await shop.token()
+    batch, parent = a_job_id(), a_job_id()
+    wanted = {
+        "key=eu": a_keyed_job("eu", KeyPolicy("{id}"), type="keyed"),
+        "tenant=acme": a_job(relations=Relations(tenant="acme")),
+        f"batch={batch.lower()}": a_job(relations=Relations(batch=batch)),
+        f"parent={parent}": a_job(relations=Relations(parent=parent)),
+        "schedule=shop/nightly": a_job(relations=Relations(schedule="nightly")),
+        "tenant=gold&schedule=nightly": a_job(
+            relations=Relations(tenant="gold", schedule="nightly")
+        ),
+    }
+    async with connect(shop.url) as jobs:
+        await jobs.engine.open_batch(NewBatch(batch, "shop"))
+        with serving(shop.url) as server:
+            live = {query: Listener(token, query) for query in wanted}
+            number = {query: 2 if query.startswith("schedule") else 1 for query in wanted}
+            tasks = [
+                asyncio.create_task(each.listen_for(server.port, "change", number[query]))
+                for query, each in live.items()
+            ]
+            await eventually(lambda: all(each.of("ready") for each in live.values()))
+            await jobs.engine.create([a_job(), *wanted.values(), a_job()])
+            await asyncio.gather(*tasks)
+            late = {query: Listener(token, f"{query}&after=s0.0") for query in wanted}
+            for query, each in late.items():
+                await each.listen_for(server.port, "change", number[query])
+    for query, new in wanted.items():
+        for listener in (live[query], late[query]):
+            ids = [each["job_id"] for each in listener.of("change")]
+            assert ids[0] == new.id, query
+            assert len(ids) == number[query], query
+
+
+async def test_a_stream_has_the_changes_with_an_error(shop: Shop) -> None:
+    listener = Listener(await shop.token(), "error=NO%20SUCH")
+    with serving(shop.url) as server:
+        listening = asyncio.create_task(listener.listen_for(server.port, "change", 1))
+        await eventually(lambda: bool(listener.of("ready")))
+        async with shop.service.worker(concurrency=1):
+            await (await shop.bill.create(0)).wait("20s")
+            with pytest.raises(JobFailed):
+                await (await shop.refuse.create()).wait("20s")
+            await listening
+    assert [each["event"]["kind"] for each in listener.of("change")] == ["failed"]
 
 
 async def test_a_wrong_place_or_filter_in_the_url_is_refused(shop: Shop) -> None:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
 from trellis.core.durations import SECOND, to_datetime
 from trellis.core.events import EventKind
+from trellis.core.job import Definition, Failure, mentions
 from trellis.core.states import State
 from trellis.engines.feed import Changes, Expired, FeedEntry
 from trellis.engines.port import Engine
@@ -59,6 +60,34 @@ class JobChange:
         return f"{self.service}/{self.type}"
 
 
+class Traits(NamedTuple):
+    """What a job has from its creation on; as a wish: None means any."""
+
+    key: str | None = None
+    tenant: str | None = None
+    batch: str | None = None
+    parent: str | None = None
+    #: The schedule that created it.
+    schedule: str | None = None
+
+    def fits(self, wish: Traits) -> bool:
+        """Return whether a job with these has everything that is wished."""
+        return all(want in {None, own} for own, want in zip(self, wish, strict=True))
+
+
+ANY_TRAITS: Final = Traits()
+
+
+def traits_of(definition: Definition) -> Traits:
+    """Return the traits of a job."""
+    relations = definition.relations
+    if relations is None:
+        return Traits(definition.key)
+    return Traits(
+        definition.key, relations.tenant, relations.batch, relations.parent, relations.schedule
+    )
+
+
 class Wanted(NamedTuple):
     """What a reader wants; empty tuples mean any."""
 
@@ -71,6 +100,10 @@ class Wanted(NamedTuple):
     jobs: tuple[str, ...] = ()
     #: All of them.
     tags: tuple[tuple[str, str], ...] = ()
+    #: Part of the code or message of the error that the change has, in any case.
+    error: str | None = None
+    #: These are no part of an entry: a reader that wants them loads the jobs.
+    traits: Traits = ANY_TRAITS
 
     def matches(self, entry: FeedEntry) -> bool:
         """Return whether the reader wants this entry."""
@@ -82,6 +115,7 @@ class Wanted(NamedTuple):
             and (not self.jobs or entry.job_id in self.jobs)
             and self.has_queue(entry.service, entry.queue)
             and (not self.tags or set(self.tags) <= set(entry.tags))
+            and (self.error is None or mentions(_error_of(entry), self.error))
         )
 
     def has_queue(self, service: str, queue: str) -> bool:
@@ -195,6 +229,11 @@ def cursor_expired(page: Expired) -> CursorExpired:
         cursor=page.cursor,
         until=until,
     )
+
+
+def _error_of(entry: FeedEntry) -> Failure | None:
+    stored = (entry.event.data or {}).get("error")
+    return Failure(*map(str, stored[:2])) if isinstance(stored, list | tuple) else None
 
 
 def _kind(word: str) -> EventKind:

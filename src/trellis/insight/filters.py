@@ -114,7 +114,7 @@ def make_filter(now: Instant, **filters: Unpack[Filters]) -> JobFilter:
     if unknown:
         raise _unknown_word(f"{unknown[0]}=", unknown[0])
     services, types = split_types(listed(filters.get("service")), listed(filters.get("type")))
-    services, schedule = _split_schedule(services, filters.get("schedule"))
+    services, schedule = split_schedule(services, filters.get("schedule"))
     key, error, start = filters.get("key"), filters.get("error"), filters.get("id")
     worker, tenant = filters.get("worker"), filters.get("tenant")
     return JobFilter(
@@ -226,7 +226,7 @@ def split_types(
     return named, tuple(name for _, _, name in pairs)
 
 
-def _split_schedule(
+def split_schedule(
     services: tuple[str, ...], given: str | None
 ) -> tuple[tuple[str, ...], str | None]:
     """Split the service off a schedule."""

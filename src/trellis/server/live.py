@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from functools import cached_property
 from typing import Any, Final
@@ -18,7 +18,7 @@ from trellis.core.job import JobId
 from trellis.engines.feed import NOW, Changes, Cursor, Expired, FeedEntry, Position, read_cursor
 from trellis.engines.port import Engine
 from trellis.errors import EngineClosed, EngineError
-from trellis.insight.feed import JobChange, job_change, measure_lag
+from trellis.insight.feed import JobChange, Traits, job_change, measure_lag, traits_of
 from trellis.insight.following import Follower, Look
 from trellis.insight.views import as_json, job_log_line, progress_view
 from trellis.operations.queues import list_queues
@@ -45,6 +45,8 @@ class LiveChange:
 
     def __init__(self, entry: FeedEntry) -> None:
         self.entry = entry
+        #: Loaded when a stream wants it; None: not yet, or the job was removed.
+        self.traits: Traits | None = None
 
     @cached_property
     def change(self) -> JobChange:
@@ -87,6 +89,7 @@ class Live:
         self._feed: asyncio.Task[None] | None = None
         self._tails: dict[JobId, JobTail] = {}
         self._reads = asyncio.Semaphore(_READS)
+        self._loads = asyncio.Lock()
         self.queues = QueueCounts(engine, self.wake)
         #: None until the reader of the feed has begun.
         self.changes: Window[Position, LiveChange] | None = None
@@ -114,6 +117,18 @@ class Live:
         """Read the store for a stream that is behind the window."""
         async with self._reads:
             return await self.engine.changes(cursor, BATCH)
+
+    async def load_traits(self, changes: Iterable[LiveChange]) -> None:
+        """Load the traits of these jobs; streams that want the same at a time share a read."""
+        async with self._loads:
+            missing = [each for each in changes if each.traits is None]
+            if not missing:
+                return
+            ids = list(dict.fromkeys(each.entry.job_id for each in missing))
+            records = (await self.engine.load(ids)).records
+            found = {each.definition.id: traits_of(each.definition) for each in records if each}
+            for each in missing:
+                each.traits = found.get(each.entry.job_id)
 
     async def lines(self, job_id: JobId, after: int) -> list[tuple[int, str]]:
         """Read the log for a stream that is behind the window."""

@@ -23,8 +23,8 @@ from trellis.core.job import JobId
 from trellis.engines.feed import NOW, Cursor, Expired, Position, write_cursor
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, CursorInvalid, EngineUnavailable, OutcomeUnknown
-from trellis.insight.feed import ChangeFilters, Wanted, cursor_expired, wanted
-from trellis.insight.filters import add_word
+from trellis.insight.feed import ANY_TRAITS, ChangeFilters, Traits, Wanted, cursor_expired, wanted
+from trellis.insight.filters import add_word, split_schedule
 from trellis.insight.views import as_json
 from trellis.operations.lookup import resolve_job
 from trellis.operations.operator import Operator
@@ -74,6 +74,15 @@ class StreamQuery(BaseModel):
     kind: list[str] = []
     #: As name=value; all of them.
     tag: list[str] = []
+    #: Part of the code or message of the error of a change.
+    error: str | None = None
+    #: What the job has since its creation: its whole key, its tenant, the id of its batch and of
+    #: its parent, the name of its schedule.
+    key: str | None = None
+    tenant: str | None = None
+    batch: str | None = None
+    parent: str | None = None
+    schedule: str | None = None
     job: list[str] = []
     jobs: list[str] = []
     #: Where to begin: an id of an event; without it, or with "now", what happens from now on.
@@ -149,11 +158,19 @@ def _wanted(query: StreamQuery, jobs: tuple[JobId, ...]) -> Wanted:
     for each in query.tag:
         add_word(tags, "tag", each)
     found = wanted(_split(query.service), **filters)
+    services, schedule = split_schedule(found.services, query.schedule)
     return found._replace(
+        services=services,
         queues=tuple(_split(query.queue, query.queues)),
         jobs=jobs,
         tags=tuple(tags.get("tag", {}).items()),
+        error=query.error,
+        traits=Traits(query.key, query.tenant, _id(query.batch), _id(query.parent), schedule),
     )
+
+
+def _id(text: str | None) -> str | None:
+    return None if text is None else text.upper()
 
 
 def _kinds(query: StreamQuery, jobs: tuple[JobId, ...]) -> frozenset[Kind]:
@@ -327,6 +344,10 @@ class Stream:
             has_more = not page.is_last
             if window.start <= end:
                 self._window = window
+        if self._what.wanted.traits != ANY_TRAITS:
+            await self._live.load_traits(
+                each for _, each in entries if self._what.wanted.matches(each.entry)
+            )
         pieces, is_full = self._wanted_of(entries)
         if not is_full:
             self._place = self._place.at(cursor.moved_to(end))
@@ -338,12 +359,20 @@ class Stream:
         size = 0
         for position, change in entries:
             self._place = self._place.at(self._place.cursor.moved_to(position))
-            if "changes" in self._what.kinds and self._what.wanted.matches(change.entry):
+            if "changes" in self._what.kinds and self._wants(change):
                 pieces.append(event("change", change.data, str(self._place)))
                 size += len(pieces[-1])
                 if size > _CHUNK:
                     return pieces, True
         return pieces, False
+
+    def _wants(self, change: LiveChange) -> bool:
+        wanted = self._what.wanted
+        if not wanted.matches(change.entry):
+            return False
+        return wanted.traits == ANY_TRAITS or (
+            change.traits is not None and change.traits.fits(wanted.traits)
+        )
 
     async def _lines(self) -> tuple[list[str], bool]:
         pieces: list[str] = []

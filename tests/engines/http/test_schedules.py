@@ -117,11 +117,13 @@ async def test_the_audit_of_an_edit_has_the_values_that_the_server_saw(shop: Sho
 
 
 @pytest.mark.parametrize("changes", [{"paused": "yes"}, {"when": 7}, {"unknown": True}])
-async def test_a_value_that_no_plan_has_is_refused(shop: Shop, changes: dict[str, object]) -> None:
+async def test_a_value_that_no_plan_has_is_refused(
+    shop: Shop, changes: dict[str, str | int | bool]
+) -> None:
     stored = await a_schedule(shop.engine)
     body = VERBS["advance_schedule"].write(
         wanted(Step(stored._replace(changes=changes))),
-        "schedule.set",  # type: ignore[arg-type]
+        "schedule.set",
     )
     answer = await shop.call("advance_schedule", body, await shop.token("admin.mutate"))
     assert (answer.status_code, "Nothing was stored" in answer.text) == (422, True)

@@ -279,7 +279,7 @@ async def add_logs(job_id: str, body: LogReport, request: Request, caller: Worki
     attempt = await worker.attempt(job_id, body.attempt_id)
     logs: AttemptLogs = request.app.state.attempt_logs
     kept, dropped = await logs.limited(attempt.record, attempt.fence, lines)
-    await attempt.note(*(kept or [Heartbeat()]))
+    await attempt.note(*kept, *([] if kept else [Heartbeat()]))
     return Stored(stored=len(lines) - dropped, dropped=dropped)
 
 
