@@ -143,7 +143,9 @@ def _typed(found: re.Match[str], program: str | None, given: _Given) -> str:
     if program and not given.url:
         url = ""
     rest = found.string[found.end() :].partition("\n")[0]
-    if url or " --url " in rest or {name, words} & WITHOUT_URL:
+    # A server gives tokens only to callers that have one; the advice is for callers that have none.
+    is_server = (given.url or "").startswith("http") and words == "tokens create"
+    if url or " --url " in rest or {name, words} & WITHOUT_URL or is_server:
         return f"{start} {words}{service}{url}"
     apps, place = [shlex.quote(each) for each in given.apps], ""
     if given.url:

@@ -71,8 +71,9 @@ async def stored_type(engine: Engine, type_name: str) -> KnownType:
     page = await engine.find(JobFilter(services=(service,), types=(name,)), limit=1)
     if not page.jobs:
         raise UnknownJobType(
-            f"There is no job of {type_name} here, so its queue and policies are unknown. "
-            "Name its service with --app module:service."
+            f"There is no job of {type_name} here, so its queue and policies are unknown. Nothing "
+            "was stored. Start a worker of its service once, which makes its types known, or name "
+            "the program on the command line with --app module:service."
         )
     newest = page.jobs[0].definition
     job_type = JobType(

@@ -101,12 +101,13 @@ class Tokens:
         """End a token at once; `token_id` may be the whole token. Raises `TokenNotFound`."""
         parts = parse_token(token_id)
         wanted = token_id.removeprefix("trl_") if parts is None else parts.id
+        now = await self._engine.now()  # afterwards the caller may have revoked its own token
         record = await self._engine.revoke_token(wanted, By(self._actor, reason))
         if record is None:
             raise TokenNotFound(
                 f"There is no token {wanted!r}. Nothing was changed. List them with: trellis tokens"
             )
-        return token_view(record, await self._engine.now())
+        return token_view(record, now)
 
     create_sync = synced(create)
     find_sync = synced(find)

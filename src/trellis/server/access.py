@@ -146,6 +146,16 @@ async def _find_browser(request: Request, cookie: str) -> Caller:
     return Caller(f"browser:{record.name}", scopes, record.id, found)
 
 
+def path_of(request: Request, route: str, **parameters: str) -> str:
+    """Return the path of a route, below the prefix at which this application is mounted."""
+    return below_mount(request, request.app.url_path_for(route, **parameters))
+
+
+def below_mount(request: Request, path: str) -> str:
+    """Return a path of this application, below the prefix at which it is mounted."""
+    return f"{request.scope.get('root_path', '')}{path}"
+
+
 def check_scope(caller: Caller, needed: str) -> None:
     """Raise 403 unless the caller has this scope."""
     if not allows(caller.scopes, needed):

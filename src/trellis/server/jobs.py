@@ -26,7 +26,7 @@ from trellis.insight.views import (
 )
 from trellis.operations.creation import create
 from trellis.operations.lookup import resolve_job
-from trellis.server.access import Changer, Known, Reader, check_scope
+from trellis.server.access import Changer, Known, Reader, below_mount, check_scope
 from trellis.server.known_types import payload_errors
 from trellis.server.problems import invalid
 
@@ -166,7 +166,7 @@ async def submit(
     return JSONResponse(
         {"id": made.job_id, "is_new": made.is_new},
         HTTPStatus.ACCEPTED,
-        {"Location": f"{router.prefix}/{made.job_id}"},
+        {"Location": below_mount(request, f"{router.prefix}/{made.job_id}")},
     )
 
 

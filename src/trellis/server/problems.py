@@ -18,6 +18,16 @@ from trellis.errors import AdmissionError, TrellisError
 MEDIA_TYPE: Final = "application/problem+json"
 #: Seconds after which a caller may try again what could not be done now.
 _RETRY_AFTER: Final = "5"
+#: What is said instead of the words of the router.
+_ROUTING: Final = {
+    HTTPStatus.NOT_FOUND.phrase: (
+        "There is no such route. /api/v1/openapi.json describes all of them."
+    ),
+    HTTPStatus.METHOD_NOT_ALLOWED.phrase: (
+        "The route has no such method; Allow has those that it has. /api/v1/openapi.json "
+        "describes all routes. Nothing was changed."
+    ),
+}
 _logger = logging.getLogger(__name__)
 
 #: The status of every error, by its code or by the code of its nearest base class.
@@ -92,9 +102,18 @@ async def _on_error(_: Request, error: Exception) -> JSONResponse:
     return problem(status, error.code, str(error), headers=headers, **more)
 
 
-async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
+async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     fields = [_field(each) for each in cast("RequestValidationError", error).errors()]
+    if [each["path"] for each in fields] == ["body"] and not _is_json(request):
+        sent = request.headers.get("content-type", "none")[:100]
+        message = f"it is read as JSON only with Content-Type: application/json, and has {sent}"
+        fields = [{"path": "body", "message": message}]
     return invalid(fields, "request_invalid")
+
+
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
 
 
 def invalid(fields: Sequence[Mapping[str, str]], code: str) -> JSONResponse:
@@ -106,13 +125,17 @@ def invalid(fields: Sequence[Mapping[str, str]], code: str) -> JSONResponse:
 
 def _field(error: Mapping[str, Any]) -> dict[str, str]:
     location: Sequence[object] = error["loc"]
+    if error["type"] == "json_invalid":
+        why = error.get("ctx", {}).get("error", "")
+        return {"path": "body", "message": f"it is not JSON at character {location[-1]}: {why}"}
     return {"path": ".".join(map(str, location)), "message": str(error["msg"])}
 
 
 async def _on_http(_: Request, error: Exception) -> JSONResponse:
     error = cast("HTTPException", error)
-    code = HTTPStatus(error.status_code).name.lower()
-    return problem(error.status_code, code, str(error.detail), headers=error.headers)
+    status = HTTPStatus(error.status_code)
+    detail = _ROUTING.get(error.detail, error.detail)
+    return problem(status, status.name.lower(), detail, headers=error.headers)
 
 
 def defect(request: Request, error: Exception) -> JSONResponse:

@@ -31,7 +31,9 @@ from trellis.engines.values import (
     Renewed,
     WorkerInfo,
 )
-from trellis.errors import AccessDenied, EngineError
+from trellis.errors import AccessDenied, ConfigurationError, EngineError
+from trellis.operations.logins import create_code, open_session
+from trellis.operations.operator import Operator
 from trellis.server.engine_access import RULES
 from trellis.testing.builders import a_demand, a_job, a_worker, complete, fence_of
 from trellis.testing.conformance.helpers import decided
@@ -251,6 +253,24 @@ async def test_a_token_makes_no_token_that_may_do_more(shop: Shop) -> None:
         await operator.put_token(new)
     made = await operator.put_token(new._replace(scopes=("admin.mutate",)))
     assert made.scopes == ("admin.mutate",)
+
+
+async def test_a_token_can_end_itself(shop: Shop) -> None:
+    operator = Operator(await shop.program("admin.mutate"))
+    (own,) = await shop.operator.tokens.find()
+    assert (await operator.tokens.revoke(own.id)).state == "revoked"
+    with pytest.raises(AccessDenied):
+        await operator.engine.now()
+
+
+async def test_a_login_is_given_by_an_operator_who_may_do_as_much(shop: Shop) -> None:
+    operator = await shop.program("admin.read", "admin.mutate", "admin.stream")
+    assert await open_session(shop.engine, await create_code(operator, "ann")) is not None
+    with pytest.raises(AccessDenied, match=r"admin\.read"):
+        await create_code(await shop.program("admin.mutate"), "eve")
+    forged = NewToken("s" * 12, "0" * 64, "", ("session", "admin.read"), 1_000_000)
+    with pytest.raises(ConfigurationError, match="There is no scope 'session'"):
+        await operator.put_token(forged)
 
 
 async def test_a_session_belongs_to_its_token_on_every_replica(shop: Shop) -> None:

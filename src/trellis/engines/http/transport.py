@@ -153,9 +153,9 @@ class Transport:
     def _token_advice(self) -> str:
         what = "does not accept the token in" if self._has_token else "needs a token in"
         return (
-            f"The server at {self._url} {what} {TOKEN}. Create one with: trellis tokens create "
-            "worker:SERVICE (to run jobs), submit:SERVICE (to create them), or admin.read "
-            "admin.mutate (for operators)."
+            f"The server at {self._url} {what} {TOKEN}. Create one on a machine that reaches the "
+            "database: trellis tokens create worker:SERVICE (to run jobs), submit:SERVICE (to "
+            "create them), or admin.read admin.mutate (for operators)."
         )
 
     def _mismatch(self, reply: httpx.Response, what: str) -> EngineError:

@@ -22,7 +22,7 @@ from trellis.core.state_words import TABLE_MAINTENANCE
 from trellis.core.states import State
 from trellis.errors import JobNotFound
 from trellis.operations.creation import create
-from trellis.server.access import Caller, Changer, Reader, caller_of, check_scope
+from trellis.server.access import Caller, Changer, Reader, caller_of, check_scope, path_of
 from trellis.server.profiles.texts import Short, Storable, Text
 
 router: Final = APIRouter(prefix="/tables", tags=["table maintenance"])
@@ -110,7 +110,7 @@ async def submit_maintenance(
         options["idempotency_key"] = idempotency_key
     made = await create(request.app.state.operator.engine, known.job_type, payload, options)
     names = {"db": quote(db, safe=""), "table": quote(table, safe="")}
-    where = request.app.url_path_for("get_maintenance", **names, job_id=made.job_id)
+    where = path_of(request, "get_maintenance", **names, job_id=made.job_id)
     response.headers["Location"] = where
     return SubmittedJob(job_id=made.job_id, status=TABLE_MAINTENANCE.word(State.PENDING))
 
