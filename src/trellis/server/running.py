@@ -24,7 +24,7 @@ GRACE: Final = 10
 HEADER_SECONDS: Final = 10.0
 #: Seconds after which an idle connection is closed.
 _KEEP_ALIVE: Final = 15
-#: Connections at the same time; others get 503. A worker has up to five, a stream one.
+#: Connections at the same time beside those of streams; others get 503. A worker has up to five.
 _CONNECTIONS: Final = 4000
 #: Descriptors for all else: the database, logs, sockets that listen.
 _OTHER_FILES: Final = 200
@@ -38,17 +38,17 @@ def configure(app: FastAPI, host: str, port: int, **options: Any) -> uvicorn.Con
     return uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, server_header=False,
         http=Protocol, ws="none", timeout_graceful_shutdown=GRACE, timeout_keep_alive=_KEEP_ALIVE,
-        limit_concurrency=_most_connections(),
+        limit_concurrency=_most_connections(_CONNECTIONS + app.state.limits.streams),
         h11_max_incomplete_event_size=_HEADER_BYTES, **options,
     )  # fmt: skip
 
 
-def _most_connections() -> int:
+def _most_connections(wanted: int) -> int:
     """Return how many connections are served; take as many descriptors as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _CONNECTIONS + _OTHER_FILES
+    needed = wanted + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return _CONNECTIONS
+        return wanted
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return max(allowed - _OTHER_FILES, _OTHER_FILES)
