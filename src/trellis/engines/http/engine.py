@@ -23,7 +23,7 @@ from trellis.engines.http.transport import Transport
 from trellis.engines.instrumented import verbs
 from trellis.engines.port import Engine
 from trellis.engines.schedules import SlotRecord
-from trellis.engines.values import Capabilities, CommitResult, CreateResult, Topic
+from trellis.engines.values import Capabilities, CommitResult, CreateResult, Migration, Topic
 from trellis.errors import EngineClosed, TransactionRefused
 
 _UNOPENED: Final = Capabilities(durable=True, processes=True, boot_clock=False, connections=False)
@@ -103,6 +103,17 @@ class HttpEngine:
         answer: CreateResult | None = await self._call(
             "run_schedule", service, name, version, new.id, by
         )
+        return answer
+
+    async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:
+        """Let the server migrate its database; as with other engines, it need not be open."""
+        was_open = self._transport is not None
+        await self.open()
+        try:
+            answer: Migration = await self._call("migrate", dry_run=dry_run, by=by)
+        finally:
+            if not was_open:
+                await self.close()
         return answer
 
     async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
