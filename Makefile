@@ -8,6 +8,8 @@ DEV  := $(VENV)/.dev-installed
 PEERS := $(VENV)/.peers-installed
 PIP  := -m pip --disable-pip-version-check -qq
 ARGS ?=
+# The tests start hundreds of Python programs; without stored bytecode each compiles all modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
