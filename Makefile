@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-all test-api matrix faults age check bench bench-peers bench-postgres bench-flow format docs constraints release-check clean
+.PHONY: help demo test test-long test-all test-api mutants matrix faults age check bench bench-peers bench-postgres bench-flow format docs constraints release-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +29,9 @@ test-long: $(DEV) ## Run all other tests: random lives, crashes, campaigns, Post
 
 test-api: $(DEV) ## Send 5,000 requests made from the OpenAPI document, 7 minutes (ARGS="--seed 2")
 	@$(BIN)/python -m tests.server.fuzzing $(ARGS)
+
+mutants: $(DEV) ## Run the whole suite on each mutant, hours (ARGS="--engine sqlite --only audit")
+	@$(BIN)/python -m tests.conformance.whole_suite $(ARGS)
 
 matrix: ## Run all tests on every Python from 3.11 to 3.14 that is installed
 	@failed=; for version in 3.11 3.12 3.13 3.14; do \
