@@ -15,13 +15,7 @@ from tests.harness import ROOT
 
 GIVEN: Final = "TRELLIS_TEST_POSTGRES"  # variables that would replace all versions by one server
 LANES: Final = ("test", "test-long")
-
-
-class Lane(NamedTuple):
-    """The tests that a target runs, and how many there are in all."""
-
-    tests: list[str]
-    of: int
+REPORT: Final = "tests.docs.lane_report"
 
 
 def arguments(target: str) -> list[str]:
@@ -35,35 +29,39 @@ def arguments(target: str) -> list[str]:
     return shlex.split(recipe[1])
 
 
-def lanes() -> list[Lane]:
-    """Collect both lanes, at the same time."""
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-m", "pytest", *arguments(target), "--collect-only"],
-            cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if not name.startswith(GIVEN)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for target in LANES
-    ]
-    return [collected(run.communicate()[0]) for run in runs]
+class Marked(NamedTuple):
+    """All tests, by whether they have the mark of the long lane."""
+
+    short: list[str]
+    long: list[str]
 
 
-def collected(output: str) -> Lane:
-    tests = [line for line in output.splitlines() if "::" in line]
-    count = re.search(r"^(\d+)/(\d+) tests collected", output, re.MULTILINE)
-    assert count is not None, output[-2000:]
-    assert len(tests) == int(count[1])
-    return Lane(tests, int(count[2]))
+def collected() -> Marked:
+    """Collect all tests once; `tests/docs/lane_report.py` prints which of them are long."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-qq", "--collect-only", "-p", REPORT, "tests"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith(GIVEN)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = [line.split("\t") for line in run.stdout.splitlines() if "\t" in line]
+    assert found, run.stdout[-2000:]
+    return Marked(*([test for lane, test in found if lane == each] for each in ("short", "long")))
+
+
+def test_the_lanes_differ_in_nothing_but_the_mark() -> None:
+    chosen = {lane: arguments(lane) for lane in LANES}
+    marks = {lane: words.pop(words.index("-m") + 1) for lane, words in chosen.items()}
+    assert marks == {"test": "not long", "test-long": "long"}
+    assert {words[-1] for words in chosen.values()} == {"tests"}
+    assert not {"-k", "--deselect", "--ignore"} & {word for lane in LANES for word in chosen[lane]}
 
 
 @pytest.mark.long
-def test_every_test_is_in_one_lane_and_postgresql_16_in_the_long_one() -> None:
-    short, long = lanes()
-    assert short.tests
-    assert not set(short.tests) & set(long.tests)
-    assert len(short.tests) + len(long.tests) == short.of == long.of
-    assert not [test for test in short.tests if re.search(r"\bpg(?!18\b)\d", test)]
-    assert any("pg18" in test for test in short.tests)
-    assert any("pg16" in test for test in long.tests)
+def test_postgresql_16_is_in_the_long_lane() -> None:
+    short, long = collected()
+    assert not [test for test in short if re.search(r"\bpg(?!18\b)\d", test)]
+    assert any("pg18" in test for test in short)
+    assert any("pg16" in test for test in long)
