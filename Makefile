@@ -22,10 +22,10 @@ demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep ke
 	@$(BIN)/trellis demo $(ARGS)
 
 test: $(DEV) ## Run the tests, PostgreSQL 18 only, about 4 minutes (ARGS="-k word" for some)
-	@$(BIN)/python -m pytest -n 2 -q --durations=15 -m "not long" tests $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=15 -m "not long" tests $(ARGS)
 
 test-long: $(DEV) ## Run all other tests: random lives, crashes, campaigns, PostgreSQL 16
-	@$(BIN)/python -m pytest -n 2 -q --durations=15 -m long --hypothesis-profile=ci tests $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=15 -m long --hypothesis-profile=ci tests $(ARGS)
 
 test-api: $(DEV) ## Send 5,000 requests made from the OpenAPI document, 7 minutes (ARGS="--seed 2")
 	@$(BIN)/python -m tests.server.fuzzing $(ARGS)
@@ -46,7 +46,7 @@ matrix: ## Run all tests on every Python from 3.11 to 3.14 that is installed
 	if test -n "$$failed"; then echo "Failed on Python$$failed" >&2; exit 1; fi
 
 test-all: $(DEV)
-	@$(BIN)/python -m pytest -n 2 -q --durations=15 --hypothesis-profile=ci tests $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=15 --hypothesis-profile=ci tests $(ARGS)
 
 faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--only flow")
 	@$(BIN)/python -m tests.harness.faults $(ARGS)
