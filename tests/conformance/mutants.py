@@ -220,8 +220,7 @@ def _fire_outside_of_the_outer_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _prune_members(patch: pytest.MonkeyPatch) -> None:
-    async def prune(_tx: shared.Transaction, _limit: int) -> int:
-        return 0
+    async def prune(_tx: shared.Transaction, _limit: int) -> None: ...
 
     patch.setattr(batches, "prune", prune)
 

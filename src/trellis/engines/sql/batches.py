@@ -251,12 +251,11 @@ async def _take(tx: Transaction, batch_id: str) -> Batch | None:
     return _batch_from(found[batch_id]) if batch_id in found else None
 
 
-async def prune(tx: Transaction, limit: int) -> int:
+async def prune(tx: Transaction, limit: int) -> None:
     """Keep expired members that batches need for longer; remove batches that are long over."""
     readers = tx.array(ENDED_READERS)
     await tx.run("keep_members", readers, tx.now + KEEP_MEMBERS, tx.now, limit)
     await tx.run("prune_batches", readers, tx.now - KEEP_BATCHES, limit)
-    return 0
 
 
 # -- reads -------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from trellis import failpoints
-from trellis.core.states import LIVE, State
+from trellis.core.batches import ENDED_READERS
+from trellis.core.states import LIVE
 from trellis.engines.clock import Clock
 from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, no_fork, patiently
@@ -48,7 +49,7 @@ _ROWS: Final[dict[Kind, str]] = {
     "slots": "export_slots",
 }
 #: A fan-in job in one of these states may still read the members of its batch.
-_READERS: Final = json.dumps(sorted({*LIVE, State.DEAD}))
+_READERS: Final = json.dumps(sorted({*LIVE, *ENDED_READERS}))
 _CHANGES: Final = ("insert", "update", "delete")
 
 
