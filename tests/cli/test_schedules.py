@@ -127,6 +127,16 @@ def test_windows_are_added_and_removed(url: str, command: Run) -> None:
     assert command("schedules", "window", "remove", "nightly", start, "--url", url).code == 2
 
 
+def test_a_window_that_begins_now_is_removed_by_the_time_that_is_shown(
+    url: str, command: Run
+) -> None:
+    command("schedules", "window", "add", "nightly", "now", "2h", "--url", url)
+    shown = command("schedules", "show", "nightly", "--url", url).out
+    (start,) = re.findall(r"^window +(.+) to ", shown, re.MULTILINE)
+    removed = command("schedules", "window", "remove", "nightly", start, "--json", "--url", url)
+    assert json.loads(removed.out)["windows"] == []
+
+
 def test_a_schedule_runs_now_and_its_job_names_it(url: str, command: Run) -> None:
     job_id = command("schedules", "run", "nightly", "--reason", "try", "--url", url).out.strip()
     shown = command("jobs", "show", job_id, "--url", url)

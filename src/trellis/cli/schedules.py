@@ -229,7 +229,7 @@ def resume_command(name: str, *, reason: str, as_json: bool, url: str | None) ->
 @schedules.command("reset")
 @_changing
 def reset_command(name: str, *, reason: str, as_json: bool, url: str | None) -> None:
-    """Undo what operators changed: the schedule is as the code declares it."""
+    """Undo what operators changed: the schedule is as the code declares it; windows stay."""
     _change(url, lambda jobs: jobs.schedules.reset(name, reason=reason), as_json=as_json)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 from trellis import schedules
 from trellis.client.results import rejection
 from trellis.core import schedules as rules
-from trellis.core.durations import Duration, Instant, micros, to_datetime
+from trellis.core.durations import SECOND, Duration, Instant, micros, to_datetime
 from trellis.core.json_text import dump_json
 from trellis.core.schedules import Changes, Missed, Overlap, Schedule, Window
 from trellis.core.timing import write_interval
@@ -166,11 +166,11 @@ class Schedules:
         return await self._change(name, "schedule.window", decide, reason)
 
     async def remove_window(self, name: str, start: datetime, *, reason: str = "") -> ScheduleView:
-        """Remove the windows that begin at this moment."""
-        wanted = checks.instant("start", start)
+        """Remove the windows that begin in the second of this moment, as they are shown."""
+        wanted = checks.instant("start", start) // SECOND
 
         def decide(schedule: Schedule, _: Instant) -> Schedule:
-            kept = tuple(each for each in schedule.windows if each.start != wanted)
+            kept = tuple(each for each in schedule.windows if each.start // SECOND != wanted)
             if kept == schedule.windows:
                 raise ConfigurationError(
                     f"{schedule.title} has no window that begins at {start.isoformat()}. Nothing "
