@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from trellis.core import schedules as rules
-from trellis.core.durations import Instant
+from trellis.core.durations import Instant, to_datetime
 from trellis.core.job import JobId, NewJob
 from trellis.core.schedules import Declared, Schedule, Step
 from trellis.core.states import ENDED
@@ -113,10 +113,23 @@ async def _edit(
         is_due = current.next_slot is not None and current.next_slot <= now
         live = await live_jobs(engine, current) if is_due else current.live
         step = rules.edit(current, after, now, live)
+        if step == Step(before):  # as it is already: nothing is stored, and nothing is audited
+            return before
         if step.is_whole:
-            return await _store(engine, step, change, by)
+            return await _store(engine, step, _with_next(change, before, step), by)
         current = await _store(engine, step)
     return None
+
+
+def _with_next(change: Change | None, before: Schedule, step: Step) -> Change | None:
+    """Return the audit entry; one that would say nothing names the next slots."""
+    if change is None or change.after:
+        return change
+    old, new = (
+        None if slot is None else to_datetime(slot).isoformat()
+        for slot in (before.next_slot, step.schedule.next_slot)
+    )
+    return change._replace(before={"next": old}, after={"next": new})
 
 
 async def _store(

@@ -269,6 +269,9 @@ async def test_a_change_leaves_one_entry(change: Change, steps: Steps) -> None:
     # What must be done before has no reason.
     (own,) = [each for each in await steps.jobs.audit() if each.reason == WHY]
     assert own.actor == "ann"
+    # It says what changed, in values with names.
+    assert own.before != own.after
+    assert "value" not in {*own.before, *own.after}
 
 
 @pytest.mark.parametrize("change", BULK.values(), ids=[*BULK])
@@ -290,6 +293,38 @@ async def test_a_change_that_is_in_effect_already_leaves_none(steps: Steps) -> N
         await steps.jobs.cancel(job_id, WHY)
         await steps.jobs.pause("shop/mails", reason=WHY)
     assert [each.action for each in await steps.jobs.audit()] == ["queue.pause", "job.cancel"]
+
+
+async def test_nor_does_one_of_a_schedule_a_limit_or_aging(steps: Steps) -> None:
+    await steps.waiting()
+    name, of = await steps.schedule(), steps.jobs.schedules
+    for _ in range(2):
+        await of.change(name, every="7m", missed="all")
+        await of.pause(name)
+        await of.add_window(name, _START, _START + timedelta(hours=1))
+        await steps.jobs.set_limit("shop/invoices", active=3)
+        await steps.jobs.set_aging("10m")
+    for _ in range(2):
+        await of.resume(name)
+        await of.reset(name)
+        await steps.jobs.reset_limit("shop/invoices")
+        await steps.jobs.set_aging(None)
+    assert [each.action for each in await steps.jobs.audit()][::-1] == [
+        "schedule.set", "schedule.pause", "schedule.window", "queue.limit", "queue.aging",
+        "schedule.resume", "schedule.reset", "queue.limit", "queue.aging",
+    ]  # fmt: skip
+
+
+async def test_a_schedule_that_starts_again_after_its_clock_was_set_back_names_its_next_slots(
+    steps: Steps,
+) -> None:
+    name = await steps.schedule()
+    steps.clock.advance("90d")
+    await schedules.fire_due(steps.engine)
+    steps.clock.step_wall("90d", back=True)
+    await steps.jobs.schedules.reset(name)
+    (entry,) = await steps.jobs.audit()
+    assert entry.before["next"] > entry.after["next"]
 
 
 async def test_entries_have_values_that_people_and_programs_can_read(steps: Steps) -> None:

@@ -160,7 +160,7 @@ async def test_a_schedule_runs_now(
     view = await jobs.get(created.job_id)
     assert (created.is_new, view.schedule, view.slot) == (True, "sync", None)
     (entry,) = await audit(engine)
-    assert (entry.change.after, entry.by.reason) == (created.job_id, "try it")
+    assert (entry.change.after, entry.by.reason) == ({"job": created.job_id}, "try it")
     clock.advance("15m")
     await control.fire_due(engine)  # the job overlaps with the slot, as every job of the schedule
     assert [each.why for each in await jobs.schedules.slots("sync")] == ["overlap"]

@@ -178,6 +178,8 @@ def _value_in_words(name: str, before: Mapping[str, Any], after: Mapping[str, An
 
 def _written(value: object) -> str:
     match value:
+        case None:
+            return "none"
         case str():
             return value
         case datetime():

@@ -10,7 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 from trellis.core.audit import SYSTEM_ACTORS, Action, By, Change
-from trellis.core.durations import Instant, Micros
+from trellis.core.durations import Instant, Micros, in_words
 from trellis.core.job import NewJob, SessionId
 from trellis.engines.values import QueueSettings
 from trellis.errors import ConfigurationError
@@ -111,9 +111,27 @@ def settings_of(before: QueueSettings, after: QueueSettings) -> Change | None:
     )
 
 
-def aging_change(before: Micros | None, after: Micros | None) -> Change:
-    """Return the change of the span after which waiting jobs count one priority higher."""
-    return Change("queue.aging", "*", before, after)
+def aging_change(before: Micros | None, after: Micros | None) -> Change | None:
+    """Return the entry about the span of aging; None if nothing changes."""
+    if before == after:
+        return None
+    old, new = ("off" if each is None else in_words(each) for each in (before, after))
+    return Change("queue.aging", "*", {"aging": old}, {"aging": new})
+
+
+def seal_of(batch_id: str) -> Change:
+    """Return the entry about a batch that an operator seals."""
+    return Change("batch.seal", batch_id, {"state": "open"}, {"state": "sealed"})
+
+
+def cancel_of(batch_id: str, state: str) -> Change:
+    """Return the entry about a batch in this state that an operator cancels."""
+    return Change("batch.cancel", batch_id, {"state": state}, {"state": "cancelled"})
+
+
+def run_of(schedule: str, job_id: str) -> Change:
+    """Return the entry about a job that an operator creates outside of the slots."""
+    return Change("schedule.run", schedule, None, {"job": job_id})
 
 
 #: What it is called when a setting closes a queue.

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from trellis.core.audit import Action, Change
 from trellis.core.durations import Instant
-from trellis.core.limits import LimitSetting, Scope, ScopeKind, Spent, Use, allowance, limit_to_json
+from trellis.core.events import JsonValue
+from trellis.core.limits import LimitSetting, Scope, ScopeKind, Spent, Use, allowance
 from trellis.engines.demand import Demand
 
 _ACTIONS: Final[dict[ScopeKind, Action]] = {
@@ -43,15 +44,27 @@ def status_of(setting: LimitSetting, use: Use, now: Instant) -> LimitStatus:
     return LimitStatus(setting, use.running, tokens, next_at)
 
 
-def change_of(before: LimitSetting, after: LimitSetting) -> Change:
-    """Return the audit entry of a change: the limits in force before and after it."""
-    scope = after.scope
+def change_of(before: LimitSetting, after: LimitSetting) -> Change | None:
+    """Return the audit entry of a change; None if nothing changes.
+
+    It has the parts of the limit in force that change, and which parts an operator has set.
+    """
+    if before == after:
+        return None
+    old, new = map(_audited, (before, after))
+    changed = [name for name, value in new.items() if old[name] != value]
     return Change(
-        _ACTIONS[scope.kind],
-        str(scope),
-        limit_to_json(before.in_force),
-        limit_to_json(after.in_force),
+        _ACTIONS[after.scope.kind],
+        str(after.scope),
+        {name: old[name] for name in changed},
+        {name: new[name] for name in changed},
     )
+
+
+def _audited(setting: LimitSetting) -> dict[str, JsonValue]:
+    active, rate, burst = setting.in_force.active, setting.in_force.rate, setting.in_force.burst
+    set_parts: list[JsonValue] = [*sorted(setting.override.parts)]
+    return {"active": active, "rate": rate, "burst": burst, "set_by_operator": set_parts}
 
 
 def scopes_of(lane: Sequence[object]) -> tuple[Scope, Scope]:

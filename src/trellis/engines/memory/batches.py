@@ -20,7 +20,7 @@ from trellis.core.durations import Instant
 from trellis.core.job import NewJob
 from trellis.core.lifecycle import Transition
 from trellis.core.states import ENDED, State
-from trellis.engines.audit import By, Change
+from trellis.engines.audit import By, cancel_of, seal_of
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.clock import Clock
 from trellis.engines.memory.store import Entry, Store
@@ -108,7 +108,7 @@ class BatchVerbs:
             if entry.batch.sealed_at is None and entry.batch.finished_at is None:
                 entry.batch = entry.batch._replace(sealed_at=self._clock.now())
                 if by is not None:
-                    self._store.record(Change("batch.seal", batch_id, "open", "sealed"), by)
+                    self._store.record(seal_of(batch_id), by)
                 self._finish([entry])
             return entry.batch
 
@@ -127,7 +127,7 @@ class BatchVerbs:
                         sealed_at=batch.sealed_at or now,
                         stopping_at=batch.stopping_at or now,
                     )
-            self._store.record(Change("batch.cancel", batch_id, before, "cancelled"), by)
+            self._store.record(cancel_of(batch_id, before), by)
             self._finish(below)
             return entry.batch
 

@@ -110,7 +110,8 @@ class LimitVerbs:
             before = self._limits.settings.get(scope) or LimitSetting(scope)
             after = before.changed(change)
             self._put_limit(after)
-            self._store.record(change_of(before, after), by)
+            if (entry := change_of(before, after)) is not None:
+                self._store.record(entry, by)
         self._hints.publish(("ready",))
         return after
 

@@ -105,7 +105,10 @@ class OperatorVerbs:
     async def set_aging(self, aging: Micros | None, by: By) -> None:
         """Let waiting jobs age, or not."""
         with self._lock:
-            self._store.record(aging_change(self._store.ready.aging, aging), by)
+            change = aging_change(self._store.ready.aging, aging)
+            if change is None:
+                return
+            self._store.record(change, by)
             self._store.ready.aging = aging
         self._hints.publish(("ready",))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trellis.core.durations import Instant
 from trellis.core.job import NewJob
 from trellis.core.schedules import KEEP_SLOTS, Schedule, Step, remember
-from trellis.engines.audit import OPERATOR, By, Change
+from trellis.engines.audit import OPERATOR, By, Change, run_of
 from trellis.engines.clock import Clock
 from trellis.engines.memory.store import Store
 from trellis.engines.schedules import (
@@ -94,7 +94,7 @@ class ScheduleVerbs:
             (answer,) = self._create_now([new])
             if isinstance(answer, Accepted | Replaced):
                 self._store_schedule(remember(schedule, [new.id]))
-                self._store.record(Change("schedule.run", schedule.title, None, new.id), by)
+                self._store.record(run_of(schedule.title, new.id), by)
             return answer
 
     async def slots(

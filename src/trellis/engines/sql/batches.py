@@ -28,7 +28,7 @@ from trellis.core.followups import is_member
 from trellis.core.job import Fence, JobId, NewJob, Relations
 from trellis.core.lifecycle import Transition
 from trellis.core.states import State
-from trellis.engines.audit import By, Change
+from trellis.engines.audit import By, cancel_of, seal_of
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.sql import audit
 from trellis.engines.sql.rows import (
@@ -212,7 +212,7 @@ async def seal_batch(
         return batch
     await tx.run("batch_seal", tx.now, tx.array([batch.row]))
     if by is not None:
-        await audit.record(tx, Change("batch.seal", batch_id, "open", "sealed"), by)
+        await audit.record(tx, seal_of(batch_id), by)
     await _finish(tx, storage, [batch.row])
     return await load(tx, batch_id)
 
@@ -225,7 +225,7 @@ async def cancel_batch(tx: Transaction, storage: Storage, batch_id: str, by: By)
     below = tx.array([row for (row,) in await tx.rows("batch_below", batch.row)])
     for name in ("batch_cancel", "batch_seal", "batch_stop"):
         await tx.run(name, tx.now, below)
-    await audit.record(tx, Change("batch.cancel", batch_id, batch.state, "cancelled"), by)
+    await audit.record(tx, cancel_of(batch_id, batch.state), by)
     await _finish(tx, storage, sorted(row for (row,) in await tx.rows("batch_below", batch.row)))
     return await load(tx, batch_id)
 

@@ -88,9 +88,11 @@ async def _give(tx: Transaction, turns: Sequence[Turn[int]]) -> list[Instant]:
 async def set_aging(tx: Transaction, aging: Micros | None, by: By) -> None:
     """Change the span of aging, and record who did."""
     await tx.read_clock()
-    before: Micros | None = await tx.value("aging")
+    change = aging_change(await tx.value("aging"), aging)
+    if change is None:
+        return
     await tx.run("aging_set", aging)
-    await audit.record(tx, aging_change(before, aging), by)
+    await audit.record(tx, change, by)
     tx.topics.add("ready")
 
 

@@ -64,7 +64,8 @@ async def change_limit(tx: Transaction, scope: Scope, change: LimitChange, by: B
     before = stored.get(scope) or LimitSetting(scope)
     after = before.changed(change)
     await _put(tx, after)
-    await audit.record(tx, change_of(before, after), by)
+    if (entry := change_of(before, after)) is not None:
+        await audit.record(tx, entry, by)
     return after
 
 

@@ -19,7 +19,7 @@ from trellis.core.schedules import (
     Step,
     remember,
 )
-from trellis.engines.audit import By, Change
+from trellis.engines.audit import By, Change, run_of
 from trellis.engines.schedules import (
     DueSchedules,
     SlotRecord,
@@ -84,7 +84,7 @@ async def run_schedule(
     (answer,) = await _create(tx, storage, [new])
     if isinstance(answer, Accepted | Replaced):
         await _update(tx, remember(schedule, [new.id]))
-        await audit.record(tx, Change("schedule.run", schedule.title, None, new.id), by)
+        await audit.record(tx, run_of(schedule.title, new.id), by)
     return answer
 
 

@@ -346,7 +346,7 @@ class TestAuditOfBatches(EngineSuite):
         await engine.seal_batch(forgotten.id, ANN)
         sealed, _ = await opened(engine, 1)
         await engine.seal_batch(sealed.id)
-        change = Change("batch.seal", forgotten.id, "open", "sealed")
+        change = Change("batch.seal", forgotten.id, {"state": "open"}, {"state": "sealed"})
         assert await entries(engine) == [(change, ANN)]
 
     async def test_a_retry_of_failed_members_leaves_one_entry_per_member(

@@ -332,7 +332,7 @@ class TestStopping(EngineSuite):
         assert await engine.cancel_batch(new.id, ANN) == batch
         (entry,) = await engine.audit(AuditFilter(action="batch"))
         assert (entry.change, entry.by) == (
-            ("batch.cancel", new.id, "open", "cancelled"), ANN,
+            ("batch.cancel", new.id, {"state": "open"}, {"state": "cancelled"}), ANN,
         )  # fmt: skip
 
     async def test_an_empty_batch_is_cancelled_at_once(self, engine: Engine) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trellis.core.commands import Cancel, Fail, Release
 from trellis.core.durations import SECOND
+from trellis.core.events import JsonValue
 from trellis.core.job import Failure, JobRecord
 from trellis.core.limits import Limit, LimitSetting, Override, Reset, Scope
 from trellis.core.policy import DEFAULT_POLICY, KeyPolicy
@@ -346,7 +347,8 @@ class TestKeyRateSettings(EngineSuite):
         assert (await set_rate(engine, Limit(rate="9/1s"))).in_force == Limit(rate="9/1s")
         assert (await engine.change_limit(SCOPE, Reset(), BY)).in_force == Limit(rate="1/10s")
         target = f"{SERVICE}/{TYPE}"
-        slow, fast = {"rate": "1/10s"}, {"rate": "9/1s"}
+        slow: dict[str, JsonValue] = {"rate": "1/10s", "set_by_operator": []}
+        fast: dict[str, JsonValue] = {"rate": "9/1s", "set_by_operator": ["rate"]}
         assert [(each.change, each.by) for each in await engine.audit(AuditFilter())] == [
             (Change("key.limit", target, fast, slow), BY),
             (Change("key.limit", target, slow, fast), BY),

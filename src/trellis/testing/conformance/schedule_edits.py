@@ -184,7 +184,7 @@ class TestScheduleChanges(EngineSuite):
         assert await ledger(engine) == []
         (entry,) = await engine.audit(AuditFilter())
         assert (entry.change, entry.by) == (
-            Change("schedule.run", "shop/nightly", None, new.id),
+            Change("schedule.run", "shop/nightly", None, {"job": new.id}),
             By("ann", "now"),
         )
 
