@@ -434,7 +434,7 @@ class BatchNotFound(NotFound):
 def no_such_batch(batch_id: str) -> BatchNotFound:
     """Return the error for an id without a batch."""
     return BatchNotFound(
-        f"There is no batch {batch_id}. Nothing was changed. List them with: trellis batches list"
+        f"There is no batch {batch_id} here, or it was removed. List them with: trellis batches list"
     )
 
 

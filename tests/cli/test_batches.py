@@ -128,7 +128,9 @@ def test_an_operator_seals_cancels_and_retries(url: str, command: Run) -> None:
     assert json.loads(cancelled.out)["state"] == "cancelled"
     assert command("batches", "cancel", second["id"], "--url", url).code == 4
     retried = command("batches", "retry-failed", second["id"], "--url", url)
-    assert "1 job of the batch" in retried.err
+    assert retried.err == "1 job of the batch waiting to run again.\n"
+    again = command("batches", "retry-failed", second["id"], "--url", url)
+    assert (again.code, "nothing was changed" in again.err) == (0, True)
     assert command("batches", "show", "nothing", "--url", url).code == 3
 
 

@@ -45,6 +45,15 @@ def trellis(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.long
+def test_the_first_release_is_planned_before_any_is_deployed(tmp_path: Path) -> None:
+    write(tmp_path, "int")
+    assert trellis(tmp_path, "migrate", "--url", "sqlite:///shop.db")[0] == 0
+    code, out, err = trellis(tmp_path, "queues", "plan", "shop:app", "--url", "sqlite:///shop.db")
+    assert (code, out.splitlines()[1].split()[:2]) == (0, ["update", "bill"])
+    assert "it has no deployed contract yet: updates only" in err
+
+
+@pytest.mark.long
 def test_a_release_is_planned_accepted_and_started(release: Path) -> None:
     code, out, err = trellis(release, "queues", "plan", "shop:app")
     assert (code, out) == (0, "")

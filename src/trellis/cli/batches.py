@@ -250,4 +250,7 @@ def retry_failed_command(batch_id: str, *, reason: str, as_json: bool, url: str 
     number = operate(url, lambda jobs: jobs.batches.retry_failed(batch_id, reason=reason))
     if as_json:
         write_json({"retried": number})
-    complain(f"{counted(number)} of the batch run again.")
+    if number:
+        complain(f"{counted(number)} of the batch waiting to run again.")
+    else:
+        complain("No member of the batch is failed or dead, so nothing was changed.")

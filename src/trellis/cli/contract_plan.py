@@ -174,9 +174,11 @@ def _write_check(check: PayloadCheck) -> None:
 
 
 def _summary(plan: ContractPlan) -> str:
-    if not plan.changes:
+    before = f"contract {plan.deployed}"
+    if plan.deployed is None:
+        before = "nothing, because it has no deployed contract yet"
+    elif not plan.changes:
         return f"The code of {plan.service} is the deployed contract {plan.deployed}."
-    before = "no contract is deployed" if plan.deployed is None else f"contract {plan.deployed}"
     if not plan.is_migration:
         return f"{plan.service}, compared with {before}: updates only. Deploy at any time."
     if plan.is_accepted:
