@@ -12,6 +12,7 @@ from trellis import (
     BatchClosed,
     CommandRejected,
     ConfigurationError,
+    Fail,
     JobRef,
     KeyBusy,
     PayloadTooLarge,
@@ -214,6 +215,27 @@ async def test_a_batch_is_cancelled_and_its_failed_members_run_again(service: Se
         waiting = await other.create(office.write, "one")
     view = await other.ref.cancel("not needed")
     assert (view.state, (await waiting.status()).state) == ("cancelled", State.CANCELLED)
+
+
+async def test_a_member_that_runs_again_after_its_batch_spawns_outside_of_it(
+    service: Service,
+) -> None:
+    office, runs = Office(service), iter([False, True])
+
+    @service.job(retry=Retry.never())
+    async def write_parts(job: ActiveJob[None]) -> str:
+        if not next(runs):
+            raise Fail("no paper")
+        return (await job.spawn(office.write, "one")).id
+
+    async with service.batch() as batch:
+        member = await batch.create(write_parts)
+    async with service.worker():
+        await batch.ref.wait("20s")
+        assert await batch.ref.retry_failed() == 1
+        spawned = await office.write.ref(await member.wait("20s")).status()
+    assert (spawned.parent, spawned.batch) == (member.id, None)
+    assert (await batch.ref.progress()).total == 1
 
 
 async def test_waiting_ends_in_time_and_unknown_batches_are_not_found(service: Service) -> None:

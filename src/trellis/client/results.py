@@ -145,7 +145,8 @@ _ERRORS: Final[dict[Reason, tuple[type[AdmissionError], str]]] = {
         BatchClosed,
         (
             "Batch {batch!r} is sealed, cancelled or finished, so {what} was not created. Create "
-            "members inside its `async with` block, or from a running member with job.spawn(...)."
+            "members inside its `async with` block. Until it is cancelled or finished, a running "
+            "member can add more with job.spawn(...)."
         ),
     ),
     Reason.ATTEMPT_OVER: (

@@ -294,14 +294,13 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         """Create a job from this one, in the same batch if this is a member of one.
 
         Raises `AttemptOver`, and nothing is stored, if this attempt is no longer the present one. A
-        later attempt spawns again: give an `idempotency_key` to what must exist once.
+        later attempt spawns again: give an `idempotency_key` to what must exist once. A job that an
+        operator runs again has ended for its batch, which may have finished: it spawns outside.
         """
-        definition = self._attempt.record.definition
+        definition, head = self._attempt.record
         relations = definition.relations
-        place = Place(
-            Relations(parent=definition.id, batch=relations and relations.batch),
-            self._attempt.fence,
-        )
+        batch = relations.batch if relations is not None and not head.generation else None
+        place = Place(Relations(parent=definition.id, batch=batch), self._attempt.fence)
         return await job.create_in(place, payload, options)
 
     spawn_sync = synced(spawn)
