@@ -214,7 +214,7 @@ class PlanUnusable(AdmissionError):
 
 
 class KeyUnresolved(AdmissionError):
-    """The key needs a field that this payload lacks, or that is not a text or number."""
+    """The key or tenant needs a field that this payload lacks, or that is no text or number."""
 
     code = "key_unresolved"
 
@@ -434,7 +434,8 @@ class BatchNotFound(NotFound):
 def no_such_batch(batch_id: str) -> BatchNotFound:
     """Return the error for an id without a batch."""
     return BatchNotFound(
-        f"There is no batch {batch_id} here, or it was removed. List them with: trellis batches list"
+        f"There is no batch {batch_id} here, or it was removed. List them with: trellis batches "
+        "list"
     )
 
 

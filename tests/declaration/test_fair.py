@@ -82,5 +82,7 @@ def test_a_tenant_has_at_most_512_characters() -> None:
         new_job(a_type(), {"customer": "a"}, tenant="")
     with pytest.raises(ConfigurationError, match="tenant must be a text of 1 to 512"):
         new_job(a_type(None), {"customer": "a"}, tenant="a" * 513)
-    with pytest.raises(KeyUnresolved):
+    with pytest.raises(KeyUnresolved, match=r"The tenant from .* has 513 characters"):
         new_job(a_type(), {"customer": "a" * 513})
+    with pytest.raises(KeyUnresolved, match=r"mails/send: The tenant from .* is an empty text"):
+        new_job(a_type(), {"customer": ""})

@@ -45,7 +45,7 @@ from trellis.declaration.fingerprint import config_text, is_fingerprint
 from trellis.declaration.ids import new_job_id, new_job_ids
 from trellis.declaration.job_type import JobType
 from trellis.declaration.options import check_options
-from trellis.errors import ConfigurationError, PayloadInvalid
+from trellis.errors import ConfigurationError, KeyUnresolved, PayloadInvalid
 from trellis.telemetry import current
 
 if TYPE_CHECKING:
@@ -177,6 +177,13 @@ def _has_templates(pattern: NewJob, job_type: JobType) -> bool:
 
 def _derived(new: NewJob, job_type: JobType) -> NewJob:
     """Return the request with its key and tenant."""
+    try:
+        return _with_templates(new, job_type)
+    except KeyUnresolved as error:
+        raise KeyUnresolved(f"{new.service}/{new.type}: {error}") from None
+
+
+def _with_templates(new: NewJob, job_type: JobType) -> NewJob:
     payload = json.loads(new.payload)
     if new.policy.key is not None:
         key = derive_key(new.policy.key.template, payload)

@@ -91,21 +91,21 @@ def _pointer(template: str, text: str) -> Pointer:
     return Pointer(steps)
 
 
-def derive_key(template: str, payload: object) -> str:
-    """Return the readable key of this (decoded) payload."""
+def derive_key(template: str, payload: object, what: str = "key") -> str:
+    """Return the readable key of this (decoded) payload, or what else its template makes of it."""
     key = "".join(
-        _scalar(template, part, payload) if isinstance(part, Pointer) else part
+        _scalar(template, part, payload, what) if isinstance(part, Pointer) else part
         for part in parse_template(template)
     )
     if len(key) > MAX_KEY_LENGTH:
         raise KeyUnresolved(
-            f"The key from {template!r} has {len(key)} characters; the limit is {MAX_KEY_LENGTH}. "
-            "Point at something shorter, such as an id."
+            f"The {what} from {template!r} has {len(key)} characters; the limit is "
+            f"{MAX_KEY_LENGTH}. Point at something shorter, such as an id."
         )
     return key
 
 
-def _scalar(template: str, pointer: Pointer, payload: object) -> str:
+def _scalar(template: str, pointer: Pointer, payload: object, what: str) -> str:
     value = payload
     for step in pointer.steps:
         if isinstance(value, Mapping) and step in value:
@@ -114,7 +114,7 @@ def _scalar(template: str, pointer: Pointer, payload: object) -> str:
             value = value[int(step)]
         else:
             raise KeyUnresolved(
-                f"The key template {template!r} points at /{'/'.join(pointer.steps)}, "
+                f"The {what} template {template!r} points at /{'/'.join(pointer.steps)}, "
                 "which the payload does not have."
             )
     if isinstance(value, bool):
@@ -122,8 +122,8 @@ def _scalar(template: str, pointer: Pointer, payload: object) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise KeyUnresolved(
-        f"The key template {template!r} points at /{'/'.join(pointer.steps)}, which is "
-        f"{type(value).__name__}; a key needs a string, number or boolean."
+        f"The {what} template {template!r} points at /{'/'.join(pointer.steps)}, which is "
+        f"{type(value).__name__}; a {what} needs a string, number or boolean."
     )
 
 

@@ -364,7 +364,7 @@ def job_of(schedule: Schedule, job_id: JobId, slot: Instant | None, randomness: 
     """
     plan, template = schedule.plan, schedule.template
     fair = template.fair
-    tenant = None if fair is None else derive_key(fair, json.loads(plan.payload))
+    tenant = None if fair is None else derive_key(fair, json.loads(plan.payload), "tenant")
     new = NewJob(
         id=job_id,
         service=schedule.service,

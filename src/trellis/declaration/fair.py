@@ -13,7 +13,7 @@ from trellis.core.fairness import check_weight
 from trellis.core.job import Relations
 from trellis.core.keys import derive_key, parse_template
 from trellis.declaration import checks
-from trellis.errors import ConfigurationError
+from trellis.errors import ConfigurationError, KeyUnresolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,10 @@ class Fair:
 
     def tenant(self, payload: object) -> str:
         """Return the tenant of a (decoded) payload; raise `KeyUnresolved` if it has none."""
-        return derive_key(self.template, payload)
+        tenant = derive_key(self.template, payload, "tenant")
+        if not tenant:
+            raise KeyUnresolved(f"The tenant from {self.template!r} is an empty text.")
+        return tenant
 
     def relations(self, tenant: str) -> Relations:
         """Return what a job of this tenant belongs to."""
