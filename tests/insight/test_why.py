@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from trellis import control
 from trellis.core.commands import Cancel, Fail, LoseLease, Snooze
+from trellis.core.commands import Retry as RetryCommand
 from trellis.core.durations import SECOND, micros
-from trellis.core.job import Failure, JobRecord, NewJob, SessionId
+from trellis.core.job import Failure, JobRecord, NewJob, Prerequisite, SessionId
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.core.retry import Retry
 from trellis.core.states import State
@@ -180,6 +182,41 @@ async def test_an_ended_job_says_how_and_what_to_do(
         (cause,) = (await why(engine, record)).causes
         assert cause.text == f"It has ended: {state} 3 min ago: ValueError: boom."
         assert cause.command == f"{command} {record.definition.id}"
+
+
+async def test_a_cancelled_job_says_by_whom_and_why(engine: MemoryEngine) -> None:
+    waiting = await accept_one(engine, a_job())
+    await control.cancel(engine, waiting.definition.id, "wrong month.", actor="ann")
+    assert (await why(engine, waiting)).text.endswith("under 1 s ago by ann: wrong month.")
+    running = await start(engine, await a_worker(engine), a_job())
+    asked = await settle(engine, running, Cancel("wrong year", actor="bob"))
+    await settle(engine, asked, Fail(fence_of(running), BOOM))
+    assert (await why(engine, running)).text.endswith("under 1 s ago by bob: wrong year.")
+
+
+async def test_a_job_that_cancels_itself_in_a_later_run_blames_nothing(
+    engine: MemoryEngine,
+) -> None:
+    session = await a_worker(engine)
+    record = await start(engine, session, a_job())
+    failed = await settle(engine, record, Fail(fence_of(record), BOOM, retryable=False))
+    await settle(engine, failed, RetryCommand(actor="ann", reason="again"))
+    taken = await claim_one(engine, session)
+    await settle(engine, taken, Fail(fence_of(taken), BOOM, cancelled=True))
+    assert (await why(engine, record)).text.startswith("It has ended: cancelled under 1 s ago")
+    assert "ann" not in (await why(engine, record)).text
+
+
+async def test_a_job_that_was_to_follow_a_success_names_the_job_that_failed(
+    engine: MemoryEngine,
+) -> None:
+    first = (await accept_one(engine, a_job())).definition.id
+    second = await accept_one(engine, a_job(after=(Prerequisite(first, "success"),)))
+    await control.cancel(engine, first)
+    assert (await why(engine, second)).text == (
+        "It has ended: cancelled under 1 s ago by workflow: It was to follow the success of job "
+        f"{first}, which is now cancelled."
+    )
 
 
 async def test_a_completed_job_needs_nothing(engine: MemoryEngine) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trellis.core.durations import SECOND, in_words, to_instant
+from trellis.core.events import EventKind
 from trellis.core.job import JobRecord
 from trellis.core.states import SUCCEEDED, WAITING, State
 from trellis.engines.limits import Names
@@ -56,7 +57,7 @@ async def explain(engine: Engine, record: JobRecord, start_worker: str = START_W
         case State.ACTIVE:
             causes = tuple(running_causes(facts))
         case _:
-            causes = (_ended(facts),)
+            causes = (_ended(facts, await _ended_by(engine, record)),)
     return Why(await view_of(engine, record), causes)
 
 
@@ -353,13 +354,32 @@ _NEXT: Final = {
     State.FAILED: "trellis jobs retry {}",
     State.DEAD: "trellis dlq replay {}",
 }
+_ENDED_FROM_OUTSIDE: Final = frozenset(
+    {EventKind.CANCELLED, EventKind.CANCEL_REQUESTED, EventKind.DISMISSED}
+)
 
 
-def _ended(facts: Facts) -> Cause:
+async def _ended_by(engine: Engine, record: JobRecord) -> str:
+    """Return who ended a job that did not end by itself, and the reason: ` by ann: not needed`."""
+    if record.head.state not in {State.CANCELLED, State.DISMISSED, State.SKIPPED}:
+        return ""
+    for event in reversed(await engine.journal(record.definition.id)):
+        data = event.data or {}
+        if "replaced_by" in data:
+            return f", replaced by job {data['replaced_by']}"
+        if event.kind in _ENDED_FROM_OUTSIDE and "actor" in data:
+            reason = f": {_first_line(str(data['reason']))}" if "reason" in data else ""
+            return f" by {data['actor']}{reason}"
+        if event.kind is EventKind.RETRIED:
+            break
+    return ""
+
+
+def _ended(facts: Facts, by: str) -> Cause:
     definition, head = facts.record
     ago = roughly(facts.now - (head.finished_at or facts.now))
-    error = "" if head.error is None else f": {_first_line(head.error.message)}"
-    text = f"It has ended: {head.state.replace('_', ' ')} {ago} ago{error.rstrip('.')}."
+    error = "" if head.error is None or by else f": {_first_line(head.error.message)}"
+    text = f"It has ended: {head.state.replace('_', ' ')} {ago} ago{by}{error}."
     for worker in facts.workers:
         if any(each.job_id == definition.id for each in worker.lost_threads):
             text += f" Its handler still runs in a lost thread of worker {worker.name}."
