@@ -21,6 +21,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Health, JobFilter
 from trellis.insight.batches import BatchView, forgotten_batches
 from trellis.insight.schedule_views import ScheduleView, schedule_view
+from trellis.insight.time_expressions import roughly
 from trellis.insight.worker_views import WorkerView, worker_view
 
 _PAGE: Final = 200
@@ -101,7 +102,7 @@ class Diagnosis(NamedTuple):
         if fails is not None:
             times = "once" if archive.failures == 1 else f"{archive.failures} times"
             yield (
-                f"The archiver of {service} has failed for {in_words(self.now - fails)} ({times}): "
+                f"The archiver of {service} has failed for {roughly(self.now - fails)} ({times}): "
                 f"{archive.error}. None of its expired jobs is removed until it works. See: "
                 "trellis archive"
             )
@@ -114,7 +115,7 @@ class Diagnosis(NamedTuple):
             )
             yield (
                 f"Expired jobs of {service} have waited for their archiver for "
-                f"{in_words(self.now - waits)}: {what}, or remove them unarchived: trellis archive "
+                f"{roughly(self.now - waits)}: {what}, or remove them unarchived: trellis archive "
                 f"off {service}"
             )
 

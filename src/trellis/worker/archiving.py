@@ -178,7 +178,7 @@ class Archiving(TaskLoop):
         self._working.discard(service)
         failures = self._failures[service] = self._failures.get(service, 0) + 1
         _logger.error(
-            "The archiver of %s failed, for the %d. time in a row. None of its expired jobs is "
+            "The archiver of %s failed (failures in a row: %d). None of its expired jobs is "
             "removed; it is tried again in %d s.",
             service, failures, self._pause(service), exc_info=error,
         )  # fmt: skip
