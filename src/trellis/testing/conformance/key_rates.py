@@ -347,8 +347,8 @@ class TestKeyRateSettings(EngineSuite):
         assert (await set_rate(engine, Limit(rate="9/1s"))).in_force == Limit(rate="9/1s")
         assert (await engine.change_limit(SCOPE, Reset(), BY)).in_force == Limit(rate="1/10s")
         target = f"{SERVICE}/{TYPE}"
-        slow: dict[str, JsonValue] = {"rate": "1/10s", "set_by_operator": []}
-        fast: dict[str, JsonValue] = {"rate": "9/1s", "set_by_operator": ["rate"]}
+        slow: JsonValue = {"rate": "1/10s", "set_by_operator": []}
+        fast: JsonValue = {"rate": "9/1s", "set_by_operator": ["rate"]}
         assert [(each.change, each.by) for each in await engine.audit(AuditFilter())] == [
             (Change("key.limit", target, fast, slow), BY),
             (Change("key.limit", target, slow, fast), BY),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from trellis.core.commands import Cancel, Fail, LoseLease, Release
 from trellis.core.durations import SECOND
+from trellis.core.events import JsonValue
 from trellis.core.job import Failure, JobRecord, Prerequisite
 from trellis.core.limits import Limit, LimitSetting, Override, Part, Reset, Scope
 from trellis.engines.audit import AuditFilter, By, Change
@@ -386,8 +387,8 @@ class TestLimitSettings(EngineSuite):
             await engine.change_limit(TYPE_SCOPE, Reset(), BY)
         entries = await engine.audit(AuditFilter())
         target = f"{SERVICE}/{TYPE}"
-        declared = {"active": None, "rate": "1/1s", "set_by_operator": []}
-        changed = {"active": 4, "rate": None, "set_by_operator": ["active", "rate"]}
+        declared: JsonValue = {"active": None, "rate": "1/1s", "set_by_operator": []}
+        changed: JsonValue = {"active": 4, "rate": None, "set_by_operator": ["active", "rate"]}
         assert [(each.change, each.by) for each in entries] == [
             (Change("type.limit", target, changed, declared), BY),
             (Change("type.limit", target, declared, changed), BY),
