@@ -78,6 +78,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
         "batches",
         "audit",
         "fairness",
+        "tokens",
     ),
     "queues": ("common", "queues", "audit"),
     "limits": ("common", "limits", "key_rates", "audit"),
