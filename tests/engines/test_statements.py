@@ -173,6 +173,7 @@ DIFFERENCES: dict[str, tuple[list[str], list[str]]] = {
         ["schema_record", "schema_tables"],
         ["migrate_holders", "migrate_try", "schema_others", "schema_table"],
     ),
+    "tokens": (["token_prune_logins_peek"], []),
     "key_rates": (
         ["key_bucket_is_full"],
         [],
