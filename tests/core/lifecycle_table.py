@@ -59,6 +59,8 @@ Adjust     | retry          |                                                   
 Adjust     | active         | not new time                                             | active                | adjusted        |
 Expire     | pending, retry, active | deadline passed                                  | expired               | expired         |
 Skip       | pending        | never claimed                                            | skipped               | skipped         | no error
+Exhaust    | pending, retry | dlq                                                      | dead                  | dead            | error=exhausted
+Exhaust    | pending, retry | not dlq                                                  | failed                | failed          | error=exhausted
 Retry      | failed         |                                                          | pending               | retried         | run_at=now, generation+1, attempt=0, crashes=0, no error
 RetryItems | completed_with_errors, failed, dead |                                    | pending               | retried         | run_at=now, generation+1, attempt=0, crashes=0, no error
 Replay     | dead           |                                                          | pending               | retried         | run_at=now, generation+1, attempt=0, crashes=0, no error

@@ -19,6 +19,7 @@ from trellis.core.commands import (
     Complete,
     Crash,
     Dismiss,
+    Exhaust,
     Expire,
     Fail,
     LoseLease,
@@ -220,6 +221,7 @@ def other_orders() -> Iterator[Order]:
     yield Order(Resolve('{"n":1}'), frozenset())
     yield Order(Expire(), frozenset())
     yield Order(Skip(JobId("01K")), frozenset())
+    yield Order(Exhaust("5 deliveries"), frozenset())
     yield Order(Retry("ann"), frozenset())
     yield Order(RetryItems("ann"), frozenset())
     yield Order(Replay("ann"), frozenset())

@@ -40,10 +40,10 @@ COMMANDS: Final[tuple[type[Command], ...]] = get_args(Command)
 FENCED: Final[tuple[type[Command], ...]] = get_args(FencedCommand)
 
 
-def test_there_are_twelve_states_and_seventeen_commands() -> None:
+def test_there_are_twelve_states_and_eighteen_commands() -> None:
     assert len(State) == 12
     assert {kind.__name__ for kind in COMMANDS} == {line.command for line in EXPECTED}
-    assert len(COMMANDS) == 17
+    assert len(COMMANDS) == 18
 
 
 #: What a refusal calls the commands whose names are no words of people.

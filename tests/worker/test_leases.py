@@ -344,3 +344,25 @@ async def test_an_engine_that_cannot_read_earlier_items_fails_no_attempt() -> No
     async with worker(engine, service):
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert (attempts, engine.faults) == ([1, 2], [])
+
+
+async def test_a_heartbeat_of_a_handler_renews_the_lease_at_once_and_not_too_often() -> None:
+    engine = FaultyEngine()
+    renewals: list[int] = []
+
+    async def work(job: ActiveJob[None]) -> None:
+        job.heartbeat()
+        await eventually(lambda: engine.renewals > 0)
+        renewals.append(engine.renewals)
+        for _ in range(100):
+            job.heartbeat()
+            await asyncio.sleep(0.001)  # the thread that renews has a turn
+        renewals.append(engine.renewals)
+
+    service = service_of(work)
+    rarely = WorkerSettings().with_options(lease="3h", heartbeat="1h", poll="20ms")
+    async with worker(engine, service, rarely):
+        job_id = await create(engine, service.find("work"))
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+    assert renewals[0] == 1
+    assert renewals[1] < 20

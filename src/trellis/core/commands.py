@@ -181,6 +181,15 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class Exhaust:
+    """The store gave up delivering this waiting job, so that no worker would find it again."""
+
+    stopped: ClassVar[bool] = True
+    #: What the store reported.
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """An operator runs a failed job again, with all its attempts."""
 
@@ -223,4 +232,4 @@ OperatorCommand: TypeAlias = Cancel | Adjust | Retry | RetryItems | Replay | Dis
 #: Commands that only the attempt with their fence may give.
 FENCED: Final = (Complete, Fail, Snooze, Release, LoseLease, Crash)
 FencedCommand: TypeAlias = Complete | Fail | Snooze | Release | LoseLease | Crash
-Command: TypeAlias = Claim | FencedCommand | OperatorCommand | Resolve | Expire | Skip
+Command: TypeAlias = Claim | FencedCommand | OperatorCommand | Resolve | Expire | Skip | Exhaust

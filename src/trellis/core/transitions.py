@@ -18,6 +18,7 @@ from trellis.core.commands import (
     Complete,
     Crash,
     Dismiss,
+    Exhaust,
     Fail,
     LoseLease,
     OperatorCommand,
@@ -348,6 +349,16 @@ def expired(case: AnyCase) -> Change:
 def skipped(case: Case[Skip]) -> Change:
     """End because a newer job has replaced this one."""
     return _end(case, State.SKIPPED, None), {"replaced_by": case.command.replaced_by}
+
+
+def exhausted_dead(case: Case[Exhaust]) -> Change:
+    """End as a dead letter because the store gave up delivering the job."""
+    return _failure(case, State.DEAD, Failure("exhausted", case.command.evidence))
+
+
+def exhausted_failed(case: Case[Exhaust]) -> Change:
+    """Fail because the store gave up delivering the job."""
+    return _failure(case, State.FAILED, Failure("exhausted", case.command.evidence))
 
 
 def revived(case: Case[Retry] | Case[RetryItems] | Case[Replay]) -> Change:

@@ -266,7 +266,10 @@ class Reads(Protocol):
         """Return the engine's time."""
 
     async def catch_up(self) -> None:
-        """Wait until reads see everything that was committed before this call."""
+        """Wait until reads and claims see everything that was committed before this call.
+
+        Reads see what this engine object has committed without it.
+        """
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs; for ids without a job, report which were removed."""

@@ -471,7 +471,12 @@ class Capabilities(NamedTuple):
     #: While a caller's transaction is open, no other connection can write.
     one_writer: bool = False
     #: `create_within` accepts connections of the caller.
-    connections: bool = True
+    caller_transactions: bool = True
+    #: A claim takes the first jobs of the order, whatever its size. Without it, only the jobs of
+    #: one claim are in order: priority, fair share and aging choose nothing between claims.
+    ordered: bool = True
+    #: A type's jobs can wait in several queues, and each queue can be claimed or paused alone.
+    split_types: bool = True
 
 
 class Migration(NamedTuple):

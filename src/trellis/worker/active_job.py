@@ -340,7 +340,10 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         note_life(self._environment.notes, self._attempt)
 
     def heartbeat(self) -> None:
-        """Report that the work continues, for types with an activity timeout."""
+        """Report that the work continues, for types with an activity timeout; renew the lease.
+
+        The lease of the worker is renewed at once, at most once a second.
+        """
         self._add_note(Heartbeat())
 
     def track(self, items: Iterable[T] | AsyncIterable[T], *, step: str | None = None) -> Track[T]:

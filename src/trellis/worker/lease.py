@@ -31,6 +31,8 @@ from trellis.worker.session import RenewalHealth, SessionHolder, uptime
 from trellis.worker.shared_status import BLOCKED, SharedStatus
 
 _RETRY_PAUSE: Final = 1.0
+#: Heartbeats of handlers renew the lease at most once in this many seconds.
+_HEARTBEAT_PAUSE: Final = 1.0
 #: How often it is checked whether the loop is blocked, in seconds.
 _LONGEST_WAIT: Final = 0.5
 _logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class LeaseKeeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.Event | None = None
         self._stopping = False
+        self._tried = float("-inf")
         self._ended = asyncio.Event()
         #: Whether the worker's loop has exceeded the stall limit; it may still continue.
         self.is_worker_stalled = False
@@ -97,6 +100,11 @@ class LeaseKeeper:
         if loop is not None and wakeup is not None:
             with suppress(RuntimeError):  # the thread has just ended
                 loop.call_soon_threadsafe(wakeup.set)
+
+    def renew_for_heartbeat(self) -> None:
+        """Renew now, unless the last renewal is less than a second ago; from any thread."""
+        if time.monotonic() - self._tried >= _HEARTBEAT_PAUSE:
+            self.wake()
 
     # -- in the thread -------------------------------------------------------------------------
 
@@ -183,7 +191,7 @@ class LeaseKeeper:
 
     async def _try(self, engine: Engine) -> float:
         """Renew once; return how many seconds to wait before the next time."""
-        began = time.monotonic()
+        began = self._tried = time.monotonic()
         try:
             async with asyncio.timeout(self._limit):
                 await self._renew(engine)

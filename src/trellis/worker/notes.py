@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from trellis.engines.port import Engine
@@ -41,8 +42,9 @@ def note_life(notes: Notes, attempt: Attempt) -> None:
 class NoteWriter(TaskLoop):
     """Sends notes to the engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, on_heartbeat: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
+        self._on_heartbeat = on_heartbeat
         self._loop = asyncio.get_running_loop()
         self._guard = threading.Lock()
         self._lines: list[Note] = []
@@ -70,6 +72,8 @@ class NoteWriter(TaskLoop):
                 self._lines.append(note)
         if was_empty:
             self._loop.call_soon_threadsafe(self._wakeup.set)
+        if isinstance(body, Heartbeat):
+            self._on_heartbeat()
 
     async def run(self) -> None:
         """Send new notes in batches until cancelled."""

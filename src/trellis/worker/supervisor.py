@@ -99,7 +99,10 @@ class Supervisor:
         self._session = SessionHolder(engine, info, settings.lease, self._status)
         self._health = RenewalHealth(settings.lease, settings.heartbeat)
         self._time = EngineTime(0)
-        self._notes = NoteWriter(engine)
+        self._notes = NoteWriter(
+            engine,
+            lambda: self._keeper.renew_for_heartbeat(),  # noqa: PLW0108 - it comes later
+        )
         self._outage = OutageLog()
         self._reports = FailureReports(engine)
         self._locks = EngineLocks(engine)

@@ -65,4 +65,4 @@ def test_no_engine_runs_fewer_tests_than_declared(pytestconfig: pytest.Config) -
 
 def test_only_transactions_of_the_caller_are_not_offered(engine: Engine) -> None:
     lacking = {name for name, has in engine.capabilities._asdict().items() if not has}
-    assert lacking == {"transactions", "one_writer", "connections"}
+    assert lacking == {"transactions", "one_writer", "caller_transactions"}

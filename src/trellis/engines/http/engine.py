@@ -26,7 +26,9 @@ from trellis.engines.schedules import SlotRecord
 from trellis.engines.values import Capabilities, CommitResult, CreateResult, Migration, Topic
 from trellis.errors import EngineClosed, TransactionRefused
 
-_UNOPENED: Final = Capabilities(durable=True, processes=True, boot_clock=False, connections=False)
+_UNOPENED: Final = Capabilities(
+    durable=True, processes=True, boot_clock=False, caller_transactions=False
+)
 
 
 def http_engine(url: str) -> Engine:
@@ -60,7 +62,7 @@ class HttpEngine:
             await self.close()
             raise
         self._capabilities = hello.capabilities._replace(
-            transactions=False, one_writer=False, connections=False
+            transactions=False, one_writer=False, caller_transactions=False
         )
 
     async def close(self) -> None:

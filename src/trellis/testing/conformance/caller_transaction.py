@@ -86,7 +86,7 @@ async def _count(engine: Engine) -> int:
 class TestCallerTransaction(EngineSuite):
     """The promises of `create` hold in the caller's transaction too."""
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_of_jobs_that_are_stored_together_none_is_left_if_one_is_refused(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -107,7 +107,7 @@ class TestCallerTransaction(EngineSuite):
         found = await engine.find(JobFilter())
         assert {each.definition.id for each in found.jobs} == {before.id, after.id}
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_what_a_caller_creates_is_stored_as_create_stores_it(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -136,7 +136,7 @@ class TestCallerTransaction(EngineSuite):
         )  # engines that must not wait for the caller admit its keyed job here
         assert await holders(engine, KEY) == [jobs[3].id]
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_jobs_of_caller_and_others_are_claimed_in_one_order(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -149,7 +149,7 @@ class TestCallerTransaction(EngineSuite):
         order = [jobs[1].id, last.definition.id, first.definition.id, jobs[0].id, jobs[2].id]
         assert ids(taken) == order
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_a_caller_s_job_is_admitted_by_every_rule_of_create(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -173,7 +173,7 @@ class TestCallerTransaction(EngineSuite):
         await commit(caller)
         assert await _count(engine) == 2  # noqa: PLR2004 - the marked one and the accepted one
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_dedupe_keys_of_a_callers_jobs_hold_as_long_as_those_of_others(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -189,7 +189,7 @@ class TestCallerTransaction(EngineSuite):
         await commit(caller)
         assert await engine.create(again) == merged
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_a_caller_s_job_passes_the_key_s_gate(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -213,7 +213,7 @@ class TestCallerTransaction(EngineSuite):
         assert skipped.head.state is State.SKIPPED
         assert await kinds(engine, skipped) == ["created", "skipped"]
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_calls_of_one_transaction_know_of_each_other(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -229,7 +229,7 @@ class TestCallerTransaction(EngineSuite):
         await commit(caller)
         assert await _count(engine) == 2  # noqa: PLR2004 - one and two
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_a_caller_needs_no_open_engine(
         self, engine: Engine, caller: CallerConnection
     ) -> None:
@@ -240,7 +240,7 @@ class TestCallerTransaction(EngineSuite):
         await engine.open()
         assert (await the(engine, new.id)).head.state is State.PENDING
 
-    @needs("connections")
+    @needs("caller_transactions")
     async def test_a_caller_s_commit_is_noticed_by_those_who_wait_for_work(
         self, engine: Engine, caller: CallerConnection
     ) -> None:

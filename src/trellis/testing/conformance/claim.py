@@ -29,7 +29,7 @@ from trellis.testing.conformance.helpers import (
     start,
     the,
 )
-from trellis.testing.conformance.suite import EngineSuite
+from trellis.testing.conformance.suite import EngineSuite, needs
 
 
 class TestClaim(EngineSuite):
@@ -131,6 +131,7 @@ class TestClaimOrder(EngineSuite):
         taken = ids(await claim(engine, await a_session(engine), *demands))
         assert taken == [jobs[place].id for place in (4, 1, 3, 0, 2, 5)]
 
+    @needs("ordered")
     async def test_claims_one_by_one_come_in_the_same_order(self, engine: Engine) -> None:
         jobs = [a_job(priority=priority) for priority in (0, 2, 0, 2, 1)]
         await accept(engine, *jobs)
@@ -166,6 +167,7 @@ class TestClaimOrder(EngineSuite):
             clock.advance("10ms")
         assert not waiting
 
+    @needs("ordered")
     async def test_jobs_come_by_their_due_time_whatever_the_size_of_a_claim(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -207,6 +209,7 @@ class TestClaimLimits(EngineSuite):
         taken = ids(await claim(engine, await a_session(engine), *demands))
         assert taken == [jobs[place].id for place in (0, 1, 3)]
 
+    @needs("ordered")
     async def test_the_limit_holds_over_all_demands_together(self, engine: Engine) -> None:
         jobs = [a_job(type=name, queue=name) for name in ("b", "a", "b", "a")]
         await accept(engine, *jobs)
@@ -214,6 +217,7 @@ class TestClaimLimits(EngineSuite):
         taken = ids(await claim(engine, await a_session(engine), *demands, limit=3))
         assert taken == [new.id for new in jobs[:3]]
 
+    @needs("ordered")
     async def test_the_types_of_one_demand_share_its_limit(self, engine: Engine) -> None:
         jobs = [a_job(type=name) for name in ("a", "b", "a", "b")]
         await accept(engine, *jobs)
@@ -239,6 +243,7 @@ class TestClaimLimits(EngineSuite):
         wanted = await accept_one(engine, a_job())
         assert ids(await claim(engine, await a_session(engine))) == ids([wanted])
 
+    @needs("split_types")
     async def test_a_type_is_demanded_from_its_queue_and_service(self, engine: Engine) -> None:
         await accept(engine, a_job())
         session = await a_session(engine)

@@ -13,6 +13,7 @@ from trellis.core.commands import (
     Command,
     Complete,
     Crash,
+    Exhaust,
     Fail,
     LoseLease,
     Release,
@@ -25,7 +26,7 @@ from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import Committed, Conflict
-from trellis.testing.builders import a_fence, a_job, complete, fence_of
+from trellis.testing.builders import a_demand, a_fence, a_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     a_session,
@@ -93,6 +94,22 @@ class TestCommit(EngineSuite):
         assert await engine.commit(batch) == [Committed(), Conflict(newest), Committed()]
         states = [(await the(engine, each.definition.id)).head.state for each in (one, two, three)]
         assert states == [State.COMPLETED, State.RETRY, State.COMPLETED]
+
+    @pytest.mark.parametrize("dead_letters", [True, False])
+    async def test_a_waiting_job_that_the_store_gave_up_has_ended(
+        self, engine: Engine, *, dead_letters: bool
+    ) -> None:
+        session = await a_session(engine)
+        policy = Policy(retry=Retry.fixed(0), dead_letters=dead_letters)
+        fresh = await accept_one(engine, a_job(policy=policy))
+        again = await start(engine, session, a_job(policy=policy, type="other"))
+        again = await settle(engine, again, Release(fence_of(again)))
+        for waiting in (fresh, again):
+            ended = await settle(engine, waiting, Exhaust("5 deliveries"))
+            assert ended.head.state is (State.DEAD if dead_letters else State.FAILED)
+            assert ended.head.error == Failure("exhausted", "5 deliveries")
+            assert (await engine.outcomes(ended.definition.id))[0].error == ended.head.error
+        assert await claim(engine, session, a_demand(), a_demand("other")) == []
 
     async def test_an_empty_batch_changes_nothing(self, engine: Engine) -> None:
         assert await engine.commit([]) == []

@@ -39,7 +39,7 @@ from trellis.testing.conformance.helpers import (
     start,
     the,
 )
-from trellis.testing.conformance.suite import EngineSuite
+from trellis.testing.conformance.suite import EngineSuite, needs
 
 _ONCE = Policy(retry=RetryPolicy.fixed("0s", attempts=9))
 INVOICES = ("shop", "invoices", "invoice")
@@ -58,6 +58,7 @@ def tenants(jobs: Sequence[JobRecord]) -> str:
     return "".join((job.definition.relations or Relations()).tenant or "-" for job in jobs)
 
 
+@needs("ordered")
 class TestFairShare(EngineSuite):
     """Tenants take turns within a queue, however many jobs each has."""
 
@@ -271,12 +272,6 @@ class TestFairShare(EngineSuite):
         assert await engine.ahead(job, ["shop/mail"], 100) == {mails: 1}
         assert await engine.ahead(job, both, 2) == {INVOICES: 4, slow: 1, mails: 1}
 
-    async def test_jobs_are_found_and_counted_by_tenant(self, engine: Engine) -> None:
-        await accept(engine, *of("a", 2), *of("b"), a_job())
-        found = await engine.find(JobFilter(tenant="a"))
-        assert tenants(found.jobs) == "aa"
-        assert (await engine.count(JobFilter(), "tenant")).groups == {"": 1, "a": 2, "b": 1}
-
     async def test_two_thousand_jobs_of_a_tenant_delay_another_by_one_turn(
         self, engine: Engine
     ) -> None:
@@ -288,6 +283,13 @@ class TestFairShare(EngineSuite):
 class TestInheritedTenants(EngineSuite):
     """Jobs that follow others have a tenant as well, with its weight."""
 
+    async def test_jobs_are_found_and_counted_by_tenant(self, engine: Engine) -> None:
+        await accept(engine, *of("a", 2), *of("b"), a_job())
+        found = await engine.find(JobFilter(tenant="a"))
+        assert tenants(found.jobs) == "aa"
+        assert (await engine.count(JobFilter(), "tenant")).groups == {"": 1, "a": 2, "b": 1}
+
+    @needs("ordered")
     async def test_a_hook_takes_a_turn_of_the_tenant_of_its_job(self, engine: Engine) -> None:
         session = await a_session(engine)
         policy = Policy(hooks=(Hook("finished", "invoice", "invoices"),))
@@ -308,6 +310,7 @@ class TestInheritedTenants(EngineSuite):
         assert await _fan_in(engine, a_job(), Relations(), gold) == Relations()
         assert await _fan_in(engine, a_job()) == Relations()
 
+    @needs("ordered")
     async def test_a_job_that_takes_a_result_gets_its_tenant_with_it(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -328,6 +331,7 @@ class TestInheritedTenants(EngineSuite):
         assert taken[0].definition.relations == expected
         assert taken[0].definition.payload == '{"tenant":"b"}'
 
+    @needs("ordered")
     async def test_a_result_that_is_there_already_gives_a_new_job_its_tenant(
         self, engine: Engine
     ) -> None:
@@ -399,6 +403,7 @@ class TestAging(EngineSuite):
         assert await engine.aging() is None
         assert ids(await claim(engine, await a_session(engine))) == ids([high, low])
 
+    @needs("ordered")
     async def test_aging_lifts_what_waits_long(self, engine: Engine, clock: ManualClock) -> None:
         await engine.set_aging(600 * SECOND, By())
         low = await accept_one(engine, a_job(priority=-1))
@@ -408,6 +413,7 @@ class TestAging(EngineSuite):
         late = await accept_one(engine, a_job())
         assert ids(await claim(engine, await a_session(engine))) == ids([early, low, late])
 
+    @needs("ordered")
     async def test_aging_holds_between_types_and_queues(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -421,6 +427,7 @@ class TestAging(EngineSuite):
         taken = [await claim_one(engine, session, a_demand("one", "two")) for _ in range(3)]
         assert ids(taken) == ids([middle, low, late])
 
+    @needs("ordered")
     async def test_aging_can_be_turned_off_again(self, engine: Engine, clock: ManualClock) -> None:
         await engine.set_aging(60 * SECOND, By())
         low = await accept_one(engine, a_job(priority=-1))
@@ -431,6 +438,7 @@ class TestAging(EngineSuite):
         taken = await claim(engine, session, a_demand("invoice", "other"))
         assert ids(taken) == ids([high, low])
 
+    @needs("ordered")
     async def test_a_change_of_aging_reaches_a_worker_that_already_claims(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -442,6 +450,7 @@ class TestAging(EngineSuite):
         await engine.set_aging(60 * SECOND, By())
         assert ids(await claim(engine, session, demand)) == ids([low, high])
 
+    @needs("ordered")
     async def test_slots_of_keys_are_handed_over_by_age(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -455,6 +464,7 @@ class TestAging(EngineSuite):
         await settle(engine, holder, complete(holder))
         assert ids([await claim_one(engine, session)]) == ids([low])
 
+    @needs("ordered")
     async def test_the_jobs_ahead_are_counted_by_age(
         self, engine: Engine, clock: ManualClock
     ) -> None:

@@ -21,6 +21,7 @@ from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
 from trellis.engines.values import (
     Accepted,
+    Claimed,
     CommitResult,
     Committed,
     JobFilter,
@@ -81,11 +82,19 @@ async def a_session(engine: Engine, lease: Duration = "30s") -> SessionId:
     return (await engine.open_session(a_worker(), micros(lease))).id
 
 
+async def claim_answer(
+    engine: Engine, session: SessionId, *demands: Demand, limit: int = 100
+) -> Claimed:
+    """Claim, once claims see what was stored before; return the whole answer."""
+    await engine.catch_up()
+    return await engine.claim(session, demands or (a_demand(),), limit)
+
+
 async def claim(
     engine: Engine, session: SessionId, *demands: Demand, limit: int = 100
 ) -> list[JobRecord]:
     """Claim all due jobs; those of the builders' default type if no demand is given."""
-    return list((await engine.claim(session, demands or (a_demand(),), limit)).jobs)
+    return list((await claim_answer(engine, session, *demands, limit=limit)).jobs)
 
 
 async def claim_one(engine: Engine, session: SessionId, *demands: Demand) -> JobRecord:

@@ -27,6 +27,7 @@ from trellis.testing.conformance.helpers import (
     accept,
     accept_one,
     claim,
+    claim_answer,
     ids,
     reap_lapsed,
     renew,
@@ -242,12 +243,12 @@ class TestRateLimits(EngineSuite):
         await some_jobs(engine, 3)
         await limit(engine, QUEUE_SCOPE, Limit(rate="1/10s"))
         session = await a_session(engine)
-        assert (await engine.claim(session, (a_demand(),), 10)).next_at == clock.now() + 10 * SECOND
+        assert (await claim_answer(engine, session)).next_at == clock.now() + 10 * SECOND
         clock.advance("4s")
-        answer = await engine.claim(session, (a_demand(),), 10)
+        answer = await claim_answer(engine, session)
         assert (answer.jobs, answer.next_at) == ((), clock.now() + 6 * SECOND)
         await engine.close_session(session)
-        assert await engine.claim(session, (a_demand(),), 10) == Claimed(clock.now(), ())
+        assert await claim_answer(engine, session) == Claimed(clock.now(), ())
 
     async def test_no_moment_is_named_while_no_job_waits_for_a_token(
         self, engine: Engine, clock: ManualClock
@@ -255,10 +256,9 @@ class TestRateLimits(EngineSuite):
         await some_jobs(engine, 1)
         await limit(engine, QUEUE_SCOPE, Limit(rate="1/10s"))
         session = await a_session(engine)
-        demands = (a_demand(),)
-        assert (await engine.claim(session, demands, 10)).next_at is None
+        assert (await claim_answer(engine, session)).next_at is None
         await some_jobs(engine, 1)
-        assert (await engine.claim(session, demands, 10)).next_at == clock.now() + 10 * SECOND
+        assert (await claim_answer(engine, session)).next_at == clock.now() + 10 * SECOND
 
     async def test_no_moment_is_named_for_a_job_that_is_not_due(
         self, engine: Engine, clock: ManualClock
@@ -267,10 +267,9 @@ class TestRateLimits(EngineSuite):
         await accept_one(engine, a_job(delay=4 * SECOND))
         await limit(engine, QUEUE_SCOPE, Limit(rate="1/10s"))
         session = await a_session(engine)
-        demands = (a_demand(),)
-        assert (await engine.claim(session, demands, 10)).next_at is None
+        assert (await claim_answer(engine, session)).next_at is None
         clock.advance("4s")
-        assert (await engine.claim(session, demands, 10)).next_at == clock.now() + 6 * SECOND
+        assert (await claim_answer(engine, session)).next_at == clock.now() + 6 * SECOND
 
     async def test_no_moment_is_named_for_jobs_of_a_paused_queue(
         self, engine: Engine, clock: ManualClock
@@ -278,12 +277,11 @@ class TestRateLimits(EngineSuite):
         await some_jobs(engine, 2)
         await limit(engine, QUEUE_SCOPE, Limit(rate="1/10s"))
         session = await a_session(engine)
-        demands = (a_demand(),)
-        assert (await engine.claim(session, demands, 10)).next_at == clock.now() + 10 * SECOND
+        assert (await claim_answer(engine, session)).next_at == clock.now() + 10 * SECOND
         await engine.set_queue(QueueSettings(SERVICE, QUEUE, paused=True, draining=False))
-        assert (await engine.claim(session, demands, 10)).next_at is None
+        assert (await claim_answer(engine, session)).next_at is None
         await engine.set_queue(QueueSettings(SERVICE, QUEUE, paused=False, draining=False))
-        assert (await engine.claim(session, demands, 10)).next_at == clock.now() + 10 * SECOND
+        assert (await claim_answer(engine, session)).next_at == clock.now() + 10 * SECOND
 
     async def test_settled_and_handed_back_jobs_return_no_token(
         self, engine: Engine, clock: ManualClock

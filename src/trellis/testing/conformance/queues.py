@@ -31,7 +31,7 @@ from trellis.testing.conformance.helpers import (
     settle,
     start,
 )
-from trellis.testing.conformance.suite import EngineSuite
+from trellis.testing.conformance.suite import EngineSuite, needs
 
 
 class TestQueues(EngineSuite):
@@ -62,6 +62,7 @@ class TestQueues(EngineSuite):
         await engine.set_queue(QueueSettings(SERVICE, QUEUE))
         assert ids(await claim(engine, session)) == ids([record])
 
+    @needs("split_types")
     async def test_other_queues_go_on_while_one_is_paused(self, engine: Engine) -> None:
         await accept_one(engine, a_job(priority=4))
         open_one, elsewhere = await accept(engine, a_job(queue="slow"), a_job(service="depot"))
@@ -197,6 +198,7 @@ class TestQueuesOfTypes(EngineSuite):
         taken = await claim(engine, await a_session(engine))
         assert ids(taken) == [new.id for new in jobs]
 
+    @needs("split_types")
     async def test_a_demand_for_some_queues_leaves_the_others(self, engine: Engine) -> None:
         jobs = [a_job(queue=name) for name in ("old", "new", "urgent")]
         for new in jobs:

@@ -21,12 +21,18 @@ from trellis.testing.builders import (
     QUEUE,
     SERVICE,
     a_declaration,
-    a_demand,
     a_job,
     fence_of,
 )
 from trellis.testing.clock import ManualClock
-from trellis.testing.conformance.helpers import a_session, accept_one, claim_one, settle, the
+from trellis.testing.conformance.helpers import (
+    a_session,
+    accept_one,
+    claim_answer,
+    claim_one,
+    settle,
+    the,
+)
 from trellis.testing.conformance.suite import Another, EngineSuite
 
 MINUTE = micros("1m")
@@ -307,13 +313,13 @@ class TestFiring(EngineSuite):
         for _ in range(2):
             clock.advance("1m")
             await control.fire_due(engine)
-        session, demands = await a_session(engine), [a_demand()]
+        session = await a_session(engine)
         first, second = await jobs_of(engine)
-        (taken,) = (await engine.claim(session, demands, 10)).jobs
+        (taken,) = (await claim_answer(engine, session)).jobs
         assert taken.definition.id == first
-        assert (await engine.claim(session, demands, 10)).jobs == ()
+        assert (await claim_answer(engine, session)).jobs == ()
         await settle(engine, taken, Complete(fence_of(taken)))
-        (then,) = (await engine.claim(session, demands, 10)).jobs
+        (then,) = (await claim_answer(engine, session)).jobs
         assert then.definition.id == second
 
     async def test_jitter_delays_the_start_and_not_the_slot(

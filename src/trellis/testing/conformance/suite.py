@@ -19,10 +19,12 @@ _MARK: Final = "needs_capability"
 
 
 def needs(capability: str) -> Callable[[Test], Test]:
-    """Declare that a test is only for engines with this capability."""
+    """Declare that a test, or every test of a part, is only for engines with this capability."""
 
     def mark(test: Test) -> Test:
-        setattr(test, _MARK, capability)
+        is_part = isinstance(test, type) and issubclass(test, EngineSuite)
+        for each in [getattr(test, name) for name in test.declared()] if is_part else [test]:
+            setattr(each, _MARK, capability)
         return test
 
     return mark

@@ -149,6 +149,7 @@ class Side:
 
     async def claim(self, session: int, demands: Sequence[Demand], limit: int) -> Plain:
         """Claim for one of the sessions."""
+        await self.engine.catch_up()
         claimed = await self.engine.claim(self._session(session), demands, limit)
         self.claims += claimed.jobs
         return self.plain(claimed)
