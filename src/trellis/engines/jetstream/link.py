@@ -1,0 +1,523 @@
+"""The connection to NATS: writes with expectations, fresh reads, and what their answers mean.
+
+`write` stores one message, or several as one atomic batch. Its answer is `Written` or `Outdated`:
+another write was first. Every other answer of the server is dealt with here. A write without an
+answer may still be stored later, so it is repeated with the same expectation: at most one of the
+two can be stored, and when the repetition is refused, the message that took the place shows by its
+header `Trellis-Write` whether it is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from nats import errors as nats_errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from trellis.core.durations import Instant, to_instant
+from trellis.errors import (
+    AccessDenied,
+    EngineClosed,
+    EngineError,
+    EngineUnavailable,
+    OutcomeUnknown,
+    Unstorable,
+)
+
+WRITE: Final = "Trellis-Write"
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+_EXPECTED_OVER: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+#: The most messages of one atomic batch.
+BATCH: Final = 1000
+#: The most subjects of which one request returns the last messages.
+_MANY: Final = 1000
+#: Room for what the server adds to the headers of a message.
+_MARGIN: Final = 512
+#: Seconds until a request counts as unanswered, and until a write is given up.
+_ANSWER: Final = 5.0
+_PATIENCE: Final = 20.0
+_WRONG_SEQUENCE: Final = 10071
+#: Something about the same subject is being stored: what it is will be known in a moment.
+_IN_FLIGHT: Final = 10164
+#: Too many open batches; or one was dropped because of that.
+_TOO_MANY_BATCHES: Final = frozenset({10176, 10210})
+_NO_MESSAGE: Final = 10037
+_NOT_FOUND: Final = frozenset({10014, 10059})
+_UNREACHABLE: Final = (
+    nats_errors.NoServersError,
+    nats_errors.OutboundBufferLimitError,
+    nats_errors.ConnectionReconnectingError,
+    nats_errors.StaleConnectionError,
+    nats_errors.NoRespondersError,
+    OSError,
+)
+
+
+class Expect(NamedTuple):
+    """The sequence of the last message that must be there when a message is stored; 0: none."""
+
+    sequence: int
+    #: Over these subjects; None: over the subject of the message.
+    over: str | None = None
+
+
+class Message(NamedTuple):
+    """A message to be stored."""
+
+    subject: str
+    body: bytes
+    headers: Mapping[str, str] = {}
+    expect: Expect | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes on the wire."""
+        headers = sum(len(name) + len(value) + 4 for name, value in self.headers.items())
+        return len(self.subject) + headers + len(self.body) + _MARGIN
+
+
+class Written(NamedTuple):
+    """All messages are stored, the last of them with this sequence, the others right before it."""
+
+    sequence: int
+
+
+class Outdated(NamedTuple):
+    """Nothing is stored: another message is the last one now, with this sequence if it is known."""
+
+    sequence: int | None
+
+
+WriteResult: TypeAlias = Written | Outdated
+
+
+class Got(NamedTuple):
+    """A stored message."""
+
+    subject: str
+    sequence: int
+    at: Instant
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ApiError(EngineError):
+    """The server refused a request of its JetStream API."""
+
+    code = "jetstream_refused"
+
+    def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
+        self.number = int(error.get("err_code", 0))
+        super().__init__(
+            f"The NATS server refused {subject}: {error.get('description')} ({self.number})."
+        )
+
+
+class Link:
+    """One connection."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        name: str = "trellis",
+        patience: float = _ANSWER,
+        **options: Any,  # noqa: ANN401 - those of the client
+    ) -> None:
+        self._servers, self._name, self._options = list(servers), name, options
+        self._patience = patience
+        self._client: Client | None = None
+        self._latest_error = ""
+
+    async def open(self) -> None:
+        """Connect; doing it twice is fine."""
+        if self._client is not None:
+            return
+        client = Client()
+        try:
+            # Without this limit the client tries until a server is there.
+            async with asyncio.timeout(self._patience):
+                await client.connect(
+                    self._servers,
+                    name=self._name,
+                    error_cb=self._remember,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=1,
+                    pending_size=0,
+                    **self._options,
+                )
+        except nats_errors.AuthorizationError as error:
+            raise AccessDenied(f"The NATS server denies access: {error}") from error
+        except (nats_errors.Error, OSError) as error:
+            await client.close()
+            reason = str(error) or self._latest_error or type(error).__name__
+            raise EngineUnavailable(
+                f"No NATS server answers at {', '.join(self._servers)}: {reason}. Nothing was lost."
+            ) from error
+        self._client = client
+
+    async def close(self) -> None:
+        """Disconnect."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _remember(self, error: Exception) -> None:
+        self._latest_error = str(error) or type(error).__name__
+
+    @property
+    def client(self) -> Client:
+        """The connection; raises `EngineClosed` when there is none."""
+        if self._client is None or self._client.is_closed:
+            raise EngineClosed("The engine is closed. Open it again.")
+        return self._client
+
+    @property
+    def max_payload(self) -> int:
+        """The most bytes of a message that the server takes."""
+        return self.client.max_payload
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The version of the server: major and minor."""
+        found = self.client.connected_server_version
+        return found.major, found.minor
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def fits(self, message: Message) -> bool:
+        """Return whether the server takes a message of this size.
+
+        It drops the connection of a client that sends a larger one.
+        """
+        return message.size <= self.max_payload
+
+    async def write(self, *messages: Message) -> WriteResult:
+        """Store messages, all or none."""
+        for message in messages:
+            if not self.fits(message):
+                raise Unstorable(
+                    f"A message of {message.size:,} bytes is over the limit of the NATS server "
+                    f"(max_payload, {self.max_payload:,} bytes). Nothing was stored. Store the "
+                    "data elsewhere and pass its name, or raise max_payload."
+                )
+        if len(messages) > BATCH:
+            raise ValueError(f"A batch has at most {BATCH} messages, not {len(messages)}.")
+        name = secrets.token_hex(12)
+        end, is_unanswered = time.monotonic() + _PATIENCE, False
+        while True:
+            try:
+                answer = await self._send(messages, name)
+            except nats_errors.TimeoutError:
+                is_unanswered, answer = True, {}
+            except nats_errors.NoRespondersError:
+                answer = {}
+            except _UNREACHABLE:
+                # What was sent before the connection broke may be stored.
+                is_unanswered, answer = True, {}
+            except nats_errors.ConnectionClosedError as error:
+                raise EngineClosed("The engine was closed during a write.") from error
+            if "error" not in answer and answer:
+                return Written(answer["seq"])
+            number = answer.get("error", {}).get("err_code", 0)
+            if number == _WRONG_SEQUENCE:
+                found = await self._taken_by(messages, name) if is_unanswered else None
+                return found or Outdated(_number_in(answer["error"]))
+            if number and number != _IN_FLIGHT and number not in _TOO_MANY_BATCHES:
+                raise _refusal(messages[0].subject, answer["error"])
+            if time.monotonic() > end:
+                raise self._given_up(is_unanswered=is_unanswered)
+            await asyncio.sleep(_pause(number))
+
+    def _given_up(self, *, is_unanswered: bool) -> EngineError:
+        if is_unanswered:
+            return OutcomeUnknown(
+                f"The NATS server did not answer a write within {_PATIENCE:.0f} s: it may be "
+                f"stored, now or later. {self._latest_error}"
+            )
+        return EngineUnavailable(
+            "The NATS server accepted no write: no stream answers, or too many writes are open. "
+            f"Nothing was stored; try again later. {self._latest_error}"
+        )
+
+    async def _send(self, messages: Sequence[Message], name: str) -> dict[str, Any]:
+        client, batch = self.client, {}
+        for number, message in enumerate(messages, 1):
+            headers = dict(message.headers) | {WRITE: name}
+            if message.expect is not None:
+                headers[_EXPECTED] = str(message.expect.sequence)
+                if message.expect.over is not None:
+                    headers[_EXPECTED_OVER] = message.expect.over
+            if len(messages) > 1:
+                # A repetition is a batch of its own: the server may still know the first one.
+                batch.setdefault("id", secrets.token_hex(12))
+                headers["Nats-Batch-Id"] = batch["id"]
+                headers["Nats-Batch-Sequence"] = str(number)
+            if number < len(messages):
+                await client.publish(message.subject, message.body, headers=headers)
+                continue
+            if len(messages) > 1:
+                headers["Nats-Batch-Commit"] = "1"
+            reply = await client.request(message.subject, message.body, _ANSWER, headers=headers)
+            return _read(reply.data)
+        raise ValueError("There is no message to write.")
+
+    async def _taken_by(self, messages: Sequence[Message], name: str) -> Written | None:
+        """Return where our messages are, if an unanswered write of them was stored after all."""
+        for number, message in enumerate(messages):
+            if message.expect is None:
+                continue
+            over = message.expect.over or message.subject
+            stream = await self.stream_of(message.subject)
+            found = await self.next(stream, over, message.expect.sequence + 1)
+            if found is None or found.headers.get(WRITE) != name:
+                return None
+            return Written(found.sequence + len(messages) - 1 - number)
+        return None
+
+    async def stream_of(self, subject: str) -> str:
+        """Return the name of the stream that stores a subject."""
+        answer = await self.api("STREAM.NAMES", {"subject": subject})
+        names: list[str] = answer.get("streams") or []
+        if not names:
+            raise EngineUnavailable(f"No stream stores {subject}. Run `trellis migrate`.")
+        return names[0]
+
+    async def tell(self, subject: str, body: bytes = b"", **headers: str) -> None:
+        """Publish without an answer: a hint, or the acknowledgement of a delivery."""
+        try:
+            await self.client.publish(subject, body, headers=dict(headers) or None)
+        except nats_errors.Error as error:
+            raise EngineUnavailable(f"The NATS server cannot be reached: {error}") from error
+
+    async def flush(self) -> None:
+        """Wait until the server has everything that was published."""
+        try:
+            await self.client.flush()
+        except nats_errors.Error as error:
+            raise EngineUnavailable(f"The NATS server cannot be reached: {error}") from error
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def last(self, stream: str, subject: str) -> Got | None:
+        """Return the last message on these subjects, as the leader of the stream has it."""
+        return await self._get(stream, {"last_by_subj": subject})
+
+    async def next(self, stream: str, subject: str, sequence: int) -> Got | None:
+        """Return the first message on these subjects from this sequence on."""
+        return await self._get(stream, {"next_by_subj": subject, "seq": sequence})
+
+    async def get(self, stream: str, sequence: int) -> Got | None:
+        """Return the message with this sequence."""
+        return await self._get(stream, {"seq": sequence})
+
+    async def _get(self, stream: str, wanted: Mapping[str, Any]) -> Got | None:
+        try:
+            answer = await self.api(f"STREAM.MSG.GET.{stream}", wanted)
+        except ApiError as error:
+            if error.number == _NO_MESSAGE:
+                return None
+            raise
+        found = answer["message"]
+        return Got(
+            found["subject"],
+            found["seq"],
+            _instant(found["time"]),
+            _headers(base64.b64decode(found.get("hdrs", ""))),
+            base64.b64decode(found.get("data", "")),
+        )
+
+    async def following(
+        self, stream: str, subject: str, sequence: int, limit: int = _MANY
+    ) -> list[Got]:
+        """Return messages on these subjects from this sequence on, oldest first.
+
+        A replica may answer that has not seen the latest messages yet.
+        """
+        found: list[Got] = []
+        while len(found) < limit:
+            size = min(limit - len(found), 256)
+            page = await self._direct(
+                stream, {"seq": sequence, "batch": size, "next_by_subj": subject}
+            )
+            found += page
+            if len(page) < size:
+                break
+            sequence = page[-1].sequence + 1
+        return found
+
+    async def last_many(self, stream: str, subjects: Sequence[str]) -> list[Got]:
+        """Return the last message of each subject that these filters match, by sequence.
+
+        A replica may answer that has not seen the latest messages yet.
+        """
+        found: dict[int, Got] = {}
+        for start in range(0, len(subjects), 100):
+            part = list(subjects[start : start + 100])
+            after = 0
+            while True:
+                wanted = {"multi_last": part, "batch": 256, "seq": after + 1}
+                page = await self._direct(stream, wanted)
+                found |= {each.sequence: each for each in page}
+                if len(page) < 256:
+                    break
+                after = page[-1].sequence
+        return [found[sequence] for sequence in sorted(found)]
+
+    async def _direct(self, stream: str, wanted: Mapping[str, Any]) -> list[Got]:
+        """Return the messages of a direct get of many."""
+        inbox = self.client.new_inbox()
+        try:
+            subscription = await self.client.subscribe(inbox)
+            try:
+                body = json.dumps(wanted).encode()
+                subject = f"$JS.API.DIRECT.GET.{stream}"
+                await self.client.publish(subject, body, reply=inbox)
+                return [each async for each in _collect(subscription, subject)]
+            finally:
+                await subscription.unsubscribe()
+        except (nats_errors.Error, OSError) as error:
+            raise _unreadable(stream, error) from error
+
+    # -- everything else -----------------------------------------------------------------------
+
+    async def api(
+        self, verb: str, body: Mapping[str, Any] | None = None, *, wait: float = _ANSWER
+    ) -> dict[str, Any]:
+        """Call the JetStream API; raise `ApiError` if the server refuses."""
+        end = time.monotonic() + max(wait, _ANSWER)
+        subject, data = f"$JS.API.{verb}", b"" if body is None else json.dumps(body).encode()
+        while True:
+            try:
+                reply = await self.client.request(subject, data, wait)
+                break
+            except nats_errors.ConnectionClosedError as error:
+                raise EngineClosed("The engine was closed during a request.") from error
+            except (*_UNREACHABLE, nats_errors.TimeoutError) as error:
+                if time.monotonic() > end:
+                    raise _unreadable(verb, error) from error
+                await asyncio.sleep(_pause(0))
+        answer = _read(reply.data)
+        if "error" in answer:
+            raise ApiError(verb, answer["error"])
+        return answer
+
+    async def ask(self, subject: str, body: bytes, wait: float) -> Msg:
+        """Send a request to another program; raises the errors of the client."""
+        return await self.client.request(subject, body, wait)
+
+    async def listen(
+        self, subject: str, heard: Callable[[Msg], Awaitable[None]]
+    ) -> Subscription:
+        """Call a function with every message on these subjects, until it is unsubscribed."""
+        return await self.client.subscribe(subject, cb=heard)
+
+    async def pull(
+        self, stream: str, consumer: str, limit: int, wait: float = 0.0
+    ) -> list[Msg]:
+        """Return up to `limit` messages that a consumer has; wait so long for the first."""
+        wanted: dict[str, Any] = {"batch": limit, "no_wait": True}
+        if wait:
+            wanted = {"batch": limit, "expires": int(wait * 1e9)}
+        inbox = self.client.new_inbox()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        try:
+            subscription = await self.client.subscribe(inbox)
+            try:
+                await self.client.publish(subject, json.dumps(wanted).encode(), reply=inbox)
+                taken: list[Msg] = []
+                while len(taken) < limit:
+                    message = await subscription.next_msg(_ANSWER + wait)
+                    if not message.reply:
+                        if (message.headers or {}).get("Status") == "503":
+                            raise nats_errors.NoRespondersError
+                        break
+                    taken.append(message)
+                return taken
+            finally:
+                await subscription.unsubscribe()
+        except (nats_errors.Error, OSError) as error:
+            raise _unreadable(consumer, error) from error
+
+    async def server_time(self, stream: str) -> tuple[Instant, float, float]:
+        """Return the server's time, and our monotonic clock before and after it was read."""
+        before = time.monotonic()
+        answer = await self.api(f"STREAM.INFO.{stream}")
+        return _instant(answer["ts"]), before, time.monotonic()
+
+
+async def _collect(subscription: Subscription, subject: str) -> AsyncIterator[Got]:
+    while True:
+        message = await subscription.next_msg(_ANSWER)
+        headers = message.headers or {}
+        status = headers.get("Status")
+        if status in {"204", "404"}:
+            return
+        if status == "503":
+            raise nats_errors.NoRespondersError
+        if status is not None:
+            raise ApiError(subject, {"err_code": status, "description": headers.get("Description")})
+        yield Got(
+            headers["Nats-Subject"],
+            int(headers["Nats-Sequence"]),
+            _instant(headers["Nats-Time-Stamp"]),
+            headers,
+            message.data,
+        )
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(body)
+    return answer
+
+
+def _headers(block: bytes) -> dict[str, str]:
+    """Return the headers of a stored message."""
+    lines = block.decode("utf-8", "replace").split("\r\n")[1:]
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    return {name: value.strip() for name, value in pairs}
+
+
+def _instant(text: str) -> Instant:
+    """Return a time of the server, which has nanoseconds."""
+    moment, _, fraction = text.removesuffix("Z").partition(".")
+    return to_instant(datetime.fromisoformat(moment + "+00:00")) + int(fraction[:6].ljust(6, "0"))
+
+
+def _number_in(error: Mapping[str, Any]) -> int | None:
+    digits = str(error.get("description", "")).rpartition(" ")[2]
+    return int(digits) if digits.isdecimal() else None
+
+
+def _pause(number: int) -> float:
+    """Return how many seconds to wait before a write or request is repeated."""
+    if number == _IN_FLIGHT:
+        return random.uniform(0.001, 0.02)  # noqa: S311 - no secret
+    if number in _TOO_MANY_BATCHES:
+        return random.uniform(0.002, 0.05)  # noqa: S311
+    return random.uniform(0.05, 0.25)  # noqa: S311
+
+
+def _refusal(subject: str, error: Mapping[str, Any]) -> EngineError:
+    refused = ApiError(subject, error)
+    if refused.number in _NOT_FOUND:
+        return EngineUnavailable(f"{refused} Run `trellis migrate`.")
+    return refused
+
+
+def _unreadable(what: str, error: Exception) -> EngineUnavailable:
+    reason = str(error) or type(error).__name__
+    return EngineUnavailable(f"The NATS server did not answer a request for {what}: {reason}.")
+
+
+__all__ = ["Expect", "Got", "Link", "Message", "Outdated", "Written"]

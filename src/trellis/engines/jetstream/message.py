@@ -1,0 +1,371 @@
+"""Messages about jobs: an event that carries the head after it, and notes of attempts.
+
+The body is one JSON object: the fields of a job event as other programs read them, and an object
+`trellis` with what this engine needs to build the same values again. `created` has the definition;
+the last lifecycle event has the head, and what has changed in the definition since. Payload and
+result are the very text that was given: it is the last member of the body, and the header
+`Trellis-Raw` says at which byte it begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from trellis.core.durations import Instant, to_datetime, to_instant
+from trellis.core.events import Event, EventKind, late_result
+from trellis.core.job import (
+    Definition,
+    Fence,
+    Head,
+    JobId,
+    JobRecord,
+    NewJob,
+    Prerequisite,
+    Relations,
+)
+from trellis.core.lifecycle import Transition
+from trellis.core.policy import Policy, in_force
+from trellis.core.states import State
+from trellis.engines.http.wire import codec_of, dump
+from trellis.engines.jetstream.subjects import JobName
+from trellis.engines.values import (
+    Begun,
+    Heartbeat,
+    Item,
+    LateResult,
+    LogLine,
+    Note,
+    NoteBody,
+    Phase,
+    Progress,
+)
+
+RAW: Final = "Trellis-Raw"
+AT: Final = "Trellis-At"
+#: The last event of a job that was removed; it is no event of the lifecycle.
+REMOVED: Final = "removed"
+
+_FIRST: Final = to_instant(datetime.min.replace(tzinfo=UTC))
+_LAST: Final = to_instant(datetime.max.replace(tzinfo=UTC))
+_HEAD: Final = codec_of(Head)
+_EVENT: Final = codec_of(Event)
+_DEFINITION: Final = codec_of(Definition)
+_BODY: Final = codec_of(NoteBody)
+_NOTE_NAMES: Final[Mapping[type, str]] = {
+    Begun: "progress",
+    Progress: "progress",
+    Phase: "progress",
+    Item: "progress",
+    LogLine: "logged",
+    Heartbeat: "heartbeat",
+    LateResult: EventKind.STALE_COMPLETION_IGNORED.value,
+}
+
+
+class Wire(NamedTuple):
+    """A message as it is sent."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+class Redefined(NamedTuple):
+    """What differs from the definition at creation; None: nothing does."""
+
+    queue: str | None = None
+    priority: int | None = None
+    attempts: int | None = None
+    policy: Policy | None = None
+    relations: Relations | None = None
+
+
+class Request(NamedTuple):
+    """What a job was created with, beside its definition."""
+
+    #: The policy of its type as its creator knew it.
+    policy: Policy
+    idempotency_key: str | None = None
+    after: tuple[Prerequisite, ...] = ()
+
+
+_REDEFINED: Final = codec_of(Redefined)
+_REQUEST: Final = codec_of(Request)
+_UNCHANGED: Final = Redefined()
+
+
+class Created(NamedTuple):
+    """The definition of a job as it was accepted; its row is the sequence of `created`."""
+
+    definition: Definition
+    request: Request
+
+
+class StoredEvent(NamedTuple):
+    """A lifecycle event as it was read."""
+
+    job: JobName
+    sequence: int
+    #: The sequence of the job's `created`.
+    row: int
+    event: Event
+    head: Head
+    redefined: Redefined
+    started_at: Instant | None
+    #: The result in `completed`, the payload in `created` and in a `resolved` that has one.
+    raw: str | None
+    created: Created | None
+
+
+class StoredRemoval(NamedTuple):
+    """The last event of a removed job as it was read."""
+
+    job: JobName
+    sequence: int
+    row: int
+    at: Instant
+    state: State
+
+
+class StoredNote(NamedTuple):
+    """A note as it was read."""
+
+    job: JobName
+    sequence: int
+    row: int
+    at: Instant
+    claim: int
+    fence: Fence
+    body: NoteBody
+    #: A late result is an event of the journal.
+    event: Event | None
+
+
+Stored: TypeAlias = StoredEvent | StoredRemoval
+
+# -- lifecycle events --------------------------------------------------------------------------
+
+
+def encode_created(new: NewJob, definition: Definition, event: Event, head: Head) -> Wire:
+    """Return the first message of a job. The row of the definition is not sent."""
+    request = Request(new.policy, new.idempotency_key, new.after)
+    bare = definition._replace(row=0, payload="")
+    own = {
+        "definition": _DEFINITION.write(bare),
+        "request": _REQUEST.write(request),
+    } | _own(event, head)
+    fields = _fields(definition, None, event, head)
+    return _wire(definition, event.at, fields, own, "payload", definition.payload)
+
+
+def encode_transition(transition: Transition, first: Definition) -> Wire:
+    """Return the message of a decision; `first` is the definition at creation."""
+    definition, before, command, event, head = transition
+    own: dict[str, Any] = {"row": definition.row} | _own(event, head)
+    changed = redefinition(definition, first)
+    if changed != _UNCHANGED:
+        own["redefined"] = _REDEFINED.write(changed)
+    started_at = getattr(command, "started_at", None)
+    if started_at is not None:
+        own["startedAt"] = started_at
+    member, raw = "result", getattr(command, "result", None)
+    if event.kind is EventKind.RESOLVED:
+        member, raw = "payload", getattr(command, "payload", None)
+    fields = _fields(definition, before, event, head)
+    return _wire(definition, event.at, fields, own, member, raw)
+
+
+def encode_removal(record: JobRecord, at: Instant) -> Wire:
+    """Return the message that ends the stream of a removed job."""
+    definition, head = record
+    own = {"row": definition.row, "at": at, "state": head.state.value}
+    fields = _names(definition, REMOVED, at) | {"state": head.state.value}
+    return _wire(definition, at, fields, own)
+
+
+def decode(job: JobName, sequence: int, headers: Mapping[str, str], body: bytes) -> Stored:
+    """Read a lifecycle event, or a removal; raise `ValueError` for anything else."""
+    fields, raw = _read(headers, body)
+    own = fields["trellis"]
+    if fields["eventType"] == REMOVED:
+        return StoredRemoval(job, sequence, own["row"], own["at"], State(own["state"]))
+    event, head = _EVENT.decode(own["event"]), _HEAD.decode(own["head"])
+    created = _read_created(own, sequence, raw) if event.kind is EventKind.CREATED else None
+    redefined = _REDEFINED.decode(own["redefined"]) if "redefined" in own else _UNCHANGED
+    return StoredEvent(
+        job, sequence, own.get("row", sequence), event, head, redefined, own.get("startedAt"), raw,
+        created,
+    )  # fmt: skip
+
+
+def _read_created(own: Mapping[str, Any], sequence: int, payload: str | None) -> Created:
+    definition = _DEFINITION.decode(own["definition"])
+    request = _REQUEST.decode(own["request"])
+    return Created(definition._replace(row=sequence, payload=payload or ""), request)
+
+
+def redefinition(definition: Definition, first: Definition) -> Redefined:
+    """Return in what a definition differs from the one at creation; the payload is not in it."""
+    return Redefined(*(
+        None if getattr(definition, name) == getattr(first, name) else getattr(definition, name)
+        for name in Redefined._fields
+    ))  # fmt: skip
+
+
+def record_of(created: Created, latest: StoredEvent, payload: str | None = None) -> JobRecord:
+    """Return the job; `payload` is the one that was handed on to it, if there is one."""
+    changes = {
+        name: value for name, value in latest.redefined._asdict().items() if value is not None
+    }
+    if payload is not None:
+        changes["payload"] = payload
+    definition = created.definition._replace(**changes) if changes else created.definition
+    return JobRecord(definition, latest.head)
+
+
+def first_policy(created: Created, policy: Policy) -> Policy:
+    """Return the policy in force of an unclaimed job, when its type is declared with this one."""
+    definition = created.definition
+    return in_force(policy, None, definition.attempts, definition.timeout)
+
+
+# -- notes -------------------------------------------------------------------------------------
+
+
+def note_name(body: NoteBody) -> str:
+    """Return the token by which the subject of a note names its kind."""
+    return _NOTE_NAMES[type(body)]
+
+
+def encode_note(definition: Definition, head: Head, note: Note, at: Instant) -> Wire:
+    """Return the message of a note about this job."""
+    own: dict[str, Any] = {
+        "row": definition.row,
+        "at": at,
+        "claim": note.claim,
+        "fence": note.fence,
+        "note": _BODY.write(note.body),
+    }
+    fields = _names(definition, note_name(note.body), at) | {
+        "state": head.state.value,
+        "tries": head.attempt,
+    }
+    match note.body:
+        case LateResult(command, detail):
+            data = {"command": command, "detail": detail}
+            own["event"] = _EVENT.write(late_result(head, at, note.fence, data))
+        case LogLine(level, message):
+            fields["logs"] = [{"timestamp": _iso(at), "level": level, "message": message}]
+        case Progress() as progress:
+            shown = progress._asdict().items()
+            fields["progress"] = {name: value for name, value in shown if value is not None}
+        case Begun() | Heartbeat() | Phase() | Item():
+            pass
+    return _wire(definition, at, fields, own)
+
+
+def decode_note(job: JobName, sequence: int, body: bytes) -> StoredNote:
+    """Read a note; raise `ValueError` for anything else."""
+    own = json.loads(body)["trellis"]
+    event = _EVENT.decode(own["event"]) if "event" in own else None
+    return StoredNote(
+        job, sequence, own["row"], own["at"], own["claim"], Fence(*own["fence"]),
+        _BODY.decode(own["note"]), event,
+    )  # fmt: skip
+
+
+# -- parts of a body ---------------------------------------------------------------------------
+
+
+def _own(event: Event, head: Head) -> dict[str, Any]:
+    return {"event": _EVENT.write(event), "head": _HEAD.write(head)}
+
+
+def _names(definition: Definition, event: str, at: Instant) -> dict[str, Any]:
+    context = definition.context
+    shown: dict[str, Any] = {
+        "requestId": context.request_id,
+        "traceId": context.trace_id,
+        "traceparent": context.traceparent,
+    }
+    if context.tracestate is not None:
+        shown["tracestate"] = context.tracestate
+    return {
+        "jobId": definition.id,
+        "context": shown,
+        "service": definition.service,
+        "jobType": definition.type,
+        "eventType": event,
+        "timestamp": _iso(at),
+    }
+
+
+def _fields(
+    definition: Definition, before: Head | None, event: Event, head: Head
+) -> dict[str, Any]:
+    """Return the fields of an event that other programs read."""
+    fields = _names(definition, event.kind.value, event.at)
+    fields |= {"state": head.state.value, "tries": head.attempt}
+    if before is not None:
+        fields["previousState"] = before.state.value
+    if head.error is not None:
+        fields["error"] = head.error.message
+    if definition.deadline_at is not None:
+        fields["deadline"] = _iso(definition.deadline_at)
+    if definition.key is not None:
+        fields["concurrency"] = {"key": definition.key, "keyHash": definition.key_hash}
+        if head.fence is not None:
+            fields["concurrency"]["slotToken"] = head.fence.attempt_id
+    return fields
+
+
+def _iso(at: Instant) -> str:
+    """Return a moment as other programs read it; one beyond their calendar is its last or first."""
+    at = max(_FIRST, min(at, _LAST))
+    return to_datetime(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _wire(  # noqa: PLR0917 - the parts of one message, in their order
+    definition: Definition,
+    at: Instant,
+    fields: dict[str, Any],
+    own: dict[str, Any],
+    member: str = "",
+    raw: str | None = None,
+) -> Wire:
+    context = definition.context
+    headers = {
+        "request-id": _header(context.request_id),
+        "traceparent": context.traceparent,
+        AT: str(at),
+    }
+    if context.tracestate is not None:
+        headers["tracestate"] = _header(context.tracestate)
+    body = dump(fields | {"trellis": own})
+    if raw is None:
+        return Wire(headers, body)
+    start = body[:-1] + b',"' + member.encode() + b'":'
+    headers[RAW] = str(len(start))
+    return Wire(headers, start + raw.encode() + b"}")
+
+
+def _header(text: str) -> str:
+    """Return a text as a header may have it: one line of printable ASCII. The body has all of it."""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in text).strip()
+
+
+def _read(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], str | None]:
+    """Return the fields of a body, and the text that was given."""
+    offset = headers.get(RAW)
+    if offset is None:
+        return json.loads(body), None
+    start = int(offset)
+    fields = json.loads(body[:start] + b"null}")
+    return fields, body[start:-1].decode()
+
+
+def name_of(definition: Definition | NewJob) -> JobName:
+    """Return the tokens that name a job."""
+    return JobName(definition.service, definition.type, JobId(definition.id))
