@@ -47,6 +47,9 @@ RAW: Final = "Trellis-Raw"
 AT: Final = "Trellis-At"
 #: The last event of a job that was removed; it is no event of the lifecycle.
 REMOVED: Final = "removed"
+#: Says that others wait for the end of the job. It has the fence of the job, so that an end which
+#: was decided without it is refused; it is no event of the lifecycle.
+WATCHED: Final = "watched"
 
 _FIRST: Final = to_instant(datetime.min.replace(tzinfo=UTC))
 _LAST: Final = to_instant(datetime.max.replace(tzinfo=UTC))
@@ -110,9 +113,14 @@ class StoredEvent(NamedTuple):
     sequence: int
     #: The sequence of the job's `created`.
     row: int
-    event: Event
+    #: None: the job is watched from here on; its head and its journal stay as they were.
+    event: Event | None
     head: Head
     redefined: Redefined
+    #: When the journal last changed.
+    at: Instant
+    #: Other jobs or batches wait for its end: `watch.<id>` of the own state says which.
+    is_watched: bool
     started_at: Instant | None
     #: The result in `completed`, the payload in `created` and in a `resolved` that has one.
     raw: str | None
@@ -160,13 +168,12 @@ def encode_created(new: NewJob, definition: Definition, event: Event, head: Head
     return _wire(definition, event.at, fields, own, "payload", definition.payload)
 
 
-def encode_transition(transition: Transition, first: Definition) -> Wire:
+def encode_transition(
+    transition: Transition, first: Definition, *, is_watched: bool = False
+) -> Wire:
     """Return the message of a decision; `first` is the definition at creation."""
     definition, before, command, event, head = transition
-    own: dict[str, Any] = {"row": definition.row} | _own(event, head)
-    changed = redefinition(definition, first)
-    if changed != _UNCHANGED:
-        own["redefined"] = _REDEFINED.write(changed)
+    own = {"row": definition.row} | _own(event, head) | _changed(definition, first, is_watched)
     started_at = getattr(command, "started_at", None)
     if started_at is not None:
         own["startedAt"] = started_at
@@ -175,6 +182,21 @@ def encode_transition(transition: Transition, first: Definition) -> Wire:
         member, raw = "payload", getattr(command, "payload", None)
     fields = _fields(definition, before, event, head)
     return _wire(definition, event.at, fields, own, member, raw)
+
+
+def encode_watch(record: JobRecord, first: Definition, at: Instant) -> Wire:
+    """Return the message after which the job is watched; `at`: when its journal last changed."""
+    definition, head = record
+    own: dict[str, Any] = {"row": definition.row, "head": _HEAD.write(head), "at": at}
+    fields = _names(definition, WATCHED, at) | {"state": head.state.value, "tries": head.attempt}
+    own |= _changed(definition, first, True)  # noqa: FBT003
+    return _wire(definition, at, fields, own)
+
+
+def _changed(definition: Definition, first: Definition, is_watched: bool) -> dict[str, Any]:  # noqa: FBT001
+    changed = redefinition(definition, first)
+    own: dict[str, Any] = {"watched": True} if is_watched else {}
+    return own if changed == _UNCHANGED else own | {"redefined": _REDEFINED.write(changed)}
 
 
 def encode_removal(record: JobRecord, at: Instant) -> Wire:
@@ -191,12 +213,15 @@ def decode(job: JobName, sequence: int, headers: Mapping[str, str], body: bytes)
     own = fields["trellis"]
     if fields["eventType"] == REMOVED:
         return StoredRemoval(job, sequence, own["row"], own["at"], State(own["state"]))
-    event, head = _EVENT.decode(own["event"]), _HEAD.decode(own["head"])
-    created = _read_created(own, sequence, raw) if event.kind is EventKind.CREATED else None
+    head = _HEAD.decode(own["head"])
+    event = None if fields["eventType"] == WATCHED else _EVENT.decode(own["event"])
+    is_first = event is not None and event.kind is EventKind.CREATED
+    created = _read_created(own, sequence, raw) if is_first else None
     redefined = _REDEFINED.decode(own["redefined"]) if "redefined" in own else _UNCHANGED
     return StoredEvent(
-        job, sequence, own.get("row", sequence), event, head, redefined, own.get("startedAt"), raw,
-        created,
+        job, sequence, own.get("row", sequence), event, head, redefined,
+        own["at"] if event is None else event.at, own.get("watched", False),
+        own.get("startedAt"), raw, created,
     )  # fmt: skip
 
 

@@ -1,0 +1,207 @@
+"""A draft: what is to be stored together, and what it was decided from.
+
+A verb reads jobs and states through the draft, decides, and stages events and states in it; reading
+again gives what was staged. `write` stores all of it as one atomic batch, if nothing that was
+staged has changed since it was read; otherwise nothing is stored, and the verb starts again with a
+new draft. A state that only guards a decision is staged unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trellis.core.audit import By, Change
+from trellis.core.durations import Instant
+from trellis.core.job import JobId, JobRecord, NewJob, define
+from trellis.core.lifecycle import Transition, creation, first_run_at
+from trellis.engines.audit import storable, storable_by
+from trellis.engines.http.wire import Codec, codec_of, dump
+from trellis.engines.jetstream.link import BATCH, Expect, Message, Outdated, Written
+from trellis.engines.jetstream.message import (
+    Created,
+    Request,
+    StoredRemoval,
+    Wire,
+    encode_created,
+    encode_removal,
+    encode_transition,
+    encode_watch,
+    name_of,
+)
+from trellis.engines.jetstream.store import Current, Store, Value
+from trellis.engines.jetstream.subjects import check_id
+
+_CHANGE = codec_of(Change)
+_BY = codec_of(By)
+
+
+class Draft:
+    """One write, before it is made."""
+
+    def __init__(self, store: Store, now: Instant | None = None) -> None:
+        self.store = store
+        self.now = store.time.now() if now is None else now
+        self._jobs: dict[JobId, Current | StoredRemoval | None] = {}
+        self._values: dict[str, Value[Any]] = {}
+        self._codecs: dict[str, Codec] = {}
+        self._staged: set[str] = set()
+        #: Lifecycle events, notes and hints in their order; states come after them.
+        self._messages: list[Message] = []
+        self._guarded: set[JobId] = set()
+        #: Where the event of each job is among the messages: the last one of each.
+        self._places: dict[JobId, int] = {}
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def find(self, job_id: JobId) -> Current | StoredRemoval | None:
+        """Return a job as it is, or will be."""
+        if job_id not in self._jobs:
+            self._jobs[job_id] = await self.store.find(job_id)
+        return self._jobs[job_id]
+
+    async def job(self, job_id: JobId) -> Current | None:
+        """Return a job as it is, or will be; None if it is not there."""
+        found = await self.find(job_id)
+        return found if isinstance(found, Current) else None
+
+    def know(self, current: Current) -> None:
+        """Use a job that was read before."""
+        self._jobs.setdefault(current.record.definition.id, current)
+
+    async def value(self, subject: str, codec: Codec) -> Any:  # noqa: ANN401 - as the codec
+        """Return a state as it is, or will be."""
+        if subject not in self._values:
+            self._values[subject] = await self.store.value(subject, codec)
+            self._codecs[subject] = codec
+        return self._values[subject].value
+
+    def sequence(self, subject: str) -> int:
+        """Return the sequence of a state that was read; 0: it was not there."""
+        return self._values[subject].sequence
+
+    # -- staging -------------------------------------------------------------------------------
+
+    def create(self, new: NewJob) -> Current:
+        """Stage the first event of an admitted job; its row is known only afterwards."""
+        job = name_of(new)
+        check_id(new.id)
+        definition = define(new, 0, self.now)
+        event, head = creation(self.now, first_run_at(new, self.now))
+        before = self._jobs.get(new.id)
+        expect = before.sequence if isinstance(before, StoredRemoval) else 0
+        wire = encode_created(new, definition, event, head)
+        over = self.store.subjects.identity(new.id)
+        self._event(new.id, self.store.subjects.event(job, "created"), wire, Expect(expect, over))
+        created = Created(definition, Request(new.policy, new.idempotency_key, new.after))
+        current = Current(
+            job, created, JobRecord(definition, head), 0, is_watched=False, at=self.now
+        )
+        self._jobs[new.id] = current
+        return current
+
+    def transition(self, current: Current, transition: Transition) -> Current:
+        """Stage a decision about a job that was read through the draft."""
+        first = current.created.definition
+        wire = encode_transition(transition, first, is_watched=current.is_watched)
+        kind = transition.event.kind.value
+        after = current._replace(
+            record=JobRecord(transition.definition, transition.head), at=transition.event.at
+        )
+        self._fenced(current, kind, wire)
+        self._jobs[current.job.id] = after
+        return after
+
+    def watch(self, current: Current) -> Current:
+        """Stage that others wait for the end of this job."""
+        if current.is_watched:
+            return current
+        wire = encode_watch(current.record, current.created.definition, current.at)
+        self._fenced(current, "watched", wire)
+        after = current._replace(is_watched=True)
+        self._jobs[current.job.id] = after
+        return after
+
+    def remove(self, current: Current) -> None:
+        """Stage the last event of a job."""
+        self._fenced(current, "removed", encode_removal(current.record, self.now))
+
+    def _fenced(self, current: Current, kind: str, wire: Wire) -> None:
+        subjects = self.store.subjects
+        expect = Expect(current.sequence, subjects.fence(current.job))
+        self._event(current.job.id, subjects.event(current.job, kind), wire, expect)
+
+    def _event(self, job_id: JobId, subject: str, wire: Wire, expect: Expect) -> None:
+        # The first event of a job in a batch guards those after it: the batch is stored whole.
+        guard = None if job_id in self._guarded else expect
+        self._guarded.add(job_id)
+        self._places[job_id] = len(self._messages)
+        self._messages.append(Message(subject, wire.body, wire.headers, guard))
+
+    def hint(self, current: Current) -> None:
+        """Stage the hint that a waiting job may start."""
+        subject = self.store.subjects.ready(current.job, current.head.version)
+        body = dump({"runAt": current.head.run_at})
+        if all(message.subject != subject for message in self._messages):
+            self._messages.append(Message(subject, body))
+
+    def put(self, subject: str, value: object) -> None:
+        """Stage a state that was read through the draft."""
+        known = self._values[subject]
+        self._values[subject] = Value(value, known.sequence)
+        self._staged.add(subject)
+
+    def record(self, change: Change, by: By, at: Instant | None = None) -> None:
+        """Stage an entry of the audit."""
+        change = change._replace(target=storable(change.target))
+        body = {
+            "at": self.now if at is None else at,
+            "change": _CHANGE.write(change),
+            "by": _BY.write(storable_by(by)),
+        }
+        self._messages.append(Message(self.store.subjects.own("audit"), dump(body)))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> list[Message]:
+        """Everything that is staged."""
+        states = []
+        for subject in sorted(self._staged):
+            value, sequence = self._values[subject]
+            body = b"" if value is None else dump(self._codecs[subject].write(value))
+            states.append(Message(subject, body, {}, Expect(sequence)))
+        return [*self._messages, *states]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is staged."""
+        return not self._messages and not self._staged
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more can be staged: a batch has a limit."""
+        return len(self._messages) + len(self._staged) < BATCH - 100
+
+    async def write(self) -> Written | Outdated:
+        """Store everything that is staged, or nothing."""
+        messages = self.messages
+        if not messages:
+            return Written(0)
+        answer = await self.store.link.write(*messages)
+        if isinstance(answer, Written):
+            self._settle(answer.sequence - len(messages) + 1)
+        return answer
+
+    def _settle(self, first: int) -> None:
+        """Give the jobs their sequences, and the new ones their rows."""
+        for job_id, place in self._places.items():
+            current = self._jobs[job_id]
+            if isinstance(current, Current):
+                self._jobs[job_id] = current._replace(sequence=first + place)
+
+    def written(self, job_id: JobId) -> Current:
+        """Return a job after the draft was written."""
+        current = self._jobs[job_id]
+        if not isinstance(current, Current):
+            raise KeyError(job_id)
+        return current
