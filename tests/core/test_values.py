@@ -47,7 +47,7 @@ BUILDERS = {
     "core/events.py",
     "core/job.py",
     "core/lifecycle.py",
-    "engines/http/wire.py",
+    "engines/wire.py",
     "engines/values.py",
 }
 

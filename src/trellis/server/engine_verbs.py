@@ -26,7 +26,8 @@ from trellis.core.job import JobId, NewJob, SessionId
 from trellis.core.json_text import DEFAULT_LIMIT, parse_json_text
 from trellis.core.schedules import Schedule
 from trellis.engines.archive import ArchiveState
-from trellis.engines.audit import Action, By
+from trellis.engines.audit import By
+from trellis.engines.calls import Verb
 from trellis.engines.demand import Demand
 from trellis.engines.http.protocol import (
     PATH,
@@ -38,8 +39,6 @@ from trellis.engines.http.protocol import (
     Hello,
     Hinted,
     Marks,
-    Verb,
-    WantedSchedule,
 )
 from trellis.engines.port import Engine
 from trellis.engines.schedules import SlotRecord

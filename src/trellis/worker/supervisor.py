@@ -99,10 +99,7 @@ class Supervisor:
         self._session = SessionHolder(engine, info, settings.lease, self._status)
         self._health = RenewalHealth(settings.lease, settings.heartbeat)
         self._time = EngineTime(0)
-        self._notes = NoteWriter(
-            engine,
-            lambda: self._keeper.renew_for_heartbeat(),  # noqa: PLW0108 - it comes later
-        )
+        self._notes = NoteWriter(engine, self._renew_for_heartbeat)
         self._outage = OutageLog()
         self._reports = FailureReports(engine)
         self._locks = EngineLocks(engine)
@@ -176,6 +173,9 @@ class Supervisor:
             keeper=self._keeper, health=self._health, status=self._status, reporter=reporter,
             lost_threads=self._executor.lost_threads, metrics=self._telemetry.metrics,
         )  # fmt: skip
+
+    def _renew_for_heartbeat(self) -> None:
+        self._keeper.renew_for_heartbeat()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -18,9 +18,9 @@ from trellis.engines import make_engine
 from trellis.engines.http import protocol, transport
 from trellis.engines.http.address import TOKEN, server_address
 from trellis.engines.http.engine import http_engine
-from trellis.engines.http.wire import WireError, codec_of, dump
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import JobFilter
+from trellis.engines.wire import WireError, codec_of, dump
 from trellis.errors import (
     AddressUnusable,
     ConfigurationError,

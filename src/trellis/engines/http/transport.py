@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from trellis.engines.calls import Verb
 from trellis.engines.http.address import TOKEN, ServerAddress
 from trellis.engines.http.protocol import (
     PATH,
@@ -25,7 +26,6 @@ from trellis.engines.http.protocol import (
     PROTOCOL_HEADER,
     READS,
     VERSION_HEADER,
-    Verb,
 )
 from trellis.errors import (
     AccessDenied,

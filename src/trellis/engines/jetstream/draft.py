@@ -15,7 +15,7 @@ from trellis.core.durations import Instant
 from trellis.core.job import JobId, JobRecord, NewJob, define
 from trellis.core.lifecycle import Transition, creation, first_run_at
 from trellis.engines.audit import storable, storable_by
-from trellis.engines.http.wire import Codec, codec_of, dump
+from trellis.engines.wire import Codec, codec_of, dump
 from trellis.engines.jetstream.link import BATCH, Expect, Message, Outdated, Written
 from trellis.engines.jetstream.message import (
     Created,

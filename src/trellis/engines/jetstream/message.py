@@ -29,7 +29,7 @@ from trellis.core.job import (
 from trellis.core.lifecycle import Transition
 from trellis.core.policy import Policy, in_force
 from trellis.core.states import State
-from trellis.engines.http.wire import codec_of, dump
+from trellis.engines.wire import codec_of, dump
 from trellis.engines.jetstream.subjects import JobName
 from trellis.engines.values import (
     Begun,

@@ -17,7 +17,7 @@ from trellis.core.durations import Instant
 from trellis.core.job import Definition, Head, JobId, JobRecord
 from trellis.core.policy import before_claim, in_force
 from trellis.engines.contracts import DeclaredType
-from trellis.engines.http.wire import Codec, codec_of, dump
+from trellis.engines.wire import Codec, codec_of, dump
 from trellis.engines.jetstream.link import Expect, Got, Link, Message, Outdated, Written
 from trellis.engines.jetstream.message import (
     Created,

@@ -22,8 +22,9 @@ def needs(capability: str) -> Callable[[Test], Test]:
     """Declare that a test, or every test of a part, is only for engines with this capability."""
 
     def mark(test: Test) -> Test:
-        is_part = isinstance(test, type) and issubclass(test, EngineSuite)
-        for each in [getattr(test, name) for name in test.declared()] if is_part else [test]:
+        parts = [test] if isinstance(test, type) and issubclass(test, EngineSuite) else []
+        tests = [getattr(part, name) for part in parts for name in part.declared()]
+        for each in tests or [test]:
             setattr(each, _MARK, capability)
         return test
 
