@@ -48,6 +48,7 @@ class Draft:
         #: Lifecycle events, notes and hints in their order; states come after them.
         self._messages: list[Message] = []
         self._guarded: set[JobId] = set()
+        self._new: dict[JobId, None] = {}
         #: Where the event of each job is among the messages: the last one of each.
         self._places: dict[JobId, int] = {}
 
@@ -67,6 +68,10 @@ class Draft:
     def know(self, current: Current) -> None:
         """Use a job that was read before."""
         self._jobs.setdefault(current.record.definition.id, current)
+
+    def know_removal(self, removal: StoredRemoval) -> None:
+        """Use that the job with this id was removed: another one may take its place."""
+        self._jobs[removal.job.id] = removal
 
     async def value(self, subject: str, codec: Codec) -> Any:  # noqa: ANN401 - as the codec
         """Return a state as it is, or will be."""
@@ -97,7 +102,16 @@ class Draft:
             job, created, JobRecord(definition, head), 0, is_watched=False, at=self.now
         )
         self._jobs[new.id] = current
+        self._new[new.id] = None
         return current
+
+    def is_new(self, job_id: JobId) -> bool:
+        """Return whether the draft creates this job."""
+        return job_id in self._new
+
+    def count_new(self) -> int:
+        """Return how many jobs the draft creates."""
+        return len(self._new)
 
     def transition(self, current: Current, transition: Transition) -> Current:
         """Stage a decision about a job that was read through the draft."""
@@ -193,7 +207,7 @@ class Draft:
         return answer
 
     def _settle(self, first: int) -> None:
-        """Give the jobs their sequences, and the new ones their rows."""
+        """Give the jobs the sequences of their last events."""
         for job_id, place in self._places.items():
             current = self._jobs[job_id]
             if isinstance(current, Current):

@@ -218,7 +218,7 @@ class Store:
             got = await self.link.last(self.stream_of(subject), subject)
         if got is None:
             return Value(None, 0)
-        return Value(_read(got, codec), got.sequence)
+        return Value(self.parse(got, codec), got.sequence)
 
     async def values(self, filters: Iterable[str], codec: Codec) -> list[tuple[str, Value[Any]]]:
         """Return the last value of each subject that these filters match, in order of writing."""
@@ -226,8 +226,13 @@ class Store:
         if not wanted:
             return []
         found = await self.link.last_many(self.stream_of(wanted[0]), wanted)
-        pairs = ((got.subject, Value(_read(got, codec), got.sequence)) for got in found)
+        pairs = ((got.subject, Value(self.parse(got, codec), got.sequence)) for got in found)
         return [(subject, value) for subject, value in pairs if value.value is not None]
+
+    @staticmethod
+    def parse(got: Got, codec: Codec) -> Any:  # noqa: ANN401 - a value of the codec's type
+        """Return the value that a message has; None: it was deleted."""
+        return codec.decode(json.loads(got.body)) if got.body else None
 
     async def put(
         self, subject: str, codec: Codec, value: object, expect: int | None
@@ -241,9 +246,3 @@ class Store:
         """Delete what these subjects have; only for values that nothing writes any more."""
         stream = self.stream_of(subject)
         await self.link.api(f"STREAM.PURGE.{stream}", {"filter": subject})
-
-
-def _read(got: Got, codec: Codec) -> Any:  # noqa: ANN401 - a value of the codec's type
-    return codec.decode(json.loads(got.body)) if got.body else None
-
-

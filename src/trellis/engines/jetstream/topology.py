@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from trellis.engines.jetstream.hints import STARTABLE
 from trellis.engines.jetstream.link import ApiError, Link
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.values import Migration
@@ -58,9 +59,7 @@ def parts(subjects: Subjects, replicas: int) -> list[Part]:
     """Return all parts, each after those that it needs."""
     prefix, jobs, later = subjects.prefix, subjects.jobs, subjects.later
     hints = [
-        (f"{prefix}.jobs.*.*.*.created", f"{prefix}.work.$1.$2"),
-        (f"{prefix}.jobs.*.*.*.retried", f"{prefix}.work.$1.$2"),
-        (f"{prefix}.jobs.*.*.*.ready.*", f"{prefix}.work.$1.$2"),
+        (f"{prefix}.jobs.*.*.*.{kind}", f"{prefix}.work.$1.$2") for kind in (*STARTABLE, "ready.*")
     ]
     due = [(f"{prefix}.due.*.*.*", f"{prefix}.work.$1.$2")]
     keys = [(subjects.own("keys", "*", "*", "h", "*"), "$KV." + subjects.stream("JOBS_KEYS"))]
@@ -71,7 +70,8 @@ def parts(subjects: Subjects, replicas: int) -> list[Part]:
                 allow_msg_ttl=True,
                 republish={"src": f"{prefix}.jobs.>", "dest": f"{prefix}.feed.>"}),
         _stream(later, shared, subjects=[f"{prefix}.later.>", f"{prefix}.due.>"],
-                allow_msg_schedules=True, allow_msg_ttl=True, allow_direct=True),
+                allow_msg_schedules=True, allow_msg_ttl=True, allow_direct=True,
+                republish={"src": f"{prefix}.due.>", "dest": f"{prefix}.woken.>"}),
         _stream(subjects.state, shared, subjects=[f"{prefix}.state.>"], max_msgs_per_subject=1,
                 allow_direct=True, allow_atomic=True),
         *(_feed(prefix, name, source, moves) for name, (source, moves) in feeds.items()),

@@ -1,0 +1,256 @@
+"""The JetStream engine: every verb of the port, put together from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from trellis.core.durations import Instant
+from trellis.core.job import Fence, NewJob, SessionId
+from trellis.engines.audit import By
+from trellis.engines.clock import Clock
+from trellis.engines.hints import Hints
+from trellis.engines.instrumented import verbs
+from trellis.engines.jetstream import keys, topology
+from trellis.engines.jetstream.claim import ClaimVerb
+from trellis.engines.jetstream.commit import CommitVerb, Seen
+from trellis.engines.jetstream.create import CreateVerb
+from trellis.engines.jetstream.followups import Followups
+from trellis.engines.jetstream.hints import Listener
+from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.notes import NoteVerbs
+from trellis.engines.jetstream.projection import Projection
+from trellis.engines.jetstream.reads import ReadVerbs
+from trellis.engines.jetstream.sessions import SessionTable, SessionVerbs
+from trellis.engines.jetstream.store import Store
+from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.jetstream.time import Time
+from trellis.engines.values import (
+    Capabilities,
+    CreateResult,
+    Due,
+    DueJob,
+    DueKind,
+    Health,
+    Migration,
+    Topic,
+)
+from trellis.errors import (
+    CapabilityMissing,
+    NotATrellisDatabase,
+    SchemaTooNew,
+    TransactionRefused,
+    VersionMismatch,
+)
+
+#: Verbs that the projection answers as they are.
+_PROJECTED: Final = (
+    "find", "count", "ahead", "facts", "rates", "members", "batches", "batch_statuses", "slots",
+    "archivable", "next_due",
+)  # fmt: skip
+
+
+class _Others:
+    """Verbs that no part of this engine has: of the projection, or not possible yet."""
+
+    _projection: Projection
+
+
+def _projected(name: str) -> Callable[..., Awaitable[Any]]:
+    async def verb(self: _Others, *arguments: object, **options: object) -> Any:  # noqa: ANN401
+        return await self._projection.ask(name, *arguments, **options)
+
+    return verb
+
+
+def _missing(name: str) -> Callable[..., Awaitable[Any]]:
+    async def verb(self: _Others, *arguments: object, **options: object) -> Any:  # noqa: ANN401, ARG001
+        raise CapabilityMissing(
+            f"{name} is not possible on NATS JetStream yet. Nothing was changed. Use PostgreSQL."
+        )
+
+    return verb
+
+
+for _name in verbs():
+    setattr(_Others, _name, (_projected if _name in _PROJECTED else _missing)(_name))
+
+
+class JetStreamEngine(
+    CreateVerb,
+    ClaimVerb,
+    CommitVerb,
+    NoteVerbs,
+    SessionVerbs,
+    ReadVerbs,
+    _Others,
+):
+    """Jobs in streams of NATS."""
+
+    def __init__(
+        self, url: str, *, prefix: str = "trellis", clock: Clock | None = None,
+        replicas: int | None = None,
+    ) -> None:  # fmt: skip
+        self._link = Link(url.split(","))
+        self._subjects = Subjects(prefix)
+        self._store = Store(self._link, self._subjects, Time(clock))
+        self._seen = Seen()
+        self._sessions = SessionTable(self._store)
+        self._followups = Followups(self._store)
+        self._projection = Projection(self._link, self._subjects)
+        self._hints = Hints()
+        self._listener = Listener(self._link, self._subjects, self._hints)
+        self._consumers: set[tuple[str, str]] = set()
+        self._turn = 0
+        self._replicas = replicas
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can do."""
+        return Capabilities(
+            durable=True,
+            processes=True,
+            transactions=False,
+            boot_clock=False,
+            one_writer=False,
+            caller_transactions=False,
+            ordered=False,
+            split_types=False,
+        )
+
+    async def open(self) -> None:
+        """Connect, and check that the streams are there."""
+        await self._link.open()
+        self._hints.reopen()
+        if self._link.version < topology.FLOOR:
+            raise VersionMismatch(
+                f"The NATS server has version {'.'.join(map(str, self._link.version))}. Trellis "
+                f"needs {'.'.join(map(str, topology.FLOOR))} or later: upgrade the server."
+            )
+        schema = await topology.schema_of(self._link, self._subjects)
+        if not schema:
+            raise NotATrellisDatabase(
+                f"There is no stream {self._subjects.jobs} on the NATS server. Run "
+                "`trellis migrate`, or correct the URL and its prefix."
+            )
+        if schema > topology.SCHEMA:
+            raise SchemaTooNew(
+                f"The streams have schema {schema}, this program knows {topology.SCHEMA}. Upgrade "
+                "this program."
+            )
+        await self._store.time.learn(self._link, self._subjects.state)
+
+    async def close(self) -> None:
+        """Disconnect; watches end."""
+        self._hints.close()
+        self._listener = Listener(self._link, self._subjects, self._hints)
+        await self._link.close()
+
+    def create_within(
+        self,
+        connection: object,  # noqa: ARG002 - as in the port
+        jobs: Sequence[NewJob],  # noqa: ARG002
+    ) -> list[CreateResult] | Awaitable[list[CreateResult]]:
+        """Refuse: NATS joins no transaction of a database."""
+        raise TransactionRefused(
+            "Jobs on NATS cannot join a transaction of your database; nothing was stored. Write a "
+            "row into an outbox table of yours and create the job from it, or use PostgreSQL."
+        )
+
+    # -- maintenance ---------------------------------------------------------------------------
+
+    async def due(self, kind: DueKind, limit: int) -> Due:
+        """Return what maintenance must look at."""
+        if kind == "sessions":
+            now = self._store.time.now()
+            sessions = await self._sessions.all()
+            lapsed = [each for each, value in sessions.items() if value.is_lapsed(now)]
+            return Due(now, sessions=tuple(lapsed[:limit]))
+        if kind == "lost":
+            return await self._lost(limit)
+        due: Due = await self._projection.ask("due", kind, limit)
+        return due
+
+    async def _lost(self, limit: int) -> Due:
+        """Return the claimed jobs whose session has ended."""
+        claims = await self._sessions.places()
+        sessions = await self._sessions.all()
+        over = {
+            fence: held
+            for fence, held in claims.items()
+            if fence.session not in sessions or sessions[fence.session].ended_at is not None
+        }
+        claimed = await self._sessions.claimed(over)
+        self._sessions.held |= {fence: over[fence] for fence in claimed}
+        jobs = [
+            DueJob(current.record, await self._seen_at(current))
+            for current in claimed.values()
+            if not current.head.blocked
+        ]
+        for current in claimed.values():
+            self._seen.add(current)
+        return Due(self._store.time.now(), jobs=tuple(jobs[:limit]))
+
+    async def promote(self, limit: int) -> int:
+        """End the lingering of slots that is over; jobs become claimable by their hints."""
+        now, moved = self._store.time.now(), 0
+        wanted = self._subjects.own("keys", "*", "*", "h", "*")
+        for subject, value in await self._store.values([wanted], keys.CODEC):
+            if moved >= limit:
+                break
+            if any((slot.linger_until or now + 1) <= now for slot in value.value.slots):
+                moved += await self._end_in_key(
+                    subject, lambda slot: (slot.linger_until or now + 1) <= now
+                )
+        return moved
+
+    async def _end_lingering(self, stopped: Iterable[Fence]) -> None:
+        await self._free_lingering(stopped)
+
+    async def _end_lingering_of(self, session: SessionId) -> None:
+        await self._free_lingering(await self._sessions.places(session))
+
+    async def _linger_locks(self, transition: object, until: Instant) -> None:
+        """There are no locks yet."""
+
+    async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:  # noqa: ARG002
+        """Put the streams in place."""
+        await self._link.open()
+        return await topology.migrate(
+            self._link, self._subjects, self._replicas, dry_run=dry_run
+        )
+
+    async def health(self) -> Health:
+        """Report what this engine is."""
+        info = await self._link.api(f"STREAM.INFO.{self._subjects.jobs}")
+        replicas = info["config"]["num_replicas"]
+        words = "one server" if replicas == 1 else f"a majority of {replicas} servers"
+        return Health(
+            "jetstream",
+            f"{words}; written to disk at once only with sync_interval: always",
+            {"replicas": replicas, "messages": info["state"]["messages"]},
+        )
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    async def now(self) -> Instant:
+        """Return the engine's time."""
+        return self._store.time.now()
+
+    async def catch_up(self) -> None:
+        """Wait until the work queue has everything that was stored before this call."""
+        for stream, feed in ((self._subjects.jobs, "work_feed"), (self._subjects.later, "later_feed")):
+            verb = f"CONSUMER.INFO.{stream}.{feed}"
+            while True:
+                info = await self._link.api(verb)
+                is_behind = info["num_pending"] or info["num_ack_pending"]
+                if not is_behind:
+                    break
+                await asyncio.sleep(0.001)
+
+    async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
+        """Yield hints."""
+        await self._listener.listen()
+        async for topic in self._hints.watch(topics):
+            yield topic

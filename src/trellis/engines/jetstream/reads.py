@@ -1,0 +1,115 @@
+"""Reads of single jobs and keys from the stream itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from trellis.core.events import Event
+from trellis.core.job import JobId
+from trellis.core.states import ENDED, State
+from trellis.engines.archive import KEEP_REMOVALS
+from trellis.engines.jetstream import keys
+from trellis.engines.jetstream.commit import Seen
+from trellis.engines.jetstream.message import StoredEvent, StoredRemoval, decode_note
+from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.values import KeyStatus, Loaded, Outcome
+
+
+class ReadVerbs:
+    """The part of the engine that reads jobs and keys."""
+
+    _store: Store
+    _seen: Seen
+
+    async def load(self, ids: Sequence[JobId]) -> Loaded:
+        """Return these jobs."""
+        found = await self._store.find_many(ids)
+        for each in found:
+            if isinstance(each, Current):
+                self._seen.add(each)
+        now = self._store.time.now()
+        removed = frozenset(
+            job_id
+            for job_id, each in zip(ids, found, strict=True)
+            if isinstance(each, StoredRemoval) and each.at > now - KEEP_REMOVALS
+        )
+        records = (each.record if isinstance(each, Current) else None for each in found)
+        return Loaded(now, tuple(records), removed)
+
+    async def _events(self, current: Current) -> list[StoredEvent]:
+        """Return all lifecycle events of a job, oldest first."""
+        found = await self._store.link.following(
+            self._store.subjects.jobs,
+            self._store.subjects.fence(current.job),
+            current.definition.row,
+            1_000_000,
+        )
+        stored = map(self._store.decode, found)
+        return [each for each in stored if isinstance(each, StoredEvent) and each.event is not None]
+
+    async def journal(self, job_id: JobId) -> list[Event]:
+        """Return all events of a job, oldest first, journalled notes included."""
+        current = await self._store.job(job_id)
+        if current is None:
+            return []
+        subjects = self._store.subjects
+        late = f"{subjects.fence(current.job).removesuffix('*')}staleCompletionIgnored.*"
+        notes = await self._store.link.following(
+            subjects.jobs, late, current.definition.row, 1_000_000
+        )
+        entries = [(each.sequence, each.event) for each in await self._events(current)]
+        entries += [
+            (got.sequence, decode_note(current.job, got.sequence, got.body).event) for got in notes
+        ]
+        ordered = sorted(entries, key=lambda each: each[0])
+        return [event for _, event in ordered if event is not None]
+
+    async def outcomes(self, job_id: JobId) -> list[Outcome]:
+        """Return how each generation of a job ended, oldest first."""
+        current = await self._store.job(job_id)
+        outcomes: list[Outcome] = []
+        for each in await self._events(current) if current is not None else ():
+            head = each.head
+            if head.state not in ENDED or head.finished_at is None:
+                continue
+            if head.state is State.DISMISSED:
+                outcomes[-1] = outcomes[-1]._replace(state=head.state, finished_at=head.finished_at)
+                continue
+            outcomes.append(
+                Outcome(
+                    head.generation, head.state, head.attempt, each.started_at, head.finished_at,
+                    each.raw, head.error,
+                )
+            )  # fmt: skip
+        return outcomes
+
+    async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
+        """Return every key of a type that has a holder or a waiting job, in order of key."""
+        wanted = self._store.subjects.key(service, job_type, "*")
+        found = await self._store.values([wanted], keys.CODEC)
+        statuses = await asyncio.gather(
+            *(
+                self._status(service, job_type, subject.rpartition(".")[2], value.value)
+                for subject, value in found
+                if value.value is not None and not value.value.is_empty
+            )
+        )
+        return sorted(statuses, key=lambda each: each.key)
+
+    async def _status(
+        self, service: str, job_type: str, key_hash: str, state: keys.KeyState
+    ) -> KeyStatus:
+        slots = sorted(state.slots, key=lambda each: each.order)
+        jobs = await self._store.find_many([each.id for each in slots])
+        there = [each for each in jobs if isinstance(each, Current)]
+        return KeyStatus(
+            service,
+            job_type,
+            state.key,
+            key_hash,
+            tuple(each.definition.id for each in there),
+            state.facts.waiting,
+            any(each.head.blocked for each in there),
+            removed=len(jobs) - len(there),
+        )

@@ -1,0 +1,48 @@
+"""The JetStream engine with a clock that a test moves.
+
+The server's own clock fires the schedules of jobs that are not due yet. Here the engine fires them
+by the clock of the test instead, before it catches up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trellis.core.job import SessionId
+from trellis.engines.demand import Demand
+from trellis.engines.jetstream import JetStreamEngine
+from trellis.engines.jetstream.link import Message
+from trellis.engines.jetstream.subjects import schedule_time
+from trellis.engines.values import Claimed, JobFilter, Page
+
+
+class ManualEngine(JetStreamEngine):
+    """The engine of a test."""
+
+    async def catch_up(self) -> None:
+        """Publish what is due by the clock of the test, then catch up."""
+        later, now = f"{self._subjects.prefix}.later.>", schedule_time(self._store.time.now())
+        for got in await self._link.last_many(self._subjects.later, [later]):
+            if got.headers["Nats-Schedule"] <= now:
+                await self._link.write(Message(got.headers["Nats-Schedule-Target"], got.body))
+                await self._link.api(
+                    f"STREAM.PURGE.{self._subjects.later}", {"filter": got.subject}
+                )
+        await super().catch_up()
+
+    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
+        """Claim after catching up."""
+        await self.catch_up()
+        return await super().claim(session, demands, limit)
+
+    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
+        """Return all jobs, without an index: enough to check their journals."""
+        if where != JobFilter():
+            return await super().find(where, after=after, limit=limit)
+        filters = f"{self._subjects.prefix}.jobs.*.*.*.created"
+        found = await self._link.following(self._subjects.jobs, filters, 1, 100_000)
+        jobs = [await self._store.at_row(got.sequence) for got in found]
+        records = tuple(each.record for each in jobs if each is not None)
+        return Page(self._store.time.now(), records, None)
+
+
