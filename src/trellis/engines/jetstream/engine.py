@@ -240,14 +240,22 @@ class JetStreamEngine(
 
     async def catch_up(self) -> None:
         """Wait until the work queue has everything that was stored before this call."""
-        for stream, feed in ((self._subjects.jobs, "work_feed"), (self._subjects.later, "later_feed")):
-            verb = f"CONSUMER.INFO.{stream}.{feed}"
-            while True:
-                info = await self._link.api(verb)
-                is_behind = info["num_pending"] or info["num_ack_pending"]
-                if not is_behind:
-                    break
-                await asyncio.sleep(0.001)
+        subjects = self._subjects
+        while True:
+            delivered = {
+                stream: await self._delivered(stream, feed)
+                for stream, feed in ((subjects.jobs, "work_feed"), (subjects.later, "later_feed"))
+            }
+            info = await self._link.api(f"STREAM.INFO.{subjects.work}")
+            taken = {each["name"]: each.get("seq", 0) for each in info["sources"]}
+            if all(last is not None and taken[name] >= last for name, last in delivered.items()):
+                return
+            await asyncio.sleep(0.001)
+
+    async def _delivered(self, stream: str, feed: str) -> int | None:
+        """Return up to which sequence a feed has sent everything; None: it has more to send."""
+        info = await self._link.api(f"CONSUMER.INFO.{stream}.{feed}")
+        return None if info["num_pending"] else int(info["delivered"]["stream_seq"])
 
     async def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
         """Yield hints."""
