@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from trellis.core.batches import ENDED_READERS
+from trellis.core.durations import Instant
 from trellis.core.job import JobId
 from trellis.engines.archive import KEEP_REMOVALS, Archived
 from trellis.engines.audit import By, Change, removal_of, settings_of
@@ -93,9 +94,9 @@ async def prune(tx: Transaction, limit: int) -> int:
     await batches.prune(tx, limit)
     await tx.run("key_bucket_prune", tx.now)
     old = await tx.rows("prune_pick", tx.array(ENDED_READERS), tx.now, limit)
-    await _erase(tx, await archive.set_apart(tx, old))
+    await erase(tx, await archive.set_apart(tx, old))
     left_behind = await archive.left_behind(tx, limit - len(old))
-    await _erase(tx, left_behind)
+    await erase(tx, left_behind)
     await tx.run("prune_removals", tx.now - KEEP_REMOVALS, limit)
     await tx.run("token_prune_logins", tx.now - KEEP_LOGINS, limit)
     moved = len(old) + len(left_behind)
@@ -111,7 +112,7 @@ async def remove_archived(tx: Transaction, archived: Sequence[Archived]) -> int:
     """Remove the jobs that are still as they were archived; return how many."""
     await tx.read_clock()
     jobs = await archive.chosen(tx, archived)
-    await _erase(tx, jobs)
+    await erase(tx, jobs)
     return len(jobs)
 
 
@@ -121,7 +122,7 @@ async def remove(tx: Transaction, ids: Sequence[JobId], by: By) -> list[Removal]
     wanted = tx.array(list(dict.fromkeys(ids)))
     await tx.lock("remove_lock", wanted)  # so that none is revived before it is removed
     found = {row[1]: row for row in await tx.rows("remove_look", tx.array(ENDED_READERS), wanted)}
-    await _erase(tx, [row[:3] for row in found.values() if not any(row[3:6])])
+    await erase(tx, [row[:3] for row in found.values() if not any(row[3:6])])
     results: list[Removal] = []
     changes: list[Change] = []
     for job_id in ids:
@@ -140,9 +141,10 @@ async def remove(tx: Transaction, ids: Sequence[JobId], by: By) -> list[Removal]
     return results
 
 
-async def _erase(tx: Transaction, jobs: Sequence[Row]) -> None:
-    """Remove all rows of these jobs (number, id, state); record that they existed."""
-    await tx.run_many("prune_removal", [(job_id, state, tx.now) for _, job_id, state in jobs])
+async def erase(tx: Transaction, jobs: Sequence[Row], at: Instant | None = None) -> None:
+    """Remove all rows of these jobs (number, id, state); record that they existed until now."""
+    when = tx.now if at is None else at
+    await tx.run_many("prune_removal", [(job_id, state, when) for _, job_id, state in jobs])
     numbers = sorted((job,) for job, _, _ in jobs)
     await feed.raise_horizon(tx, numbers)
     for table in TABLES_OF_A_JOB:

@@ -36,6 +36,7 @@ from trellis.engines.sqlite import (
 from trellis.engines.sqlite.connection import ForkSafe, OpenedFile, connect, no_fork
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.health import describe
+from trellis.engines.sqlite.projection import SqliteProjection
 from trellis.engines.sqlite.reader import Reader
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.wakeup import Wakeup
@@ -303,6 +304,10 @@ class SqliteEngine(SharedVerbs):
     def exporter(self) -> export.SqliteExporter:
         """Return the export of jobs to another store."""
         return export.SqliteExporter(self._path, self._clock)
+
+    def projection(self) -> SqliteProjection:
+        """Return the write side of a projection of another store in this file."""
+        return SqliteProjection(self._write)
 
     # -- writer and reader ---------------------------------------------------------------------
 

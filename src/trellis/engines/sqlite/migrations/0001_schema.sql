@@ -511,6 +511,25 @@ create table trellis_job_type (
   primary key (service, type)
 ) without rowid;
 
+-- Where a projection is in each stream from which its rows come; empty in a store of its own.
+create table trellis_projection (
+  stream   text primary key,
+  last_seq integer not null
+) without rowid;
+
+-- The worker processes that a projection has heard of.
+create table trellis_presence (
+  service     text not null,
+  type        text not null,
+  instance    text not null,
+  at          integer not null,
+  concurrency integer,
+  version     text,
+  primary key (service, type, instance)
+) without rowid;
+
+create index trellis_presence_at on trellis_presence (at);
+
 -- A job with its head in one row, as programs read it. declared: the policy of the worker that claimed
 -- it last; before the first claim, the one that workers declare for its type.
 create view trellis_record as

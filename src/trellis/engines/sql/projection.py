@@ -1,0 +1,345 @@
+"""Writing the rows of a projection: definition, head, journal, outcome, notes, audit.
+
+Everything is written as the events say. An event is stored if its version is higher than the one
+that is there, so a repeated page changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Protocol, TypeVar
+
+from trellis.core.durations import Instant
+from trellis.core.events import EventKind
+from trellis.core.job import Definition, Head, Relations
+from trellis.core.policy import Policy
+from trellis.core.states import LIVE, WAITING
+from trellis.core.timers import keep_until, look_at
+from trellis.engines.contracts import DeclaredType
+from trellis.engines.projection import (
+    Presence,
+    Projected,
+    ProjectedAudit,
+    ProjectedEvent,
+    ProjectedNote,
+    ProjectedRemoval,
+)
+from trellis.engines.sql import audit, contracts, maintenance
+from trellis.engines.sql.rows import (
+    Lane,
+    Row,
+    encode_failure,
+    encode_relations,
+    encode_tags,
+    event_row,
+    lane_of,
+    record_from,
+)
+from trellis.engines.sql.transaction import Transaction
+from trellis.engines.values import Begun, Item, LogLine, Phase, Progress, SessionRecord
+
+T = TypeVar("T")
+
+
+class Numbers(Protocol):
+    """The numbers of lanes and policies; new ones are added."""
+
+    def lane(self, lane: Lane) -> int:
+        """Return the number of a lane."""
+
+    def policy(self, policy: Policy) -> int:
+        """Return the number of a policy."""
+
+
+async def place(tx: Transaction, stream: str) -> int:
+    """Return the sequence of the last message that is stored here."""
+    return int(await tx.value("projection_place", stream) or 0)
+
+
+async def project(
+    tx: Transaction,
+    numbers: Numbers,
+    stream: str,
+    places: tuple[int, int],
+    changes: Sequence[Projected],
+) -> bool:
+    """Store what is between two places; False, and nothing is stored, if the first is not ours."""
+    before, after = places
+    if not before:
+        await tx.run("projection_begin", stream)
+    if await tx.value("projection_advance", after, stream, before) is None:
+        return False
+    # The id of a removed job may be used again in the same page: removals keep their place.
+    for is_removal, group in groupby(changes, lambda each: isinstance(each, ProjectedRemoval)):
+        part = list(group)
+        if is_removal:
+            await _remove(tx, _those(part, ProjectedRemoval))
+            continue
+        await _store_events(tx, numbers, _those(part, ProjectedEvent))
+        await _store_notes(tx, _those(part, ProjectedNote))
+        await _store_others(tx, numbers, part)
+    tx.topics.update({"ready", "settled"})
+    return True
+
+
+def _those(changes: Iterable[object], kind: type[T]) -> list[T]:
+    return [each for each in changes if isinstance(each, kind)]
+
+
+# -- jobs --------------------------------------------------------------------------------------
+
+
+async def _store_events(
+    tx: Transaction, numbers: Numbers, events: Sequence[ProjectedEvent]
+) -> None:
+    new = await _unknown(tx, events)
+    if not new:
+        return
+    await _create(tx, numbers, [each for each in new if each.event.kind is EventKind.CREATED])
+    await tx.run_many("projection_events", [event_row(_row_of(each), each.event) for each in new])
+    redefined = {
+        _row_of(each): each
+        for each in new
+        if each.event.kind in {EventKind.ADJUSTED, EventKind.RESOLVED}
+    }
+    for row, each in redefined.items():
+        definition = each.record.definition
+        lane, relations = numbers.lane(lane_of(definition)), encode_relations(definition.relations)
+        await tx.run("projection_redefine", lane, definition.attempts, relations, row)
+    for each in new:
+        if each.event.kind is EventKind.RESOLVED and each.result is not None:
+            await tx.run("projection_payload", each.result, _row_of(each))
+    await _store_heads(tx, numbers, new)
+
+
+async def _unknown(tx: Transaction, events: Sequence[ProjectedEvent]) -> list[ProjectedEvent]:
+    """Return the events that are not stored yet, of jobs whose beginning is known."""
+    rows = sorted({_row_of(each) for each in events})
+    versions: dict[int, int] = {}
+    if rows:
+        known = await tx.rows("projection_known", tx.array(rows))
+        versions = {row: version for row, version in known}  # noqa: C416 - rows are no pairs
+    found = []
+    for each in events:
+        row, version = _row_of(each), each.event.version
+        is_first = each.event.kind is EventKind.CREATED and row not in versions
+        if is_first or versions.get(row, version) < version:
+            versions[row] = version
+            found.append(each)
+    return found
+
+
+async def _create(tx: Transaction, numbers: Numbers, created: Sequence[ProjectedEvent]) -> None:
+    await tx.run_many("projection_jobs", [_job_row(numbers, each) for each in created])
+    await tx.run_many(
+        "projection_mark",
+        [
+            (_mark(each.record.definition, each.idempotency_key), _row_of(each))
+            for each in created
+            if each.idempotency_key is not None
+        ],
+    )
+
+
+async def _store_heads(tx: Transaction, numbers: Numbers, events: Sequence[ProjectedEvent]) -> None:
+    last = {_row_of(each): each for each in events}
+    waits = await _waits_for_jobs(tx, events)
+    live = {row: each for row, each in last.items() if each.record.head.state in LIVE}
+    seen = await _seen(tx, live.values())
+    queue = [
+        _queue_row(numbers, each, seen.get(row), is_dependent=row in waits)
+        for row, each in sorted(live.items())
+    ]
+    await tx.run_many("projection_queue", queue)
+    await tx.run_many("projection_ended", [(row,) for row in sorted(last.keys() - live.keys())])
+    await tx.run_many("projection_outcome", _outcomes(numbers, events))
+    for row, each in sorted(last.items()):
+        if each.record.head.generation:
+            await tx.run("projection_revived", row, each.record.head.generation)
+
+
+async def _waits_for_jobs(tx: Transaction, events: Sequence[ProjectedEvent]) -> set[int]:
+    """Return the jobs that wait for others after these events."""
+    pending = [_row_of(each) for each in events if not each.record.head.claims]
+    waits: set[int] = set()
+    if pending:
+        waits = {
+            row for (row,) in await tx.rows("projection_waits", tx.array(sorted(set(pending))))
+        }
+    for each in events:
+        if each.is_dependent:
+            waits.add(_row_of(each))
+        elif each.event.kind is EventKind.RESOLVED:
+            waits.discard(_row_of(each))
+    return waits
+
+
+async def _seen(tx: Transaction, live: Iterable[ProjectedEvent]) -> dict[int, Instant]:
+    """Return the last signs of life of attempts that continue and are watched for silence."""
+    found: dict[int, Instant] = {}
+    for each in live:
+        policy, kind = each.record.definition.policy, each.event.kind
+        if policy.activity_timeout is not None and kind is not EventKind.STARTED:
+            at = await tx.value("commit_seen_at", _row_of(each))
+            if at is not None and each.record.head.fence is not None:
+                found[_row_of(each)] = at
+    return found
+
+
+def _row_of(each: ProjectedEvent) -> int:
+    return each.record.definition.row
+
+
+def _mark(definition: Definition, text: str) -> str:
+    return f"{definition.service}/{definition.type}/{text}"
+
+
+def _job_row(numbers: Numbers, each: ProjectedEvent) -> Row:
+    definition = each.record.definition
+    dedupe = definition.dedupe
+    marks: Row = (None, None, None)
+    if dedupe is not None:
+        until = None if dedupe.period is None else definition.created_at + dedupe.period
+        marks = (_mark(definition, dedupe.key), dedupe.during, until)
+    return (
+        definition.row, definition.id, numbers.lane(lane_of(definition)),
+        numbers.policy(each.policy), definition.payload, definition.created_at,
+        *definition.context, definition.deadline_at, definition.key, definition.key_hash,
+        encode_tags(definition.tags), definition.config, definition.expect,
+        definition.schema_version, definition.clone_of, *marks, definition.attempts,
+        definition.timeout, encode_relations(definition.relations),
+    )  # fmt: skip
+
+
+def _queue_row(
+    numbers: Numbers, each: ProjectedEvent, seen_at: Instant | None, *, is_dependent: bool
+) -> Row:
+    definition, head = each.record
+    return (
+        definition.row, numbers.lane(lane_of(definition)),
+        _availability(head, each.event.at, is_dependent=is_dependent), head.state.value,
+        head.version, head.generation, head.attempt, head.claims, head.crashes, head.run_at,
+        *(head.fence or (None, None)), head.claimed_at, head.asked_at, head.blocked, head.suspect,
+        encode_failure(head.error), definition.key_hash, look_at(definition, head, seen_at),
+        _policy_number(numbers, each), *_share(definition.relations),
+    )  # fmt: skip
+
+
+def _share(relations: Relations | None) -> Row:
+    return (None, None) if relations is None else (relations.tenant, relations.weight)
+
+
+def _availability(head: Head, now: Instant, *, is_dependent: bool) -> str:
+    if head.state not in WAITING:
+        return "claimed"
+    if is_dependent:
+        return "waiting_for_jobs"
+    return "scheduled" if head.run_at > now else "ready"
+
+
+def _policy_number(numbers: Numbers, each: ProjectedEvent) -> int | None:
+    """Return the policy of the last claim; None if there was none."""
+    is_claimed = each.record.head.claims > 0
+    return numbers.policy(each.record.definition.policy) if is_claimed else None
+
+
+def _outcomes(numbers: Numbers, events: Sequence[ProjectedEvent]) -> list[Row]:
+    """Return the ends of generations; a later end of the same one keeps its result."""
+    ends: dict[tuple[int, int], Row] = {}
+    for each in events:
+        definition, head = each.record
+        if head.state in LIVE:
+            continue
+        earlier = ends.get((definition.row, head.generation))
+        started_at, result = each.started_at, each.result
+        if earlier is not None:
+            started_at, result = earlier[8], earlier[11]
+        ends[definition.row, head.generation] = (
+            definition.row, head.generation, head.state.value, head.version, head.attempt,
+            head.claims, head.crashes, head.run_at, started_at, head.finished_at,
+            encode_failure(head.error), result, keep_until(definition, head),
+            _policy_number(numbers, each),
+        )  # fmt: skip
+    return list(ends.values())
+
+
+async def _remove(tx: Transaction, removals: Sequence[ProjectedRemoval]) -> None:
+    for at, group in groupby(removals, lambda each: each.at):
+        jobs = [(each.row, each.id, each.state.value) for each in group]
+        await maintenance.erase(tx, jobs, at)
+
+
+# -- notes -------------------------------------------------------------------------------------
+
+
+async def _store_notes(tx: Transaction, notes: Sequence[ProjectedNote]) -> None:
+    logs: list[Row] = []
+    items: dict[Row, Row] = {}
+    for each in notes:
+        if each.event is not None:
+            await tx.run_many("projection_events", [event_row(each.row, each.event)])
+            continue
+        began_at = each.body.at if isinstance(each.body, Begun) else None
+        await tx.run_many("note_touch", [(each.row, each.claim, each.at, began_at)])
+        match each.body:
+            case LogLine(level, message, fields):
+                logs.append((each.number, each.row, each.at, each.claim, level, message, fields))
+            case Progress() as progress:
+                await tx.run("note_progress", json.dumps(progress, ensure_ascii=False), each.row)
+            case Phase(name):
+                await tx.run("note_phase", name, each.row)
+            case Item(name, status, detail, phase):
+                items[each.row, each.claim, phase, name] = (status, detail)
+            case _:
+                pass
+    await tx.run_many("note_items", [(*item, *report) for item, report in items.items()])
+    await tx.run_many("projection_log", logs)
+    await _postpone_looks(tx, notes)
+
+
+async def _postpone_looks(tx: Transaction, notes: Sequence[ProjectedNote]) -> None:
+    """Postpone the look at attempts whose policies watch for silence."""
+    latest = {each.row: each for each in notes if each.event is None}
+    if not latest:
+        return
+    found = await tx.rows("note_fence", tx.array(sorted(latest)))
+    watched = [
+        job
+        for job, session, token, is_watched, *_ in found
+        if is_watched and (session, token) == latest[job].fence
+    ]
+    for row in await tx.rows("record_by_seq", tx.array(watched)) if watched else ():
+        definition, head = record_from(row)
+        at = latest[definition.row].at
+        if definition.policy.activity_timeout is not None:
+            await tx.run("note_seen", at, look_at(definition, head, at), definition.row)
+
+
+# -- what is no job ----------------------------------------------------------------------------
+
+
+async def _store_others(tx: Transaction, numbers: Numbers, changes: Sequence[Projected]) -> None:
+    entries = [
+        (each.number, *audit.row_of(each.at, each.change, each.by))
+        for each in _those(changes, ProjectedAudit)
+    ]
+    await tx.run_many("projection_audit", entries)
+    heard = {(each.service, each.type, each.instance): each for each in _those(changes, Presence)}
+    await tx.run_many("projection_presence", list(heard.values()))
+    known = {each.id: each for each in _those(changes, SessionRecord)}
+    await tx.run_many("projection_session", [_session_row(each) for each in known.values()])
+    await contracts.declare_types(tx, _those(changes, DeclaredType), numbers.policy)
+
+
+def _session_row(session: SessionRecord) -> Row:
+    return (
+        session.id, *session.info, session.lease, session.opened_at, session.renewed_at,
+        session.ended_at,
+    )  # fmt: skip
+
+
+async def presences(tx: Transaction, since: Instant) -> list[Presence]:
+    """Return the worker processes that were heard of since then."""
+    return [Presence(*row) for row in await tx.rows("projection_presences", since)]

@@ -1,0 +1,118 @@
+-- The rows of a projection, written from the events of another store.
+
+-- name: projection_place
+select last_seq from trellis_projection where stream = ?
+
+-- name: projection_begin
+insert into trellis_projection (stream, last_seq) values (?, 0) on conflict (stream) do nothing
+
+-- name: projection_advance
+-- Where this process thinks the projection is, it must be: another one may have stored the page.
+update trellis_projection set last_seq = ? where stream = ? and last_seq = ?
+returning last_seq
+
+-- name: projection_known
+select seq, version from trellis_record where seq in (select value from json_each(?))
+
+-- name: projection_jobs
+insert into trellis_job (
+  seq, id, lane, policy, payload, created_at, request_id, traceparent, tracestate, deadline_at,
+  key, key_hash, tags, config, expect, schema_version, clone_of, dedupe, dedupe_while, dedupe_until,
+  attempts, timeout, relations
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: projection_events
+insert into trellis_event (job, version, kind, state, at, attempt, session, token, data)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: projection_waits
+select job from trellis_queue
+where job in (select value from json_each(?)) and availability = 'waiting_for_jobs'
+
+-- name: projection_mark
+insert or replace into trellis_idempotency (mark, job) values (?, ?)
+
+-- name: projection_redefine
+update trellis_job set lane = ?, attempts = ?, relations = ? where seq = ?
+
+-- name: projection_payload
+update trellis_job set payload = ? where seq = ?
+
+-- name: projection_queue
+-- The head of a job that waits or runs; the sign of life is of the attempt that is there.
+insert into trellis_queue (
+  job, lane, availability, state, version, generation, attempt, claims, crashes, run_at, session, token,
+  claimed_at, asked_at, blocked, suspect, error, key_hash, look_at, policy, tenant, weight
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (job) do update
+set seen_at = case when trellis_queue.token is excluded.token then trellis_queue.seen_at end,
+    lane = excluded.lane, availability = excluded.availability, state = excluded.state,
+    version = excluded.version, generation = excluded.generation, attempt = excluded.attempt,
+    claims = excluded.claims, crashes = excluded.crashes, run_at = excluded.run_at,
+    session = excluded.session, token = excluded.token, claimed_at = excluded.claimed_at,
+    asked_at = excluded.asked_at, blocked = excluded.blocked, suspect = excluded.suspect,
+    error = excluded.error, look_at = excluded.look_at, policy = excluded.policy,
+    tenant = excluded.tenant, weight = excluded.weight
+
+-- name: projection_ended
+delete from trellis_queue where job in (values (?))
+
+-- name: projection_outcome
+-- A second end of a generation leaves when it began and what it returned.
+insert into trellis_outcome (
+  job, generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at,
+  error, result, keep_until, policy
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (job, generation) do update
+set state = excluded.state, version = excluded.version, finished_at = excluded.finished_at,
+    error = excluded.error, keep_until = excluded.keep_until
+
+-- name: projection_revived
+-- Retention looks at the last end only.
+update trellis_outcome set keep_until = null where job = ? and generation < ?
+
+-- name: projection_log
+insert into trellis_log (number, job, at, claim, level, message, fields) values (?, ?, ?, ?, ?, ?, ?)
+on conflict (number) do nothing
+
+-- name: projection_audit
+insert into trellis_audit (number, at, actor, action, target, before, after, reason)
+values (?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (number) do nothing
+
+-- name: projection_presence
+insert into trellis_presence (service, type, instance, at, concurrency, version)
+values (?, ?, ?, ?, ?, ?)
+on conflict (service, type, instance) do update
+set at = excluded.at, concurrency = excluded.concurrency, version = excluded.version
+
+-- name: projection_presences
+select service, type, instance, at, concurrency, version from trellis_presence
+where at >= ? order by service, type, instance
+
+-- name: projection_session
+-- Only who it is: its lease is judged where it is kept.
+insert into trellis_session (
+  id, name, host, pid, version, details, lease, opened_at, renewed_at, ended_at, lease_until, boot_id
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '')
+on conflict (id) do update
+set renewed_at = excluded.renewed_at, ended_at = excluded.ended_at, details = excluded.details
+
+-- name: projection_view_metadata
+create view if not exists projection_metadata as
+select stream, last_seq from trellis_projection
+
+-- name: projection_view_jobs
+-- As programs of other languages read jobs.
+create view if not exists jobs_projection as
+select j.id, j.service, j.type, j.queue, j.state, j.payload, j.result,
+  j.created_at, j.updated_at, j.started_at, j.finished_at as completed_at, j.attempt as tries,
+  coalesce(j.attempts_set, json_extract(coalesce(j.declared, j.policy), '$.retry.attempts')) as max_tries,
+  json_extract(j.error, '$[1]') as last_error, j.deadline_at as deadline, j.key, j.key_hash, j.request_id,
+  j.traceparent, j.worker
+from trellis_jobs j
+
+-- name: projection_view_presence
+create view if not exists worker_presence_projection as
+select service, type, instance as instance_id, concurrency, version, at as heartbeat_at
+from trellis_presence
