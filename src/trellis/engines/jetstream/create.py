@@ -28,7 +28,7 @@ from trellis.core.commands import Skip
 from trellis.core.job import JobId, NewJob
 from trellis.core.lifecycle import Transition, decide
 from trellis.engines.audit import By, creation_of
-from trellis.engines.http.wire import codec_of
+from trellis.engines.wire import codec_of
 from trellis.engines.jetstream import keys
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.followups import Followups

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from trellis.core.durations import Instant
 from trellis.engines.hints import Hints
-from trellis.engines.http.wire import dump
+from trellis.engines.wire import dump
 from trellis.engines.jetstream.link import Link, Message
 from trellis.engines.jetstream.message import StoredEvent, decode
 from trellis.engines.jetstream.subjects import JobName, Subjects, schedule_time

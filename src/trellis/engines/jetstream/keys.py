@@ -17,7 +17,7 @@ from trellis.core.job import Definition, Fence, Head, JobId
 from trellis.core.lifecycle import Transition
 from trellis.core.slots import keeps_slot, slot_effect
 from trellis.core.states import WAITING
-from trellis.engines.http.wire import Codec, codec_of
+from trellis.engines.wire import Codec, codec_of
 
 #: The most jobs that one key lists as waiting: the state of a key is one message.
 MOST_WAITING: Final = 8_000

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from nats import errors as nats_errors
 
-from trellis.engines.http.protocol import VERBS
+from trellis.engines.calls import port_verbs
 from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.errors import EngineError, EngineUnavailable
 
 _ANSWER: Final = 30.0
+_VERBS: Final = port_verbs("commit", "watch")
 _ERROR: Final = "Nats-Service-Error"
 
 
@@ -28,7 +29,7 @@ class Projection:
 
     async def ask(self, name: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401
         """Call a verb of the port on the projection."""
-        verb = VERBS[name]
+        verb = _VERBS[name]
         try:
             answer = await self._link.ask(
                 self._subjects.internal(name), verb.write(*arguments, **options), _ANSWER

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import Fence, JobId, SessionId
-from trellis.engines.http.wire import codec_of
+from trellis.engines.wire import codec_of
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.store import Current, Store, Value
 from trellis.engines.jetstream.subjects import JobName

@@ -1,0 +1,70 @@
+"""A deployment of each test, with an engine and an admin runtime on it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import pytest
+
+from tests.harness.servers.nats_fixtures import *  # noqa: F403 - fixtures, listed there
+from trellis.admin.runtime import AdminRuntime
+from trellis.engines.jetstream import topology
+from trellis.engines.jetstream.engine import JetStreamEngine
+from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.port import Engine
+from trellis.engines.sqlite import SqliteEngine
+from trellis.testing import ManualClock
+
+Serving: TypeAlias = Callable[[SqliteEngine], AdminRuntime]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def subjects(nats_url: str) -> AsyncIterator[Subjects]:
+    """The names of a deployment of this test alone, whose streams are there."""
+    subjects, link = Subjects("t" + secrets.token_hex(6)), Link([nats_url])
+    await link.open()
+    await topology.migrate(link, subjects, 1, dry_run=False)
+    yield subjects
+    for part in reversed(topology.parts(subjects, 1)):
+        if part.consumer is None:
+            await link.api(f"STREAM.DELETE.{part.stream}")
+    await link.close()
+
+
+@pytest.fixture
+async def engine(nats_url: str, subjects: Subjects, clock: ManualClock) -> AsyncIterator[Engine]:
+    made = JetStreamEngine(nats_url, prefix=subjects.prefix, clock=clock)
+    engine = cast("Engine", made)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def tables(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteEngine]:
+    """The SQL engine whose tables are the projection."""
+    tables = SqliteEngine(tmp_path / "projection.db", clock=clock)
+    await tables.open()
+    yield tables
+    await tables.close()
+
+
+@pytest.fixture
+def serving(nats_url: str, subjects: Subjects) -> Serving:
+    """Makes an admin runtime over the tables of a SQL engine, not yet opened."""
+    return lambda tables: AdminRuntime(Link([nats_url]), subjects, tables)
+
+
+@pytest.fixture
+async def runtime(serving: Serving, tables: SqliteEngine) -> AsyncIterator[AdminRuntime]:
+    async with serving(tables) as runtime:
+        yield runtime
