@@ -43,6 +43,17 @@ class AuditFilter(NamedTuple):
     since: Instant | None = None
     until: Instant | None = None
 
+    def matches(self, entry: AuditEntry) -> bool:
+        """Return whether an entry matches."""
+        action = entry.change.action
+        return (
+            self.actor in {None, entry.by.actor}
+            and (self.action in {None, action} or action.startswith(f"{self.action}."))
+            and self.target in {None, entry.change.target}
+            and (self.since is None or entry.at >= self.since)
+            and (self.until is None or entry.at < self.until)
+        )
+
 
 def storable(text: str) -> str:
     """Return a text that an operator wrote as every engine can store it."""

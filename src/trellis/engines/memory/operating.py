@@ -125,7 +125,7 @@ class OperatorVerbs:
             matching = (
                 entry
                 for entry in reversed(self._store.audit)
-                if (after is None or entry.number < after) and _matches(entry, where)
+                if (after is None or entry.number < after) and where.matches(entry)
             )
             return list(islice(matching, limit))
 
@@ -204,14 +204,3 @@ def _due_since(store: Store, now: Instant) -> dict[Lane, Instant]:
         if entry.head.state in WAITING and entry.head.run_at <= now:
             found[entry.lane] = min(found.get(entry.lane, now), entry.head.run_at)
     return found
-
-
-def _matches(entry: AuditEntry, where: AuditFilter) -> bool:
-    action = entry.change.action
-    return (
-        where.actor in {None, entry.by.actor}
-        and (where.action in {None, action} or action.startswith(f"{where.action}."))
-        and where.target in {None, entry.change.target}
-        and (where.since is None or entry.at >= where.since)
-        and (where.until is None or entry.at < where.until)
-    )
