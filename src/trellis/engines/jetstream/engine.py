@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from trellis.core.admission import check_new_job
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, NewJob, SessionId
+from trellis.core.lifecycle import Transition
+from trellis.engines.archive import ArchiveState
 from trellis.engines.audit import By
 from trellis.engines.clock import Clock
 from trellis.engines.hints import Hints
 from trellis.engines.instrumented import verbs
 from trellis.engines.jetstream import keys, topology
+from trellis.engines.jetstream.archive import ArchiveVerbs
+from trellis.engines.jetstream.audit import AuditVerbs
 from trellis.engines.jetstream.claim import ClaimVerb
 from trellis.engines.jetstream.commit import CommitVerb, Seen
+from trellis.engines.jetstream.contracts import ContractVerbs
 from trellis.engines.jetstream.create import CreateVerb
+from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.followups import Followups
 from trellis.engines.jetstream.hints import Listener
+from trellis.engines.jetstream.limits import LimitTable, LimitVerbs
 from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.locks import LockTable, LockVerbs
 from trellis.engines.jetstream.notes import NoteVerbs
+from trellis.engines.jetstream.operating import OperatingVerbs
 from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.reads import ReadVerbs
+from trellis.engines.jetstream.schedules import ScheduleTable, ScheduleVerbs
 from trellis.engines.jetstream.sessions import SessionTable, SessionVerbs
+from trellis.engines.jetstream.settings import Openness
 from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.jetstream.time import Time
+from trellis.engines.jetstream.tokens import TokenVerbs
 from trellis.engines.values import (
     Capabilities,
     CreateResult,
@@ -35,6 +48,7 @@ from trellis.engines.values import (
     Health,
     Migration,
     Topic,
+    answer_to,
 )
 from trellis.errors import (
     CapabilityMissing,
@@ -46,7 +60,7 @@ from trellis.errors import (
 
 #: Verbs that the projection answers as they are.
 _PROJECTED: Final = (
-    "find", "count", "ahead", "facts", "rates", "members", "batches", "batch_statuses", "slots",
+    "find", "count", "ahead", "facts", "rates", "members", "batches", "batch_statuses",
     "archivable", "next_due",
 )  # fmt: skip
 
@@ -84,6 +98,14 @@ class JetStreamEngine(
     NoteVerbs,
     SessionVerbs,
     ReadVerbs,
+    ArchiveVerbs,
+    AuditVerbs,
+    ContractVerbs,
+    LimitVerbs,
+    LockVerbs,
+    OperatingVerbs,
+    ScheduleVerbs,
+    TokenVerbs,
     _Others,
 ):
     """Jobs in streams of NATS."""
@@ -97,6 +119,9 @@ class JetStreamEngine(
         self._store = Store(self._link, self._subjects, Time(clock))
         self._seen = Seen()
         self._sessions = SessionTable(self._store)
+        self._locks = LockTable(self._store, self._sessions)
+        self._limits = LimitTable(self._store, self._sessions)
+        self._schedules = ScheduleTable(self._store, self._admit)
         self._followups = Followups(self._store)
         self._projection = Projection(self._link, self._subjects)
         self._hints = Hints()
@@ -203,16 +228,39 @@ class JetStreamEngine(
                 moved += await self._end_in_key(
                     subject, lambda slot: (slot.linger_until or now + 1) <= now
                 )
-        return moved
+        await self._limits.end_overdue()
+        return moved + await self._locks.end_overdue()
 
     async def _end_lingering(self, stopped: Iterable[Fence]) -> None:
-        await self._free_lingering(stopped)
+        fences = set(stopped)
+        if fences:
+            await self._locks.end_lingering(fences)
+            await self._limits.end_lingering(fences)
+            await self._free_lingering(fences)
 
     async def _end_lingering_of(self, session: SessionId) -> None:
+        await self._locks.end_lingering_of(session)
+        await self._limits.end_lingering_of(session)
         await self._free_lingering(await self._sessions.places(session))
 
-    async def _linger_locks(self, transition: object, until: Instant) -> None:
-        """There are no locks yet."""
+    async def _linger_locks(self, transition: Transition, until: Instant) -> None:
+        fence = transition.before.fence
+        if fence is not None:
+            await self._locks.linger(fence, until)
+
+    async def _admit(self, draft: Draft, jobs: Sequence[NewJob]) -> list[CreateResult]:
+        checked = [self._check(check_new_job(new)) for new in jobs]
+        queues = {(new.service, new.queue) for new in checked}
+        openness = await Openness.read(self._store, queues)
+        decisions = [await self._decide(draft, new, openness, None) for new in checked]
+        await self._hand_over(draft, checked, decisions)
+        return [answer_to(new, each) for new, each in zip(checked, decisions, strict=True)]
+
+    async def _waiting_since(self) -> Mapping[str, Instant]:
+        states: list[ArchiveState] = await self._projection.ask("archives")
+        return {
+            each.service: each.waiting_since for each in states if each.waiting_since is not None
+        }
 
     async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:  # noqa: ARG002
         """Put the streams in place."""
