@@ -11,10 +11,10 @@ from typing import Final
 from trellis.core.durations import Instant
 from trellis.engines.archive import ERROR_LENGTH, ArchiveState, switch_of
 from trellis.engines.audit import OPERATOR, By
-from trellis.engines.http.wire import codec_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.state import decided, latest
 from trellis.engines.jetstream.store import Store
+from trellis.engines.wire import codec_of
 
 _STATE: Final = codec_of(ArchiveState)
 

@@ -20,11 +20,11 @@ from trellis.engines.contracts import (
     NewContract,
     acceptance,
 )
-from trellis.engines.http.wire import codec_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.state import decided, latest, purge
 from trellis.engines.jetstream.store import Store
+from trellis.engines.wire import codec_of
 
 
 class Kept(NamedTuple):

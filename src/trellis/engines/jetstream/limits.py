@@ -26,7 +26,6 @@ from trellis.core.limits import (
 )
 from trellis.engines.audit import By
 from trellis.engines.demand import Demand
-from trellis.engines.http.wire import codec_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.sessions import Held, SessionTable
 from trellis.engines.jetstream.state import decided, latest
@@ -41,6 +40,7 @@ from trellis.engines.limits import (
     scopes_of,
     status_of,
 )
+from trellis.engines.wire import codec_of
 from trellis.errors import CapabilityMissing
 
 

@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, SessionId
 from trellis.core.names import check_lock_name
-from trellis.engines.http.wire import codec_of
 from trellis.engines.jetstream.link import Outdated
 from trellis.engines.jetstream.sessions import Held, SessionTable, SessionValue
 from trellis.engines.jetstream.state import Listed, latest, purge
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.jetstream.subjects import JobName, digest
 from trellis.engines.values import LockHolder
+from trellis.engines.wire import codec_of
 
 
 class Lock(NamedTuple):

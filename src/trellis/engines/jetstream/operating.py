@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from trellis.core.durations import Micros
 from trellis.engines.audit import OPERATOR, By, aging_change, drain_of_all, settings_of
-from trellis.engines.http.wire import codec_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.settings import DRAIN, QUEUE
 from trellis.engines.jetstream.state import decided, history, latest
 from trellis.engines.jetstream.store import Store
 from trellis.engines.operating import Drain, DrainChange
 from trellis.engines.values import QueueSettings
+from trellis.engines.wire import codec_of
 
 
 class Aging(NamedTuple):

@@ -18,12 +18,12 @@ from trellis.core.durations import Instant, micros
 from trellis.core.job import NewJob
 from trellis.core.schedules import KEEP_SLOTS, Schedule, SlotDecision, Step, remember
 from trellis.engines.audit import OPERATOR, By, Change
-from trellis.engines.http.wire import codec_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.state import decided, latest, purge, subjects_of
 from trellis.engines.jetstream.store import Store
 from trellis.engines.schedules import DueSchedules, SlotRecord, advanced, slot_record
 from trellis.engines.values import Accepted, CreateResult, Replaced
+from trellis.engines.wire import codec_of
 
 #: How many slots are written in one batch: a job may need several messages.
 _TOGETHER: Final = 200

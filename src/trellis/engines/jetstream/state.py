@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from trellis.engines.http.wire import Codec
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Got, Written
 from trellis.engines.jetstream.store import Store
+from trellis.engines.wire import Codec
 from trellis.errors import EngineUnavailable
 
 T = TypeVar("T")

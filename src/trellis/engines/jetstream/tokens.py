@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from trellis.engines.audit import OPERATOR, By, storable, storable_by
-from trellis.engines.http.wire import codec_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.state import decided, latest
 from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import digest
 from trellis.engines.tokens import NewToken, TokenRecord, token_creation, token_revocation
+from trellis.engines.wire import codec_of
 
 _TOKEN: Final = codec_of(TokenRecord)
 
