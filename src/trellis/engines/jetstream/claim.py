@@ -20,9 +20,11 @@ from trellis.core.policy import in_force
 from trellis.core.states import WAITING, State
 from trellis.engines.demand import Demand
 from trellis.engines.jetstream import keys
+from trellis.engines.jetstream.claim_limits import ClaimLimits
 from trellis.engines.jetstream.commit import Seen
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.hints import Work, read_work, schedule
+from trellis.engines.jetstream.limits import LimitTable
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.sessions import Held, SessionTable
 from trellis.engines.jetstream.settings import Openness
@@ -36,7 +38,8 @@ MAX_DELIVERIES: Final = 5
 #: When a job is looked at again that waits in a queue which is paused, or which no worker here
 #: demands.
 _PARKED: Final = 5 * SECOND
-_ROUNDS: Final = 4
+#: How often one call pulls: jobs that cannot start take the place of others.
+_ROUNDS: Final = 64
 
 
 class Start(NamedTuple):
@@ -56,31 +59,38 @@ class ClaimVerb:
     _seen: Seen
     _consumers: set[tuple[str, str]]
     _turn: int
+    _limits: LimitTable
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Claim due jobs."""
         if limit <= 0 or await self._sessions.is_over(session):
             return Claimed(self._store.time.now(), ())
-        openness = await Openness.read(self._store)
+        openness, limits = await asyncio.gather(
+            Openness.read(self._store), ClaimLimits.read(self._store, self._limits, demands)
+        )
         left = [demand.limit for demand in demands]
         taken: list[JobRecord] = []
         for _ in range(_ROUNDS):
-            pulled = await self._pull(demands, left, limit - len(taken))
+            if limits is not None:
+                await limits.begin(taken)
+            pulled = await self._pull(demands, left, limit - len(taken), limits)
             if not pulled:
                 break
-            started = await self._start(session, demands, left, openness, pulled)
+            started = await self._start(session, demands, left, openness, pulled, limits=limits)
             taken += started
             if len(taken) >= limit:
                 break
-        ordered = sorted(
-            taken, key=lambda each: (-each[0].priority, each.head.run_at, each.definition.row)
-        )
-        return Claimed(self._store.time.now(), tuple(ordered))
+        next_at = None if limits is None else await limits.end(openness)
+        return Claimed(self._store.time.now(), tuple(sorted(taken, key=_order)), next_at)
 
     # -- work messages -------------------------------------------------------------------------
 
     async def _pull(
-        self, demands: Sequence[Demand], left: Sequence[int], limit: int
+        self,
+        demands: Sequence[Demand],
+        left: Sequence[int],
+        limit: int,
+        limits: ClaimLimits | None,
     ) -> list[tuple[Work, int]]:
         """Return work messages, with the index of their demand: at most `limit` in all."""
         lanes = [
@@ -97,9 +107,14 @@ class ClaimVerb:
             # Every type gets its share of the room before one gets all of it.
             share = -(-room // (len(lanes) - place))
             size = min(share, of_demand[index])
+            allowed = None if limits is None else limits.room(service, job_type)
+            if allowed is not None:
+                size = min(size, -(-allowed // (len(lanes) - place)))
             if size <= 0:
                 continue
             works = await self._pull_lane(service, job_type, size)
+            if limits is not None:
+                limits.pull(service, job_type, len(works))
             room -= len(works)
             of_demand[index] -= len(works)
             found += [(work, index) for work in works]
@@ -149,6 +164,8 @@ class ClaimVerb:
         left: list[int],
         openness: Openness,
         pulled: Sequence[tuple[Work, int]],
+        *,
+        limits: ClaimLimits | None,
     ) -> list[JobRecord]:
         """Start what can start of the jobs that were pulled."""
         starts: dict[str, Start] = {}
@@ -163,7 +180,7 @@ class ClaimVerb:
         if not starts:
             return []
         await self._sessions.intend(session, [_held(each) for each in starts.values()])
-        started = await self._write(list(starts.values()), demands, session)
+        started = await self._write(list(starts.values()), demands, session, limits)
         for start in starts.values():
             current = started.get(start.current.job.id)
             fence = start.transition.head.fence
@@ -238,26 +255,43 @@ class ClaimVerb:
     # -- starting ------------------------------------------------------------------------------
 
     async def _write(
-        self, starts: Sequence[Start], demands: Sequence[Demand], session: SessionId
+        self,
+        starts: Sequence[Start],
+        demands: Sequence[Demand],
+        session: SessionId,
+        limits: ClaimLimits | None,
     ) -> dict[str, Current]:
         """Store `started` of these jobs, all together or each alone; return those that started."""
         free = [each for each in starts if each.current.definition.key_hash is None]
         started: dict[str, Current] = {}
         if len(free) > 1:
-            draft = Draft(self._store)
-            for each in free:
-                draft.know(each.current)
-                draft.transition(each.current, each.transition)
-            if isinstance(await draft.write(), Written):
-                started |= {each.current.job.id: draft.written(each.current.job.id) for each in free}
+            started = await self._write_together(free, limits)
         for each in starts:
             if each.current.job.id not in started:
-                current = await self._start_one(each, demands[each.demand], session)
+                current = await self._start_one(each, demands[each.demand], session, limits)
                 if current is not None:
                     started[each.current.job.id] = current
         return started
 
-    async def _start_one(self, start: Start, demand: Demand, session: SessionId) -> Current | None:
+    async def _write_together(
+        self, starts: Sequence[Start], limits: ClaimLimits | None
+    ) -> dict[str, Current]:
+        """Store `started` of the jobs that the limits let start; return them, or none."""
+        draft = Draft(self._store) if limits is None else limits.draft
+        if limits is not None:
+            ordered = sorted(starts, key=lambda each: _order(each.current.record))
+            may_start = await limits.admit(draft, [_claimed(each) for each in ordered])
+            starts = [each for each, may in zip(ordered, may_start, strict=True) if may]
+        for each in starts:
+            draft.know(each.current)
+            draft.transition(each.current, each.transition)
+        if not isinstance(await draft.write(), Written):
+            return {}
+        return {each.current.job.id: draft.written(each.current.job.id) for each in starts}
+
+    async def _start_one(
+        self, start: Start, demand: Demand, session: SessionId, limits: ClaimLimits | None
+    ) -> Current | None:
         """Store `started` of one job; None if it cannot start now."""
         openness = Openness(frozenset(), frozenset(), all=False)
         current: Start | None = start
@@ -265,6 +299,8 @@ class ClaimVerb:
             draft = Draft(self._store)
             draft.know(current.current)
             if await self._has_slot(draft, current):
+                if limits is not None and not all(await limits.admit(draft, [_claimed(current)])):
+                    return await self._park(start.work, current.current, draft.now)
                 draft.transition(current.current, current.transition)
                 if isinstance(await draft.write(), Written):
                     return draft.written(current.current.job.id)
@@ -339,3 +375,13 @@ def _held(start: Start) -> Held:
     return Held(
         definition.service, definition.type, definition.id, definition.row, token, start.work.ack
     )
+
+
+def _claimed(start: Start) -> JobRecord:
+    """Return the job as it is once it has started."""
+    return JobRecord(start.transition.definition, start.transition.head)
+
+
+def _order(record: JobRecord) -> tuple[int, Instant, int]:
+    """Return by what claimed jobs are sorted."""
+    return -record.definition.priority, record.head.run_at, record.definition.row

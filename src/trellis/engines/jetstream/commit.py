@@ -24,7 +24,9 @@ from trellis.engines.jetstream import keys
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.followups import Followups
 from trellis.engines.jetstream.hints import schedule
+from trellis.engines.jetstream.limits import LimitTable, lane_of
 from trellis.engines.jetstream.link import Written
+from trellis.engines.jetstream.locks import LockTable
 from trellis.engines.jetstream.sessions import SessionTable
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
@@ -68,10 +70,8 @@ class CommitVerb:
     _seen: Seen
     _sessions: SessionTable
     _followups: Followups
-
-    async def _linger_locks(self, transition: Transition, until: Instant) -> None:
-        """Keep the locks of an attempt whose handler may still run."""
-        raise NotImplementedError
+    _locks: LockTable
+    _limits: LimitTable
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
@@ -161,8 +161,10 @@ class CommitVerb:
             refused = await self._stage_key(draft, transition, until)
             if refused is not None:
                 return refused
-        if until is not None:
-            await self._linger_locks(transition, until)
+        fence = transition.before.fence
+        if until is not None and fence is not None:
+            await self._locks.linger(fence, until)
+            await self._limits.linger(draft, definition, fence, until)
         draft.transition(current, transition)
         found = recorded(transition)
         if found is not None:
@@ -235,6 +237,8 @@ class CommitVerb:
         fence = transition.before.fence
         if fence is None or current.head.fence == fence:
             return
+        if self._limits.is_limited(lane_of(transition.definition)):
+            await self._store.link.tell(self._store.subjects.woken("limit"))
         held = self._sessions.held.get(fence)
         if held is not None:
             await self._store.link.tell(held.ack, b"+ACK")

@@ -9,7 +9,6 @@ from typing import Any, Final
 from trellis.core.admission import check_new_job
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, NewJob, SessionId
-from trellis.core.lifecycle import Transition
 from trellis.engines.archive import ArchiveState
 from trellis.engines.audit import By
 from trellis.engines.clock import Clock
@@ -228,25 +227,23 @@ class JetStreamEngine(
                 moved += await self._end_in_key(
                     subject, lambda slot: (slot.linger_until or now + 1) <= now
                 )
-        await self._limits.end_overdue()
+        await self._limits.count_again()
+        if await self._limits.end_overdue():
+            await self._link.tell(self._subjects.woken("limit"))
         return moved + await self._locks.end_overdue()
 
     async def _end_lingering(self, stopped: Iterable[Fence]) -> None:
         fences = set(stopped)
         if fences:
             await self._locks.end_lingering(fences)
-            await self._limits.end_lingering(fences)
+            if await self._limits.end_lingering(fences):
+                await self._link.tell(self._subjects.woken("limit"))
             await self._free_lingering(fences)
 
     async def _end_lingering_of(self, session: SessionId) -> None:
         await self._locks.end_lingering_of(session)
         await self._limits.end_lingering_of(session)
         await self._free_lingering(await self._sessions.places(session))
-
-    async def _linger_locks(self, transition: Transition, until: Instant) -> None:
-        fence = transition.before.fence
-        if fence is not None:
-            await self._locks.linger(fence, until)
 
     async def _admit(self, draft: Draft, jobs: Sequence[NewJob]) -> list[CreateResult]:
         checked = [self._check(check_new_job(new)) for new in jobs]

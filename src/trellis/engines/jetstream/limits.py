@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from trellis.core.durations import Instant
-from trellis.core.job import Definition, Fence, SessionId
+from trellis.core.durations import Instant, micros
+from trellis.core.job import Definition, Fence, JobRecord, SessionId
 from trellis.core.limits import (
     UNSPENT,
     Limit,
@@ -63,6 +63,8 @@ class Used(NamedTuple):
     spent: Spent = UNSPENT
     #: Only of a scope with a limit of jobs at the same time.
     counted: tuple[Counted, ...] = ()
+    #: Since when they are counted.
+    since: Instant = 0
 
 
 class Limits(NamedTuple):
@@ -81,6 +83,8 @@ class Limits(NamedTuple):
         return Limits(tuple(sorted([*others, setting], key=lambda each: each.scope)))
 
 
+#: How long after a scope got its limit a claim may be under way that does not know it.
+_SETTLING: Final = micros("1m")
 _LIMITS: Final = codec_of(Limits)
 _USED: Final = codec_of(Used)
 
@@ -92,6 +96,8 @@ class LimitTable:
         self._store, self._sessions = store, sessions
         #: What this process last read, for hints.
         self._known: dict[str, frozenset[Scope]] = {}
+        #: In which queues this process has seen jobs of a type.
+        self._queues: dict[tuple[str, str], set[str]] = {}
 
     # -- claims --------------------------------------------------------------------------------
 
@@ -113,6 +119,14 @@ class LimitTable:
         known = self._known.get(lane[0], frozenset())
         return any(scope in known for scope in scopes_of(lane))
 
+    def learn(self, definition: Definition) -> None:
+        """Remember in which queue jobs of a type wait."""
+        self._queues.setdefault((definition.service, definition.type), set()).add(definition.queue)
+
+    def queues_of(self, service: str, job_type: str) -> set[str]:
+        """Return in which queues this process has seen jobs of a type."""
+        return self._queues.get((service, job_type), set())
+
     async def budget(
         self,
         draft: Draft,
@@ -132,8 +146,10 @@ class LimitTable:
             used = await self._used(draft, scope)
             active = in_force[scope].in_force.active
             if active is not None and len(used.counted) >= active:
-                used = used._replace(counted=await self._still(used.counted, draft.now))
-                draft.put(self._use(scope), used)
+                still = await self._still(used.counted, draft.now)
+                if still != used.counted:
+                    used = used._replace(counted=still)
+                    draft.put(self._use(scope), used)
             uses[scope] = Use(len(used.counted) if active is not None else 0, used.spent)
         settings = {scope: in_force[scope] for scope in scopes}
         return Budget(settings, uses, demands, draft.now)
@@ -143,14 +159,16 @@ class LimitTable:
         draft: Draft,
         in_force: dict[Scope, LimitSetting],
         budget: Budget,
-        started: Sequence[tuple[Definition, Fence]],
+        started: Sequence[JobRecord],
     ) -> None:
         """Stage that these jobs start, in the batch of their events."""
         spent = budget.spent()
         starting: dict[Scope, list[Counted]] = {}
-        for definition, fence in started:
-            counted = Counted(_name(definition), fence)
-            for scope in budget.scopes(_lane(definition)):
+        for definition, head in started:
+            if head.fence is None:
+                continue
+            counted = Counted(_name(definition), head.fence)
+            for scope in budget.scopes(lane_of(definition)):
                 starting.setdefault(scope, []).append(counted)
         for scope in starting.keys() | spent.keys():
             used = await self._used(draft, scope)
@@ -165,7 +183,7 @@ class LimitTable:
     ) -> None:
         """Stage that an attempt counts although it ends, in the batch of its end."""
         in_force = await self.in_force([definition.service])
-        for scope in scopes_of(_lane(definition)):
+        for scope in scopes_of(lane_of(definition)):
             if scope in in_force and in_force[scope].in_force.active is not None:
                 used = await self._used(draft, scope)
                 others = [each for each in used.counted if each.fence != fence]
@@ -186,6 +204,31 @@ class LimitTable:
         """Stop counting attempts that have lingered long enough; return how many."""
         now = self._store.time.now()
         return await self._drop(lambda each: not each.lingers(now))
+
+    async def count_again(self) -> int:
+        """Count attempts that started while their scope got its limit; return how many.
+
+        A claim that has read the settings before the limit was stored does not count its jobs.
+        """
+        added, newest = 0, self._store.time.now() - _SETTLING
+        for subject, used, _ in await latest(self._store, self._use_filter, _USED):
+            if used.since > newest:
+                added += await self._count_missing(subject)
+        return added
+
+    async def _count_missing(self, subject: str) -> int:
+        kind, service, name = subject.split(".")[-3:]
+
+        async def count(draft: Draft) -> int:
+            used: Used = await draft.value(subject, _USED) or Used()
+            known = {each.fence for each in used.counted}
+            running = await self._running(Scope(kind, service, name))  # type: ignore[arg-type]
+            missing = [each for each in running if each.fence not in known]
+            if missing:
+                draft.put(subject, used._replace(counted=(*used.counted, *missing)))
+            return len(missing)
+
+        return await decided(self._store, count)
 
     async def _drop(self, is_over: Callable[[Counted], bool]) -> int:
         dropped = 0
@@ -248,7 +291,8 @@ class LimitTable:
             return
         used = await self._used(draft, now.scope)
         running = tuple(await self._running(now.scope)) if has_active else ()
-        draft.put(self._use(now.scope), used._replace(counted=running))
+        used = used._replace(counted=running, since=draft.now)
+        draft.put(self._use(now.scope), used)
 
     async def statuses(self) -> list[LimitStatus]:
         """Return all limits, and how far they are used."""
@@ -301,7 +345,8 @@ class LimitTable:
         return self._store.subjects.own("used", "*", "*", "*")
 
 
-def _lane(definition: Definition) -> Names:
+def lane_of(definition: Definition) -> Names:
+    """Return the service, queue and type of a job."""
     return definition.service, definition.queue, definition.type
 
 
@@ -310,7 +355,7 @@ def _name(definition: Definition) -> JobName:
 
 
 def _is_in(current: Current, scope: Scope) -> bool:
-    return scope in scopes_of(_lane(current.definition))
+    return scope in scopes_of(lane_of(current.definition))
 
 
 class LimitVerbs:

@@ -162,6 +162,10 @@ class Subjects(NamedTuple):
         """Return a subject of the live feed: what is stored under `<prefix>.jobs`."""
         return ".".join((self.prefix, "feed", *tokens))
 
+    def woken(self, *tokens: str) -> str:
+        """Return a subject of hints that jobs may start; no stream stores it."""
+        return ".".join((self.prefix, "woken", *tokens))
+
     def internal(self, verb: str) -> str:
         """Return the subject of requests of an engine to the admin runtime."""
         return f"{self.prefix}.rpc.jobs.internal.{verb}"
