@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.engines.jetstream.manual import ManualEngine
 from tests.harness.servers.nats_fixtures import *  # noqa: F403 - fixtures, listed there
 from trellis.engines.jetstream import topology
 from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
+from trellis.testing import ManualClock
 
 
 @pytest.fixture
@@ -36,3 +38,20 @@ async def deployed(link: Link, subjects: Subjects) -> AsyncIterator[Subjects]:
     for part in reversed(topology.parts(subjects, 1)):
         if part.consumer is None:
             await link.api(f"STREAM.DELETE.{part.stream}")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of the engines of a test."""
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(
+    nats_url: str, deployed: Subjects, clock: ManualClock
+) -> AsyncIterator[ManualEngine]:
+    """An engine."""
+    engine = ManualEngine(nats_url, prefix=deployed.prefix, clock=clock)
+    await engine.open()
+    yield engine
+    await engine.close()
