@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trellis.core.job import SessionId
+from trellis.core.job import JobRecord, Relations, SessionId
 from trellis.engines.demand import Demand
 from trellis.engines.jetstream import JetStreamEngine
 from trellis.engines.jetstream.link import Message
@@ -37,12 +37,27 @@ class ManualEngine(JetStreamEngine):
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return all jobs, without an index: enough to check their journals."""
-        if where != JobFilter():
+        if where != JobFilter(**{name: getattr(where, name) for name in _PLAIN}):
             return await super().find(where, after=after, limit=limit)
         filters = f"{self._subjects.prefix}.jobs.*.*.*.created"
         found = await self._link.following(self._subjects.jobs, filters, 1, 100_000)
         jobs = [await self._store.at_row(got.sequence) for got in found]
-        records = tuple(each.record for each in jobs if each is not None)
-        return Page(self._store.time.now(), records, None)
+        records = [each.record for each in reversed(jobs) if each is not None]
+        matching = tuple(each for each in records if _matches(each, where))
+        return Page(self._store.time.now(), matching, None)
 
 
+_PLAIN = ("services", "types", "queues", "states", "parent", "schedule")
+
+
+def _matches(record: JobRecord, where: JobFilter) -> bool:
+    definition, head = record
+    relations = definition.relations or Relations()
+    return (
+        (not where.services or definition.service in where.services)
+        and (not where.types or definition.type in where.types)
+        and (not where.queues or definition.queue in where.queues)
+        and (not where.states or head.state in where.states)
+        and where.parent in {None, relations.parent}
+        and where.schedule in {None, relations.schedule}
+    )

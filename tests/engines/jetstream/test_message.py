@@ -178,6 +178,4 @@ def test_a_removal_says_what_was_removed() -> None:
     record = a_record(7)
     wire = encode_removal(record, START + 9)
     stored = decode(name_of(record.definition), 20, wire.headers, wire.body)
-    assert stored == StoredRemoval(
-        name_of(record.definition), 20, 7, START + 9, record.head.state
-    )
+    assert stored == StoredRemoval(name_of(record.definition), 20, 7, START + 9, record.head.state)

@@ -22,6 +22,7 @@ from trellis.engines.demand import Demand
 from trellis.engines.jetstream import keys
 from trellis.engines.jetstream.claim_limits import ClaimLimits
 from trellis.engines.jetstream.commit import Seen
+from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.hints import Work, read_work, schedule
 from trellis.engines.jetstream.limits import LimitTable
@@ -57,6 +58,7 @@ class ClaimVerb:
     _store: Store
     _sessions: SessionTable
     _seen: Seen
+    _dependencies: Dependencies
     _consumers: set[tuple[str, str]]
     _turn: int
     _limits: LimitTable
@@ -220,16 +222,12 @@ class ClaimVerb:
         is_due = current.head.run_at <= now or work.run_at == current.head.run_at
         if not is_due:
             return await self._postpone(work, current)
-        if await self._is_unresolved(current):
+        if await self._dependencies.is_unresolved(current):
             return await self._ack(work)
         transition = decide_claim(current, session, now, demand)
         if transition is None:
             return await self._ack(work)  # past its deadline: maintenance expires it
         return Start(work, current, transition, 0)
-
-    async def _is_unresolved(self, current: Current) -> bool:
-        """Return whether a job waits for others."""
-        return bool(current.created.request.after) and current.head.version == 1
 
     async def _ack(self, work: Work) -> None:
         await self._store.link.tell(work.ack, b"+ACK")
@@ -247,9 +245,7 @@ class ClaimVerb:
         run_at = current.head.run_at
         at = max(now + _PARKED, run_at)
         queue = current.definition.queue
-        await self._store.link.write(
-            schedule(self._store.subjects, current.job, at, run_at, queue)
-        )
+        await self._store.link.write(schedule(self._store.subjects, current.job, at, run_at, queue))
         await self._ack(work)
 
     # -- starting ------------------------------------------------------------------------------
@@ -318,9 +314,7 @@ class ClaimVerb:
         definition, fence = start.current.definition, start.transition.head.fence
         if definition.key_hash is None or fence is None:
             return True
-        subject = self._store.subjects.key(
-            definition.service, definition.type, definition.key_hash
-        )
+        subject = self._store.subjects.key(definition.service, definition.type, definition.key_hash)
         state = await draft.value(subject, keys.CODEC)
         if state is None:
             return False

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from trellis.core.admission import Reject, revive_key
@@ -25,7 +26,7 @@ from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.followups import Followups
 from trellis.engines.jetstream.hints import schedule
 from trellis.engines.jetstream.limits import LimitTable, lane_of
-from trellis.engines.jetstream.link import Written
+from trellis.engines.jetstream.link import BATCH, Written
 from trellis.engines.jetstream.locks import LockTable
 from trellis.engines.jetstream.sessions import SessionTable
 from trellis.engines.jetstream.store import Current, Store
@@ -36,6 +37,8 @@ _TRIES: Final = 50
 #: From this number of plain decisions on, one batch is faster than as many writes at once.
 _BATCHED: Final = 8
 _TOGETHER: Final = 500
+#: How many decisions that change the same states are stored in one batch.
+_SHARED: Final = 100
 _REMEMBERED: Final = 20_000
 
 
@@ -94,13 +97,15 @@ class CommitVerb:
             for index in indexes:
                 results[index] = await self._commit_one(transitions[index])
 
-        # Decisions about jobs of one key change the same state.
+        # Decisions about jobs of one key, batch or chain change the same states.
         groups: dict[object, list[int]] = {}
         for row, indexes in by_row.items():
-            first = transitions[indexes[0]]
-            alone = _is_alone(first)
+            alone = all(_is_alone(transitions[index]) for index in indexes)
             groups.setdefault(row if alone else None, []).extend(indexes)
-        await asyncio.gather(*map(in_turn, (sorted(each) for each in groups.values())))
+        shared = sorted(groups.pop(None, []))
+        if shared and len(by_row) > 1:
+            shared = await self._commit_shared(transitions, shared, results)
+        await asyncio.gather(in_turn(shared), *(in_turn(sorted(each)) for each in groups.values()))
         return [each for each in results if each is not None]
 
     async def _commit_plain(
@@ -124,6 +129,57 @@ class CommitVerb:
                 for index in part:
                     await self._after(transitions[index], draft.written(plain[index].job.id))
         return stored
+
+    async def _commit_shared(
+        self,
+        transitions: Sequence[Transition],
+        indexes: Sequence[int],
+        results: list[CommitResult | None],
+    ) -> list[int]:
+        """Store decisions that change the same states in one batch; return those left over."""
+        left: list[int] = []
+        for start in range(0, len(indexes), _SHARED):
+            part = indexes[start : start + _SHARED]
+            rows = [transitions[index].definition.row for index in part]
+            jobs = await asyncio.gather(*(self._held_against(transitions[i]) for i in part))
+            if len(set(rows)) < len(rows) or any(each is None for each in jobs):
+                left += part
+                continue
+            draft = Draft(self._store)
+            ended, refused = [], False
+            for index, current in zip(part, jobs, strict=True):
+                if current is None or refused:
+                    continue
+                draft.know(current)
+                transition = transitions[index]
+                refused = await self._stage(draft, current, transition, follows=False) is not None
+                if is_end(transition):
+                    ended.append(transition)
+            if refused:
+                left += part
+                continue
+            await self._followups.end(draft, sorted(ended, key=lambda each: each.definition.row))
+            if len(draft.messages) > BATCH or not isinstance(await draft.write(), Written):
+                left += part
+                continue
+            for index in part:
+                results[index] = Committed()
+                await self._after(
+                    transitions[index], draft.written(transitions[index].definition.id)
+                )
+        return left
+
+    async def _held_against(self, transition: Transition) -> Current | None:
+        """Return the job if it is still as the decision says."""
+        definition, before = transition.definition, transition.before
+        current = self._seen.find(definition.row, before)
+        if current is None:
+            current = await self._store.at_row(definition.row)
+        if current is None:
+            return None
+        head = current.head
+        is_same = (head.version, head.fence) == (before.version, before.fence)
+        return current if is_same else None
 
     async def _commit_one(self, transition: Transition) -> CommitResult:
         definition, before = transition.definition, transition.before
@@ -152,7 +208,7 @@ class CommitVerb:
         )
 
     async def _stage(
-        self, draft: Draft, current: Current, transition: Transition
+        self, draft: Draft, current: Current, transition: Transition, *, follows: bool = True
     ) -> KeyRefused | None:
         """Stage a decision and all that changes with it; or return why it cannot be stored."""
         definition = transition.definition
@@ -169,9 +225,15 @@ class CommitVerb:
         found = recorded(transition)
         if found is not None:
             draft.record(*found, at=transition.event.at)
-        if is_end(transition):
+        if follows and is_end(transition):
             await self._followups.end(draft, [transition])
         return None
+
+    async def _stage_following(
+        self, draft: Draft, current: Current, transition: Transition
+    ) -> KeyRefused | None:
+        """Stage a transition that follows from another one of the same batch."""
+        return await self._stage(draft, current, transition, follows=False)
 
     async def _linger_until(self, transition: Transition) -> Instant | None:
         """Return until when slots and locks of an attempt linger that was ended from outside."""
@@ -261,20 +323,18 @@ class CommitVerb:
                 subject = self._store.subjects.key(
                     held.service, held.type, created.definition.key_hash
                 )
-                ended += await self._end_in_key(subject, lambda slot, f=fence: slot.fence == f)
+                ended += await self._end_in_key(subject, partial(_has_fence, fence))
             self._sessions.drop(fence)
         return ended
 
-    async def _end_in_key(self, subject: str, is_over: object) -> int:
+    async def _end_in_key(self, subject: str, is_over: Callable[[keys.Slot], bool]) -> int:
         """End lingering in one key, and hand over what is free then; return how many ended."""
         while True:
             draft = Draft(self._store)
             state = await draft.value(subject, keys.CODEC)
             if state is None:
                 return 0
-            after = keys.end_lingering(state, is_over)  # type: ignore[arg-type] # a predicate
-            if after == state:
-                return 0
+            after = keys.end_lingering(state, is_over)
             ended = sum(each.linger_until is not None for each in state.slots) - sum(
                 each.linger_until is not None for each in after.slots
             )
@@ -284,6 +344,8 @@ class CommitVerb:
                 if each.linger_until is None and each.id in waiting and each not in state.slots
             ]  # fmt: skip
             after, handed = keys.hand_over(after, draft.now)
+            if after == state:
+                return 0
             draft.put(subject, None if after.is_empty else after)
             await self._hint(draft, [*kept, *handed])
             if isinstance(await draft.write(), Written):
@@ -304,3 +366,7 @@ def _is_plain(transition: Transition, current: Current) -> bool:
 def _is_alone(transition: Transition) -> bool:
     """Return whether decisions about other jobs can be stored at the same time as this one."""
     return transition.definition.key_hash is None and not is_followed(transition)
+
+
+def _has_fence(fence: Fence, slot: keys.Slot) -> bool:
+    return slot.fence == fence

@@ -28,7 +28,6 @@ from trellis.core.commands import Skip
 from trellis.core.job import JobId, NewJob
 from trellis.core.lifecycle import Transition, decide
 from trellis.engines.audit import By, creation_of
-from trellis.engines.wire import codec_of
 from trellis.engines.jetstream import keys
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.followups import Followups
@@ -38,6 +37,7 @@ from trellis.engines.jetstream.settings import Openness
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.jetstream.subjects import check_id
 from trellis.engines.values import Accepted, CreateResult, answer_to
+from trellis.engines.wire import codec_of
 from trellis.errors import CapabilityMissing, ConflictPersists, PayloadTooLarge, Unstorable
 
 _MARK: Final = codec_of(JobId)
@@ -144,13 +144,13 @@ class CreateVerb:
             withdrawn = withdraw(jobs, decisions)
             if withdrawn is not None:
                 return [answer_to(new, each) for new, each in zip(jobs, withdrawn, strict=True)]
+            pairs = list(zip(jobs, decisions, strict=True))
+            linked = [
+                new.id for new, each in pairs if new.after and isinstance(each, Admit | Replace)
+            ]
+            await self._followups.settle_new(draft, linked)
             await self._hand_over(draft, jobs, decisions)
             if draft.is_empty or isinstance(await draft.write(), Written):
-                await self._followups.settle_new(
-                    [new for new, each in zip(jobs, decisions, strict=True)
-                     if new.after and isinstance(each, Admit | Replace)]
-                )  # fmt: skip
-                pairs = zip(jobs, decisions, strict=True)
                 return [answer_to(new, each) for new, each in pairs]
         raise _restless(jobs[0])
 
@@ -271,5 +271,3 @@ def _restless(new: NewJob) -> ConflictPersists:
         f"{_TRIES} times in a row. Try again.",
         job_id=new.id,
     )
-
-

@@ -15,7 +15,6 @@ from trellis.core.durations import Instant
 from trellis.core.job import JobId, JobRecord, NewJob, define
 from trellis.core.lifecycle import Transition, creation, first_run_at
 from trellis.engines.audit import storable, storable_by
-from trellis.engines.wire import Codec, codec_of, dump
 from trellis.engines.jetstream.link import BATCH, Expect, Message, Outdated, Written
 from trellis.engines.jetstream.message import (
     Created,
@@ -30,6 +29,7 @@ from trellis.engines.jetstream.message import (
 )
 from trellis.engines.jetstream.store import Current, Store, Value
 from trellis.engines.jetstream.subjects import check_id
+from trellis.engines.wire import Codec, codec_of, dump
 
 _CHANGE = codec_of(Change)
 _BY = codec_of(By)
@@ -48,7 +48,8 @@ class Draft:
         #: Lifecycle events, notes and hints in their order; states come after them.
         self._messages: list[Message] = []
         self._guarded: set[JobId] = set()
-        self._new: dict[JobId, None] = {}
+        #: Where `created` of each new job is among the messages.
+        self._new: dict[JobId, int] = {}
         #: Where the event of each job is among the messages: the last one of each.
         self._places: dict[JobId, int] = {}
 
@@ -102,7 +103,7 @@ class Draft:
             job, created, JobRecord(definition, head), 0, is_watched=False, at=self.now
         )
         self._jobs[new.id] = current
-        self._new[new.id] = None
+        self._new[new.id] = self._places[new.id]
         return current
 
     def is_new(self, job_id: JobId) -> bool:
@@ -116,7 +117,9 @@ class Draft:
     def transition(self, current: Current, transition: Transition) -> Current:
         """Stage a decision about a job that was read through the draft."""
         first = current.created.definition
-        wire = encode_transition(transition, first, is_watched=current.is_watched)
+        wire = encode_transition(
+            transition, first, is_watched=current.is_watched, back=self._back(current)
+        )
         kind = transition.event.kind.value
         after = current._replace(
             record=JobRecord(transition.definition, transition.head), at=transition.event.at
@@ -129,11 +132,18 @@ class Draft:
         """Stage that others wait for the end of this job."""
         if current.is_watched:
             return current
-        wire = encode_watch(current.record, current.created.definition, current.at)
+        wire = encode_watch(
+            current.record, current.created.definition, current.at, back=self._back(current)
+        )
         self._fenced(current, "watched", wire)
         after = current._replace(is_watched=True)
         self._jobs[current.job.id] = after
         return after
+
+    def _back(self, current: Current) -> int:
+        """Return how many messages before the next one the job is created; 0: it is not new."""
+        place = self._new.get(current.job.id)
+        return 0 if place is None else len(self._messages) - place
 
     def remove(self, current: Current) -> None:
         """Stage the last event of a job."""
@@ -207,11 +217,14 @@ class Draft:
         return answer
 
     def _settle(self, first: int) -> None:
-        """Give the jobs the sequences of their last events."""
+        """Give the jobs the sequences of their last events, and the new ones their rows."""
         for job_id, place in self._places.items():
             current = self._jobs[job_id]
-            if isinstance(current, Current):
-                self._jobs[job_id] = current._replace(sequence=first + place)
+            if not isinstance(current, Current):
+                continue
+            if job_id in self._new:
+                current = _at_row(current, first + self._new[job_id])
+            self._jobs[job_id] = current._replace(sequence=first + place)
 
     def written(self, job_id: JobId) -> Current:
         """Return a job after the draft was written."""
@@ -219,3 +232,9 @@ class Draft:
         if not isinstance(current, Current):
             raise KeyError(job_id)
         return current
+
+
+def _at_row(current: Current, row: int) -> Current:
+    created = current.created._replace(definition=current.created.definition._replace(row=row))
+    definition = current.definition._replace(row=row)
+    return current._replace(created=created, record=current.record._replace(definition=definition))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from trellis.core.admission import check_new_job
+from trellis.core.dependencies import Link
 from trellis.core.durations import Instant
-from trellis.core.job import Fence, NewJob, SessionId
+from trellis.core.job import Fence, JobId, NewJob, SessionId
 from trellis.engines.archive import ArchiveState
 from trellis.engines.audit import By
 from trellis.engines.clock import Clock
@@ -17,15 +19,17 @@ from trellis.engines.instrumented import verbs
 from trellis.engines.jetstream import keys, topology
 from trellis.engines.jetstream.archive import ArchiveVerbs
 from trellis.engines.jetstream.audit import AuditVerbs
+from trellis.engines.jetstream.batches import BatchTable, BatchVerbs
 from trellis.engines.jetstream.claim import ClaimVerb
 from trellis.engines.jetstream.commit import CommitVerb, Seen
 from trellis.engines.jetstream.contracts import ContractVerbs
 from trellis.engines.jetstream.create import CreateVerb
+from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.followups import Followups
 from trellis.engines.jetstream.hints import Listener
 from trellis.engines.jetstream.limits import LimitTable, LimitVerbs
-from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.link import Link as Connection
 from trellis.engines.jetstream.locks import LockTable, LockVerbs
 from trellis.engines.jetstream.notes import NoteVerbs
 from trellis.engines.jetstream.operating import OperatingVerbs
@@ -51,6 +55,7 @@ from trellis.engines.values import (
 )
 from trellis.errors import (
     CapabilityMissing,
+    EngineUnavailable,
     NotATrellisDatabase,
     SchemaTooNew,
     TransactionRefused,
@@ -105,6 +110,7 @@ class JetStreamEngine(
     OperatingVerbs,
     ScheduleVerbs,
     TokenVerbs,
+    BatchVerbs,
     _Others,
 ):
     """Jobs in streams of NATS."""
@@ -113,7 +119,7 @@ class JetStreamEngine(
         self, url: str, *, prefix: str = "trellis", clock: Clock | None = None,
         replicas: int | None = None,
     ) -> None:  # fmt: skip
-        self._link = Link(url.split(","))
+        self._link = Connection(url.split(","))
         self._subjects = Subjects(prefix)
         self._store = Store(self._link, self._subjects, Time(clock))
         self._seen = Seen()
@@ -121,7 +127,11 @@ class JetStreamEngine(
         self._locks = LockTable(self._store, self._sessions)
         self._limits = LimitTable(self._store, self._sessions)
         self._schedules = ScheduleTable(self._store, self._admit)
-        self._followups = Followups(self._store)
+        self._dependencies = Dependencies(self._store)
+        self._batches = BatchTable(self._store, self._dependencies)
+        self._followups = Followups(
+            self._store, self._batches, self._dependencies, self._stage_following
+        )
         self._projection = Projection(self._link, self._subjects)
         self._hints = Hints()
         self._listener = Listener(self._link, self._subjects, self._hints)
@@ -217,16 +227,18 @@ class JetStreamEngine(
         return Due(self._store.time.now(), jobs=tuple(jobs[:limit]))
 
     async def promote(self, limit: int) -> int:
-        """End the lingering of slots that is over; jobs become claimable by their hints."""
+        """Give free slots to jobs whose time has come; end lingering that is over."""
         now, moved = self._store.time.now(), 0
         wanted = self._subjects.own("keys", "*", "*", "h", "*")
         for subject, value in await self._store.values([wanted], keys.CODEC):
-            if moved >= limit:
-                break
-            if any((slot.linger_until or now + 1) <= now for slot in value.value.slots):
+            if keys.hand_over(value.value, now)[0] != value.value:
                 moved += await self._end_in_key(
                     subject, lambda slot: (slot.linger_until or now + 1) <= now
                 )
+        moved += await self._followups.move_left()
+        # Jobs become claimable by their hints; the projection says how many have.
+        with suppress(EngineUnavailable):
+            moved += await self._projection.ask("promote", limit)
         await self._limits.count_again()
         if await self._limits.end_overdue():
             await self._link.tell(self._subjects.woken("limit"))
@@ -262,9 +274,7 @@ class JetStreamEngine(
     async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:  # noqa: ARG002
         """Put the streams in place."""
         await self._link.open()
-        return await topology.migrate(
-            self._link, self._subjects, self._replicas, dry_run=dry_run
-        )
+        return await topology.migrate(self._link, self._subjects, self._replicas, dry_run=dry_run)
 
     async def health(self) -> Health:
         """Report what this engine is."""
@@ -278,6 +288,10 @@ class JetStreamEngine(
         )
 
     # -- reads ---------------------------------------------------------------------------------
+
+    async def links(self, ids: Sequence[JobId], limit: int = 1000) -> list[Link]:
+        """Return which jobs these wait for, and which wait for them."""
+        return await self._dependencies.links(ids, limit)
 
     async def now(self) -> Instant:
         """Return the engine's time."""

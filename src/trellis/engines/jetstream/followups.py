@@ -2,48 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from trellis.core.admission import Facts
-from trellis.core.followups import hook_jobs
-from trellis.core.job import NewJob
+from trellis.core.followups import hook_jobs, is_end
+from trellis.core.job import JobId, NewJob
 from trellis.core.lifecycle import Transition
+from trellis.engines.jetstream.batches import BatchTable
+from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.values import CreateResult
-from trellis.errors import CapabilityMissing
+
+#: Stages a transition that follows from another one, with what it does to the key of its job.
+Stage: TypeAlias = Callable[[Draft, Current, Transition], Awaitable[object]]
 
 
 class Followups:
     """Hooks, batches and jobs that wait for others."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(
+        self, store: Store, batches: BatchTable, dependencies: Dependencies, stage: Stage
+    ) -> None:
+        self._store, self._batches, self._dependencies = store, batches, dependencies
+        self._stage = stage
+
+    # -- creating ------------------------------------------------------------------------------
 
     async def facts(self, draft: Draft, new: NewJob, facts: Facts) -> Facts:
         """Return the facts with those about the batch and the prerequisites of a request."""
         if new.after:
-            raise CapabilityMissing("Jobs cannot wait for others on NATS JetStream yet.")
-        if new.relations is not None and new.relations.batch is not None:
-            raise CapabilityMissing("Batches are not possible on NATS JetStream yet.")
-        if new.relations is None or new.relations.parent is None:
+            facts = facts._replace(missing=await self._dependencies.missing(draft, new))
+        if new.relations is None:
             return facts
-        parent = await draft.job(new.relations.parent)
-        is_current = parent is not None and parent.head.fence == new.spawner
-        return facts._replace(spawner_is_current=is_current)
+        batch = new.relations.batch
+        value = None if batch is None else await self._batches.read(draft, batch)
+        parent = None
+        if new.relations.parent is not None:
+            parent = await draft.job(new.relations.parent)
+        return facts._replace(
+            batch=None if value is None else value.batch.admits,
+            spawner_is_current=parent is not None and parent.head.fence == new.spawner,
+        )
 
     async def stage(self, draft: Draft, new: NewJob) -> None:
         """Stage what a new job is linked to."""
+        if new.after:
+            await self._dependencies.add(draft, new)
 
     async def join(self, draft: Draft, new: NewJob, result: CreateResult) -> None:
         """Make a created job a member of its batch, or the one that stands for it."""
+        await self._batches.join(draft, new, result)
 
-    async def settle_new(self, jobs: Sequence[NewJob]) -> None:
-        """Resolve or cancel new jobs whose prerequisites have all ended before."""
+    async def settle_new(self, draft: Draft, jobs: Sequence[JobId]) -> None:
+        """Resolve or cancel new jobs whose prerequisites have ended before."""
+        await self._judge(draft, jobs, {})
+
+    # -- ending --------------------------------------------------------------------------------
 
     async def end(self, draft: Draft, ended: Sequence[Transition]) -> None:
-        """Stage what follows the end of jobs: hooks first."""
+        """Stage what follows the end of jobs: hooks, then batches, then jobs that wait."""
+        touched: list[str] = []
+        dependents: dict[JobId, None] = {}
+        results: dict[JobId, str] = {}
         for transition in ended:
             for new in hook_jobs(transition):
                 if not isinstance(await draft.find(new.id), Current):
                     draft.create(new)
+        for transition in ended:
+            job_id = transition.definition.id
+            current = await draft.job(job_id)
+            linked: Sequence[str] = ()
+            if current is not None and current.is_watched:
+                linked = (await self._dependencies.watch(draft, job_id)).batches
+                moved = await self._dependencies.end(draft, transition)
+                dependents |= dict.fromkeys(moved)
+                results[job_id] = getattr(transition.command, "result", None) or "null"
+            touched += await self._batches.end(draft, transition, linked)
+        await self._batches.finish(draft, touched)
+        await self._judge(draft, list(dependents), results)
+
+    async def _judge(self, draft: Draft, jobs: Sequence[JobId], results: dict[JobId, str]) -> None:
+        """Stage what happens to jobs that wait for others, and what follows from that."""
+        ended = []
+        for job_id in jobs:
+            current = await draft.job(job_id)
+            if current is None:
+                continue
+            relations = current.definition.relations
+            source = None if relations is None else relations.payload_from
+            result = None if source is None else results.get(source)
+            transition = await self._dependencies.judge(draft, job_id, result)
+            if transition is not None:
+                await self._stage(draft, current, transition)
+                if is_end(transition):
+                    ended.append(transition)
+        if ended:
+            await self.end(draft, ended)
+
+    async def move_left(self) -> int:
+        """Move jobs that one batch could not move; return how many."""
+        moved = 0
+        for job_id in await self._dependencies.left():
+            while True:
+                draft = Draft(self._store)
+                current = await draft.job(job_id)
+                found = [] if current is None else await self._dependencies.more(draft, current)
+                await self._judge(draft, found, {})
+                if draft.is_empty or isinstance(await draft.write(), Written):
+                    moved += len(found)
+                    if not found:
+                        break
+        return moved

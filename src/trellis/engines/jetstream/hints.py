@@ -16,11 +16,11 @@ from nats.aio.msg import Msg
 
 from trellis.core.durations import Instant
 from trellis.engines.hints import Hints
-from trellis.engines.wire import dump
 from trellis.engines.jetstream.link import Link, Message
 from trellis.engines.jetstream.message import StoredEvent, decode
 from trellis.engines.jetstream.subjects import JobName, Subjects, schedule_time
 from trellis.engines.values import Topic
+from trellis.engines.wire import dump
 
 _SOURCE: Final = "Nats-Stream-Source"
 #: The queue for which a job is parked, as a header of its schedule.

@@ -124,9 +124,7 @@ def waiter_of(definition: Definition, head: Head, order: int, *, is_unresolved: 
 def enter(state: KeyState, waiter: Waiter) -> KeyState:
     """Return the state with a waiting job, at its place in the order of creation."""
     others = (each for each in state.waiting if each.id != waiter.id)
-    return state._replace(
-        waiting=tuple(sorted((*others, waiter), key=lambda each: each.order))
-    )
+    return state._replace(waiting=tuple(sorted((*others, waiter), key=lambda each: each.order)))
 
 
 def leave(state: KeyState, job_id: JobId) -> KeyState:
@@ -209,8 +207,10 @@ def end_lingering(state: KeyState, is_over: Callable[[Slot], bool]) -> KeyState:
             slots.append(slot)
         elif slot.keeps and slot.id in waiting and state.slot_of(slot.id) is None:
             slots.append(slot._replace(linger_until=None, fence=None, keeps=False))
-    return state if len(slots) == len(state.slots) and tuple(slots) == state.slots else (
-        state._replace(slots=tuple(slots))
+    return (
+        state
+        if len(slots) == len(state.slots) and tuple(slots) == state.slots
+        else (state._replace(slots=tuple(slots)))
     )
 
 

@@ -416,15 +416,11 @@ class Link:
         """Send a request to another program; raises the errors of the client."""
         return await self.client.request(subject, body, wait)
 
-    async def listen(
-        self, subject: str, heard: Callable[[Msg], Awaitable[None]]
-    ) -> Subscription:
+    async def listen(self, subject: str, heard: Callable[[Msg], Awaitable[None]]) -> Subscription:
         """Call a function with every message on these subjects, until it is unsubscribed."""
         return await self.client.subscribe(subject, cb=heard)
 
-    async def pull(
-        self, stream: str, consumer: str, limit: int, wait: float = 0.0
-    ) -> list[Msg]:
+    async def pull(self, stream: str, consumer: str, limit: int, wait: float = 0.0) -> list[Msg]:
         """Return up to `limit` messages that a consumer has; wait so long for the first."""
         wanted: dict[str, Any] = {"batch": limit, "no_wait": True}
         if wait:

@@ -29,7 +29,6 @@ from trellis.core.job import (
 from trellis.core.lifecycle import Transition
 from trellis.core.policy import Policy, in_force
 from trellis.core.states import State
-from trellis.engines.wire import codec_of, dump
 from trellis.engines.jetstream.subjects import JobName
 from trellis.engines.values import (
     Begun,
@@ -42,6 +41,7 @@ from trellis.engines.values import (
     Phase,
     Progress,
 )
+from trellis.engines.wire import codec_of, dump
 
 RAW: Final = "Trellis-Raw"
 AT: Final = "Trellis-At"
@@ -169,11 +169,15 @@ def encode_created(new: NewJob, definition: Definition, event: Event, head: Head
 
 
 def encode_transition(
-    transition: Transition, first: Definition, *, is_watched: bool = False
+    transition: Transition, first: Definition, *, is_watched: bool = False, back: int = 0
 ) -> Wire:
-    """Return the message of a decision; `first` is the definition at creation."""
+    """Return the message of a decision; `first` is the definition at creation.
+
+    In a batch that creates the job, `created` is so many messages back, and the row is not known.
+    """
     definition, before, command, event, head = transition
-    own = {"row": definition.row} | _own(event, head) | _changed(definition, first, is_watched)
+    own: dict[str, Any] = {"back": back} if back else {"row": definition.row}
+    own |= _own(event, head) | _changed(definition, first, is_watched)
     started_at = getattr(command, "started_at", None)
     if started_at is not None:
         own["startedAt"] = started_at
@@ -184,12 +188,13 @@ def encode_transition(
     return _wire(definition, event.at, fields, own, member, raw)
 
 
-def encode_watch(record: JobRecord, first: Definition, at: Instant) -> Wire:
+def encode_watch(record: JobRecord, first: Definition, at: Instant, *, back: int = 0) -> Wire:
     """Return the message after which the job is watched; `at`: when its journal last changed."""
     definition, head = record
-    own: dict[str, Any] = {"row": definition.row, "head": _HEAD.write(head), "at": at}
+    place: dict[str, Any] = {"back": back} if back else {"row": definition.row}
+    own: dict[str, Any] = place | {"head": _HEAD.write(head), "at": at}
     fields = _names(definition, WATCHED, at) | {"state": head.state.value, "tries": head.attempt}
-    own |= _changed(definition, first, True)  # noqa: FBT003
+    own |= _changed(definition, first, True)
     return _wire(definition, at, fields, own)
 
 
@@ -219,7 +224,7 @@ def decode(job: JobName, sequence: int, headers: Mapping[str, str], body: bytes)
     created = _read_created(own, sequence, raw) if is_first else None
     redefined = _REDEFINED.decode(own["redefined"]) if "redefined" in own else _UNCHANGED
     return StoredEvent(
-        job, sequence, own.get("row", sequence), event, head, redefined,
+        job, sequence, own.get("row", sequence - own.get("back", 0)), event, head, redefined,
         own["at"] if event is None else event.at, own.get("watched", False),
         own.get("startedAt"), raw, created,
     )  # fmt: skip

@@ -90,9 +90,7 @@ class NoteVerbs:
         """Return the notes of one kind about a job, oldest first."""
         subjects, row = self._store.subjects, current.definition.row
         wanted = f"{subjects.fence(current.job).removesuffix('*')}{name}.*"
-        found = await self._store.link.following(
-            subjects.jobs, wanted, max(row, after + 1), limit
-        )
+        found = await self._store.link.following(subjects.jobs, wanted, max(row, after + 1), limit)
         return [_decode(current, got) for got in found]
 
     async def activity(self, job_id: JobId) -> Activity | None:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import Fence, JobId, SessionId
-from trellis.engines.wire import codec_of
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.store import Current, Store, Value
 from trellis.engines.jetstream.subjects import JobName
@@ -27,6 +26,7 @@ from trellis.engines.values import (
     SessionRecord,
     WorkerInfo,
 )
+from trellis.engines.wire import codec_of
 from trellis.engines.worker_report import NO_REPORT, WorkerReport
 
 
@@ -232,9 +232,7 @@ class SessionVerbs:
         lost = (each for each in held if each not in stored)
         unknown = (current.record for fence, current in stored.items() if fence not in held)
         draining = await self._is_asked_to_drain(session)
-        return Renewed(
-            self._store.time.now(), tuple(asked), tuple(lost), tuple(unknown), draining
-        )
+        return Renewed(self._store.time.now(), tuple(asked), tuple(lost), tuple(unknown), draining)
 
     async def _end_lingering(self, stopped: Iterable[Fence]) -> None:
         """Free what lingers for attempts whose handlers have stopped."""
@@ -254,7 +252,8 @@ class SessionVerbs:
         found = (await self._sessions.read(session)).value
         if found is not None and found.ended_at is None:
             ended = await self._sessions.change(
-                session, lambda value: value._replace(ended_at=now) if value.is_lapsed(now) else None
+                session,
+                lambda value: value._replace(ended_at=now) if value.is_lapsed(now) else None,
             )
             if ended is None and not await self._sessions.is_over(session):
                 return False

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from trellis.engines.wire import codec_of
 from trellis.engines.jetstream.store import Store
 from trellis.engines.operating import DrainChange
 from trellis.engines.values import QueueSettings
+from trellis.engines.wire import codec_of
 
 QUEUE: Final = codec_of(QueueSettings)
 DRAIN: Final = codec_of(DrainChange)

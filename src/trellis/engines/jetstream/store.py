@@ -17,7 +17,6 @@ from trellis.core.durations import Instant
 from trellis.core.job import Definition, Head, JobId, JobRecord
 from trellis.core.policy import before_claim, in_force
 from trellis.engines.contracts import DeclaredType
-from trellis.engines.wire import Codec, codec_of, dump
 from trellis.engines.jetstream.link import Expect, Got, Link, Message, Outdated, Written
 from trellis.engines.jetstream.message import (
     Created,
@@ -28,6 +27,7 @@ from trellis.engines.jetstream.message import (
 )
 from trellis.engines.jetstream.subjects import JobName, Subjects, is_token
 from trellis.engines.jetstream.time import Time
+from trellis.engines.wire import Codec, codec_of, dump
 from trellis.errors import EngineError
 
 T = TypeVar("T")
@@ -128,9 +128,7 @@ class Store:
         record = record_of(created, latest, await self._handed_on(created, latest))
         if not latest.head.claims:
             record = await self._unclaimed(created, record)
-        return Current(
-            latest.job, created, record, latest.sequence, latest.is_watched, latest.at
-        )
+        return Current(latest.job, created, record, latest.sequence, latest.is_watched, latest.at)
 
     def decode(self, got: Got) -> StoredEvent | StoredRemoval:
         """Return a lifecycle message as a value."""

@@ -146,9 +146,7 @@ def _fits(wanted: object, found: object) -> bool:
         )
     if isinstance(wanted, list):
         return (
-            isinstance(found, list)
-            and len(wanted) == len(found)
-            and all(map(_fits, wanted, found))
+            isinstance(found, list) and len(wanted) == len(found) and all(map(_fits, wanted, found))
         )
     # The server leaves out what is false, zero or empty.
     return wanted == found or (not wanted and not found)
