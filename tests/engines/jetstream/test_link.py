@@ -101,9 +101,8 @@ async def test_reads_find_the_last_the_next_and_many(link: Link, deployed: Subje
     assert second.sequence == 2
     assert await link.get(deployed.jobs, 9) is None
     assert await link.last(deployed.jobs, deployed.identity(JobId("none"))) is None
-    assert [each.sequence for each in await link.last_many(deployed.jobs, [deployed.whole(JOB)])] == [
-        1, 2, 3,
-    ]  # fmt: skip
+    found = await link.last_many(deployed.jobs, [deployed.whole(JOB)])
+    assert [each.sequence for each in found] == [1, 2, 3]
     assert await link.last_many(deployed.jobs, [deployed.own("batch", "*")]) == []
 
 

@@ -101,7 +101,7 @@ def created(new: NewJob) -> tuple[Created, JobRecord]:
 @given(requests)
 def test_a_created_job_is_read_as_it_was_written(new: NewJob) -> None:
     first, record = created(new)
-    event, head = creation(START, first_run_at(new, START))
+    _, head = creation(START, first_run_at(new, START))
     assert record == (define(new, 7, START), head)
     assert first.request == (new.policy, new.idempotency_key, new.after)
 

@@ -203,31 +203,37 @@ class ClaimVerb:
         afresh: bool = False,
     ) -> Start | None:
         """Return how the job of a work message starts; or deal with the message."""
-        current = None
-        if work.event is not None and not afresh:
-            current = await self._store.complete(work.event)
-        if current is None:
-            found = await self._store.read(work.job)
-            current = found if isinstance(found, Current) else None
-        if current is None or current.head.state not in {*WAITING, State.ACTIVE}:
-            return await self._ack(work)
-        if current.head.state is State.ACTIVE:
-            # The first delivery is not the one by which the job was claimed. Others are left to
-            # the end of the session: maintenance settles what is lost.
-            return await self._ack(work) if work.deliveries == 1 else None
+        current = await self._present(work, afresh=afresh)
+        if current is None or current.head.state not in WAITING:
+            # The first delivery about a claimed job is not the one by which it was claimed. Others
+            # are left to the end of the session: maintenance settles what is lost.
+            is_claimed = current is not None and current.head.state is State.ACTIVE
+            if not is_claimed or work.deliveries == 1:
+                await self._ack(work)
+            return None
         definition, now = current.definition, max(self._store.time.now(), current.at)
         is_open = (definition.service, definition.queue) not in openness.paused
         if not is_open or (demand.queues and definition.queue not in demand.queues):
-            return await self._park(work, current, now)
-        is_due = current.head.run_at <= now or work.run_at == current.head.run_at
-        if not is_due:
-            return await self._postpone(work, current)
-        if await self._dependencies.is_unresolved(current):
-            return await self._ack(work)
-        transition = decide_claim(current, session, now, demand)
+            await self._park(work, current, now)
+            return None
+        if current.head.run_at > now and work.run_at != current.head.run_at:
+            await self._postpone(work, current)
+            return None
+        transition = None
+        if not await self._dependencies.is_unresolved(current):
+            transition = decide_claim(current, session, now, demand)
         if transition is None:
-            return await self._ack(work)  # past its deadline: maintenance expires it
+            # Its resolution is the next hint; past its deadline, maintenance expires it.
+            await self._ack(work)
+            return None
         return Start(work, current, transition, 0)
+
+    async def _present(self, work: Work, *, afresh: bool) -> Current | None:
+        """Return the job of a work message as it is, or as the message says."""
+        if work.event is not None and not afresh:
+            return await self._store.complete(work.event)
+        found = await self._store.read(work.job)
+        return found if isinstance(found, Current) else None
 
     async def _ack(self, work: Work) -> None:
         await self._store.link.tell(work.ack, b"+ACK")
@@ -296,7 +302,8 @@ class ClaimVerb:
             draft.know(current.current)
             if await self._has_slot(draft, current):
                 if limits is not None and not all(await limits.admit(draft, [_claimed(current)])):
-                    return await self._park(start.work, current.current, draft.now)
+                    await self._park(start.work, current.current, draft.now)
+                    return None
                 draft.transition(current.current, current.transition)
                 if isinstance(await draft.write(), Written):
                     return draft.written(current.current.job.id)

@@ -88,25 +88,34 @@ class CommitVerb:
         if len(plain) >= _BATCHED and len(set(rows)) == len(rows):
             for index in await self._commit_plain(transitions, plain):
                 results[index] = Committed()
-        by_row: dict[int, list[int]] = {}
+        await self._commit_rest(transitions, results)
+        return [each for each in results if each is not None]
+
+    async def _commit_rest(
+        self, transitions: Sequence[Transition], results: list[CommitResult | None]
+    ) -> None:
+        """Store the decisions that have no answer yet: about each job in their order."""
+        groups: dict[int, list[int]] = {}
         for index, transition in enumerate(transitions):
             if results[index] is None:
-                by_row.setdefault(transition.definition.row, []).append(index)
+                groups.setdefault(transition.definition.row, []).append(index)
 
         async def in_turn(indexes: Iterable[int]) -> None:
             for index in indexes:
                 results[index] = await self._commit_one(transitions[index])
 
         # Decisions about jobs of one key, batch or chain change the same states.
-        groups: dict[object, list[int]] = {}
-        for row, indexes in by_row.items():
-            alone = all(_is_alone(transitions[index]) for index in indexes)
-            groups.setdefault(row if alone else None, []).extend(indexes)
-        shared = sorted(groups.pop(None, []))
-        if shared and len(by_row) > 1:
+        several = len(groups) > 1
+        alone, shared = [], []
+        for indexes in groups.values():
+            if all(_is_alone(transitions[index]) for index in indexes):
+                alone.append(indexes)
+            else:
+                shared += indexes
+        shared.sort()
+        if several and shared:
             shared = await self._commit_shared(transitions, shared, results)
-        await asyncio.gather(in_turn(shared), *(in_turn(sorted(each)) for each in groups.values()))
-        return [each for each in results if each is not None]
+        await asyncio.gather(in_turn(shared), *map(in_turn, alone))
 
     async def _commit_plain(
         self, transitions: Sequence[Transition], plain: dict[int, Current]

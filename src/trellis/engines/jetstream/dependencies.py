@@ -243,7 +243,7 @@ class Dependencies:
     async def left(self) -> list[JobId]:
         """Return the ended jobs for which more jobs wait than one batch could move."""
         found = await self._store.values([self._store.subjects.own("left", "*")], _LEFT)
-        return [value.value for _, value in found]
+        return [value.value for _, value in found if value.value is not None]
 
     async def more(self, draft: Draft, current: Current) -> list[JobId]:
         """Stage the end of a job for more of those that wait for it; return these."""

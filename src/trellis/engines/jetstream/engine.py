@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 
 from trellis.core.admission import check_new_job
 from trellis.core.dependencies import Link
@@ -15,7 +13,6 @@ from trellis.engines.archive import ArchiveState
 from trellis.engines.audit import By
 from trellis.engines.clock import Clock
 from trellis.engines.hints import Hints
-from trellis.engines.instrumented import verbs
 from trellis.engines.jetstream import keys, topology
 from trellis.engines.jetstream.archive import ArchiveVerbs
 from trellis.engines.jetstream.audit import AuditVerbs
@@ -33,8 +30,9 @@ from trellis.engines.jetstream.link import Link as Connection
 from trellis.engines.jetstream.locks import LockTable, LockVerbs
 from trellis.engines.jetstream.notes import NoteVerbs
 from trellis.engines.jetstream.operating import OperatingVerbs
-from trellis.engines.jetstream.projection import Projection
+from trellis.engines.jetstream.projection import ProjectedVerbs, Projection
 from trellis.engines.jetstream.reads import ReadVerbs
+from trellis.engines.jetstream.removal import RemovalVerbs
 from trellis.engines.jetstream.schedules import ScheduleTable, ScheduleVerbs
 from trellis.engines.jetstream.sessions import SessionTable, SessionVerbs
 from trellis.engines.jetstream.settings import Openness
@@ -54,45 +52,11 @@ from trellis.engines.values import (
     answer_to,
 )
 from trellis.errors import (
-    CapabilityMissing,
-    EngineUnavailable,
     NotATrellisDatabase,
     SchemaTooNew,
     TransactionRefused,
     VersionMismatch,
 )
-
-#: Verbs that the projection answers as they are.
-_PROJECTED: Final = (
-    "find", "count", "ahead", "facts", "rates", "members", "batches", "batch_statuses",
-    "archivable", "next_due",
-)  # fmt: skip
-
-
-class _Others:
-    """Verbs that no part of this engine has: of the projection, or not possible yet."""
-
-    _projection: Projection
-
-
-def _projected(name: str) -> Callable[..., Awaitable[Any]]:
-    async def verb(self: _Others, *arguments: object, **options: object) -> Any:  # noqa: ANN401
-        return await self._projection.ask(name, *arguments, **options)
-
-    return verb
-
-
-def _missing(name: str) -> Callable[..., Awaitable[Any]]:
-    async def verb(self: _Others, *arguments: object, **options: object) -> Any:  # noqa: ANN401, ARG001
-        raise CapabilityMissing(
-            f"{name} is not possible on NATS JetStream yet. Nothing was changed. Use PostgreSQL."
-        )
-
-    return verb
-
-
-for _name in verbs():
-    setattr(_Others, _name, (_projected if _name in _PROJECTED else _missing)(_name))
 
 
 class JetStreamEngine(
@@ -111,7 +75,8 @@ class JetStreamEngine(
     ScheduleVerbs,
     TokenVerbs,
     BatchVerbs,
-    _Others,
+    ProjectedVerbs,
+    RemovalVerbs,
 ):
     """Jobs in streams of NATS."""
 
@@ -226,19 +191,17 @@ class JetStreamEngine(
             self._seen.add(current)
         return Due(self._store.time.now(), jobs=tuple(jobs[:limit]))
 
-    async def promote(self, limit: int) -> int:
+    async def promote(self, limit: int) -> int:  # noqa: ARG002 - as in the port
         """Give free slots to jobs whose time has come; end lingering that is over."""
         now, moved = self._store.time.now(), 0
         wanted = self._subjects.own("keys", "*", "*", "h", "*")
         for subject, value in await self._store.values([wanted], keys.CODEC):
-            if keys.hand_over(value.value, now)[0] != value.value:
+            state: keys.KeyState = value.value or keys.KeyState("")
+            if keys.hand_over(state, now)[0] != state:
                 moved += await self._end_in_key(
                     subject, lambda slot: (slot.linger_until or now + 1) <= now
                 )
         moved += await self._followups.move_left()
-        # Jobs become claimable by their hints; the projection says how many have.
-        with suppress(EngineUnavailable):
-            moved += await self._projection.ask("promote", limit)
         await self._limits.count_again()
         if await self._limits.end_overdue():
             await self._link.tell(self._subjects.woken("limit"))

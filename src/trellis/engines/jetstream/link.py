@@ -41,6 +41,8 @@ _EXPECTED_OVER: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 BATCH: Final = 1000
 #: The most subjects of which one request returns the last messages.
 _MANY: Final = 1000
+#: How many messages one request returns.
+_PAGE: Final = 256
 #: Room for what the server adds to the headers of a message.
 _MARGIN: Final = 512
 #: Seconds until a request counts as unanswered, and until a write is given up.
@@ -216,28 +218,32 @@ class Link:
         name = secrets.token_hex(12)
         end, is_unanswered = time.monotonic() + _PATIENCE, False
         while True:
-            try:
-                answer = await self._send(messages, name)
-            except nats_errors.TimeoutError:
-                is_unanswered, answer = True, {}
-            except nats_errors.NoRespondersError:
-                answer = {}
-            except _UNREACHABLE:
-                # What was sent before the connection broke may be stored.
-                is_unanswered, answer = True, {}
-            except nats_errors.ConnectionClosedError as error:
-                raise EngineClosed("The engine was closed during a write.") from error
-            if "error" not in answer and answer:
+            answer = await self._try(messages, name)
+            is_unanswered |= answer is None
+            if answer and "error" not in answer:
                 return Written(answer["seq"])
-            number = answer.get("error", {}).get("err_code", 0)
+            error: dict[str, Any] = (answer or {}).get("error", {})
+            number = error.get("err_code", 0)
             if number == _WRONG_SEQUENCE:
                 found = await self._taken_by(messages, name) if is_unanswered else None
-                return found or Outdated(_number_in(answer["error"]))
+                return found or Outdated(_number_in(error))
             if number and number != _IN_FLIGHT and number not in _TOO_MANY_BATCHES:
-                raise _refusal(messages[0].subject, answer["error"])
+                raise _refusal(messages[0].subject, error)
             if time.monotonic() > end:
                 raise self._given_up(is_unanswered=is_unanswered)
             await asyncio.sleep(_pause(number))
+
+    async def _try(self, messages: Sequence[Message], name: str) -> dict[str, Any] | None:
+        """Send messages once; return the answer, empty if no stream took them, None if unknown."""
+        try:
+            return await self._send(messages, name)
+        except nats_errors.NoRespondersError:
+            return {}
+        except nats_errors.ConnectionClosedError as error:
+            raise EngineClosed("The engine was closed during a write.") from error
+        except (nats_errors.TimeoutError, *_UNREACHABLE):
+            # What was sent before the connection broke may be stored.
+            return None
 
     def _given_up(self, *, is_unanswered: bool) -> EngineError:
         if is_unanswered:
@@ -251,7 +257,7 @@ class Link:
         )
 
     async def _send(self, messages: Sequence[Message], name: str) -> dict[str, Any]:
-        client, batch = self.client, {}
+        client, batch = self.client, secrets.token_hex(12)
         for number, message in enumerate(messages, 1):
             headers = dict(message.headers) | {WRITE: name}
             if message.expect is not None:
@@ -260,8 +266,7 @@ class Link:
                     headers[_EXPECTED_OVER] = message.expect.over
             if len(messages) > 1:
                 # A repetition is a batch of its own: the server may still know the first one.
-                batch.setdefault("id", secrets.token_hex(12))
-                headers["Nats-Batch-Id"] = batch["id"]
+                headers["Nats-Batch-Id"] = batch
                 headers["Nats-Batch-Sequence"] = str(number)
             if number < len(messages):
                 await client.publish(message.subject, message.body, headers=headers)
@@ -346,7 +351,7 @@ class Link:
         """
         found: list[Got] = []
         while len(found) < limit:
-            size = min(limit - len(found), 256)
+            size = min(limit - len(found), _PAGE)
             page = await self._direct(
                 stream, {"seq": sequence, "batch": size, "next_by_subj": subject}
             )
@@ -366,10 +371,10 @@ class Link:
             part = list(subjects[start : start + 100])
             after = 0
             while True:
-                wanted = {"multi_last": part, "batch": 256, "seq": after + 1}
+                wanted = {"multi_last": part, "batch": _PAGE, "seq": after + 1}
                 page = await self._direct(stream, wanted)
                 found |= {each.sequence: each for each in page}
-                if len(page) < 256:
+                if len(page) < _PAGE:
                     break
                 after = page[-1].sequence
         return [found[sequence] for sequence in sorted(found)]

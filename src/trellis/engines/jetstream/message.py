@@ -382,7 +382,7 @@ def _wire(  # noqa: PLR0917 - the parts of one message, in their order
 
 
 def _header(text: str) -> str:
-    """Return a text as a header may have it: one line of printable ASCII. The body has all of it."""
+    """Return a text as a header may have it: printable ASCII. The body has all of it."""
     return "".join(letter if " " <= letter <= "~" else "?" for letter in text).strip()
 
 

@@ -7,13 +7,22 @@ has come so far. Without a runtime, jobs are created, run and settled all the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from nats import errors as nats_errors
 
+from trellis.core.batches import Batch
+from trellis.core.durations import Instant
+from trellis.core.job import JobId, JobRecord
+from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.calls import port_verbs
+from trellis.engines.feed import Changes, Expired
 from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.limits import Names
+from trellis.engines.operating import RATE_EVENTS, JobFacts, Rates
+from trellis.engines.values import Counts, GroupBy, JobFilter, Page
 from trellis.errors import EngineError, EngineUnavailable
 
 _ANSWER: Final = 30.0
@@ -43,3 +52,72 @@ class Projection:
         if refused is not None:
             raise EngineError(f"The admin runtime refused {name}: {refused}")
         return verb.read_answer(answer.data)
+
+
+class ProjectedVerbs:
+    """The verbs that the projection answers as they are."""
+
+    _projection: Projection
+
+    async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
+        """Return a page of matching jobs, newest first."""
+        page: Page = await self._projection.ask("find", where, after=after, limit=limit)
+        return page
+
+    async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
+        """Count matching jobs per combination of groups."""
+        counts: Counts = await self._projection.ask("count", where, *group_by)
+        return counts
+
+    async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> dict[Names, int]:
+        """Count the claimable jobs of these types that a claim takes before this one."""
+        counts: dict[Names, int] = await self._projection.ask("ahead", job_id, types, limit)
+        return counts
+
+    async def facts(self, ids: Sequence[JobId]) -> dict[JobId, JobFacts]:
+        """Return facts about these jobs."""
+        facts: dict[JobId, JobFacts] = await self._projection.ask("facts", ids)
+        return facts
+
+    async def rates(self, limit: int = RATE_EVENTS) -> Rates:
+        """Return what has happened recently."""
+        rates: Rates = await self._projection.ask("rates", limit)
+        return rates
+
+    async def changes(self, after: str | None = None, limit: int = 1000) -> Changes | Expired:
+        """Return events after a cursor, in the order of the projection."""
+        changes: Changes | Expired = await self._projection.ask("changes", after, limit)
+        return changes
+
+    async def archivable(self, service: str, limit: int) -> list[JobRecord]:
+        """Return the first expired jobs in the queue of an archive."""
+        records: list[JobRecord] = await self._projection.ask("archivable", service, limit)
+        return records
+
+    async def next_due(self) -> Instant | None:
+        """Return the earliest run time among the waiting jobs; None too if no program answers.
+
+        The server hints at jobs whose time has come in any case.
+        """
+        try:
+            moment: Instant | None = await self._projection.ask("next_due")
+        except EngineUnavailable:
+            return None
+        return moment
+
+    async def batch_statuses(self, batch_ids: Sequence[str]) -> list[BatchStatus | None]:
+        """Return each of these batches with the number of its members in each state."""
+        found: list[BatchStatus | None] = await self._projection.ask("batch_statuses", batch_ids)
+        return found
+
+    async def batches(
+        self, where: BatchFilter, *, after: int | None = None, limit: int = 50
+    ) -> list[Batch]:
+        """Return a page of batches, the newest first."""
+        found: list[Batch] = await self._projection.ask("batches", where, after=after, limit=limit)
+        return found
+
+    async def members(self, batch_id: str, after: int = 0, limit: int = 500) -> list[Member]:
+        """Return members of a batch in creation order."""
+        found: list[Member] = await self._projection.ask("members", batch_id, after, limit)
+        return found

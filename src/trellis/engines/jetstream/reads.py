@@ -9,8 +9,8 @@ from trellis.core.events import Event
 from trellis.core.job import JobId
 from trellis.core.states import ENDED, State
 from trellis.engines.archive import KEEP_REMOVALS
-from trellis.engines.jetstream import keys
 from trellis.engines.jetstream.commit import Seen
+from trellis.engines.jetstream.keys import CODEC, KeyState
 from trellis.engines.jetstream.message import StoredEvent, StoredRemoval, decode_note
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.values import KeyStatus, Loaded, Outcome
@@ -87,7 +87,7 @@ class ReadVerbs:
     async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
         """Return every key of a type that has a holder or a waiting job, in order of key."""
         wanted = self._store.subjects.key(service, job_type, "*")
-        found = await self._store.values([wanted], keys.CODEC)
+        found = await self._store.values([wanted], CODEC)
         statuses = await asyncio.gather(
             *(
                 self._status(service, job_type, subject.rpartition(".")[2], value.value)
@@ -98,7 +98,7 @@ class ReadVerbs:
         return sorted(statuses, key=lambda each: each.key)
 
     async def _status(
-        self, service: str, job_type: str, key_hash: str, state: keys.KeyState
+        self, service: str, job_type: str, key_hash: str, state: KeyState
     ) -> KeyStatus:
         slots = sorted(state.slots, key=lambda each: each.order)
         jobs = await self._store.find_many([each.id for each in slots])

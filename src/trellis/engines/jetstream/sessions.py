@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant, Micros
 from trellis.core.job import Fence, JobId, SessionId
+from trellis.engines.audit import OPERATOR, By, drain_of
+from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.store import Current, Store, Value
 from trellis.engines.jetstream.subjects import JobName
@@ -279,6 +281,21 @@ class SessionVerbs:
     async def _is_asked_to_drain(self, session: SessionId) -> bool:
         subject = self._store.subjects.own("draining", f"{session:016x}")
         return (await self._store.value(subject, _ASKED)).value is not None
+
+    async def ask_drain(self, session: SessionId, by: By = OPERATOR) -> bool:
+        """Ask a worker process to finish its jobs and exit."""
+        subject = self._store.subjects.own("draining", f"{session:016x}")
+        while True:
+            found = (await self._sessions.read(session)).value
+            if found is None or found.ended_at is not None:
+                return False
+            draft = Draft(self._store)
+            if await draft.value(subject, _ASKED) is not None:
+                return True
+            draft.put(subject, draft.now)
+            draft.record(drain_of(session, found.info.name), by)
+            if isinstance(await draft.write(), Written):
+                return True
 
     async def identify(self, sessions: Sequence[SessionId]) -> dict[SessionId, WorkerName]:
         """Return the worker processes of sessions."""

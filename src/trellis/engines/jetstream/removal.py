@@ -1,0 +1,143 @@
+"""The removal of ended jobs: a last event under the fence, then everything before it is deleted.
+
+The last event stays for as long as removals are known: it answers that the job was removed, and
+guards a new job with the same id. A crash between the event and the deletion leaves messages that
+no read finds; the next removal of the same id deletes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from trellis.core.batches import keeps_members
+from trellis.core.job import JobId
+from trellis.core.states import ENDED
+from trellis.core.timers import keep_until
+from trellis.engines.archive import KEEP_REMOVALS, Archived
+from trellis.engines.audit import OPERATOR, By, removal_of
+from trellis.engines.jetstream.batches import BatchTable
+from trellis.engines.jetstream.commit import Seen
+from trellis.engines.jetstream.dependencies import Dependencies
+from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.link import Written
+from trellis.engines.jetstream.projection import Projection
+from trellis.engines.jetstream.sessions import SessionTable
+from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.values import KEEP_SESSIONS, JobFilter, Page, Removal
+
+_PAGE: Final = 200
+
+
+class RemovalVerbs:
+    """The part of the engine that removes jobs."""
+
+    _store: Store
+    _seen: Seen
+    _sessions: SessionTable
+    _dependencies: Dependencies
+    _batches: BatchTable
+    _projection: Projection
+
+    async def remove(self, ids: Sequence[JobId], by: By = OPERATOR) -> list[Removal]:
+        """Remove ended jobs at once."""
+        return [await self._remove(job_id, by) for job_id in ids]
+
+    async def remove_archived(self, archived: Sequence[Archived]) -> int:
+        """Remove jobs that are still as they were archived; return how many."""
+        removed = 0
+        for each in archived:
+            current = await self._store.job(each.job_id)
+            if current is not None and current.head.version == each.version:
+                removed += await self._remove(each.job_id, None) == "removed"
+        return removed
+
+    async def _remove(self, job_id: JobId, by: By | None) -> Removal:
+        while True:
+            draft = Draft(self._store)
+            current = await draft.job(job_id)
+            if current is None:
+                return "missing"
+            if current.head.state not in ENDED:
+                return "live"
+            if await self._dependencies.is_needed(draft, job_id):
+                return "needed"
+            if await self._is_kept(draft, current):
+                return "in_batch"
+            draft.remove(current)
+            await self._dependencies.drop(draft, job_id)
+            if by is not None:
+                draft.record(removal_of(job_id, current.head.state.value), by)
+            answer = await draft.write()
+            if isinstance(answer, Written):
+                await self._delete(current)
+                return "removed"
+
+    async def _delete(self, current: Current) -> None:
+        """Delete everything about a removed job but its last event."""
+        self._seen.drop(current.definition.row)
+        subjects = self._store.subjects
+        last = await self._store.link.last(subjects.jobs, subjects.event(current.job, "removed"))
+        if last is not None:
+            await self._store.link.api(
+                f"STREAM.PURGE.{subjects.jobs}",
+                {"filter": subjects.whole(current.job), "seq": last.sequence},
+            )
+
+    async def _is_kept(self, draft: Draft, current: Current) -> bool:
+        """Return whether a batch needs this member."""
+        relations = current.definition.relations
+        names = [] if relations is None or relations.batch is None else [relations.batch]
+        for name in names:
+            value = await self._batches.read(draft, name)
+            if value is None:
+                continue
+            fan_in = value.batch.fan_in
+            job = None if fan_in is None else await draft.job(fan_in)
+            if keeps_members(value.batch, None if job is None else job.head.state):
+                return True
+        return False
+
+    async def prune(self, limit: int) -> int:
+        """Remove jobs that retention no longer keeps, and sessions that ended long ago."""
+        now, removed, after = self._store.time.now(), 0, None
+        while removed < limit:
+            page: Page = await self._projection.ask(
+                "find", JobFilter(states=tuple(sorted(ENDED))), after=after, limit=_PAGE
+            )
+            expired = [
+                each.definition.id
+                for each in page.jobs
+                if (until := keep_until(*each)) is not None and until <= now
+            ]
+            answers = await asyncio.gather(
+                *(self._remove(each, None) for each in expired[: limit - removed])
+            )
+            removed += sum(each == "removed" for each in answers)
+            after = page.next_after
+            if after is None:
+                break
+        await self._forget_removals(now - KEEP_REMOVALS)
+        return removed + await self._prune_sessions(now - KEEP_SESSIONS, limit - removed)
+
+    async def _forget_removals(self, before: int) -> None:
+        """Delete the last events of jobs that were removed long ago."""
+        subjects = self._store.subjects
+        wanted = f"{subjects.prefix}.jobs.*.*.*.removed"
+        for got in await self._store.link.following(subjects.jobs, wanted, 1, _PAGE):
+            if int(got.headers.get("Trellis-At", "0")) > before:
+                break
+            await self._store.link.api(f"STREAM.PURGE.{subjects.jobs}", {"filter": got.subject})
+
+    async def _prune_sessions(self, ended: int, limit: int) -> int:
+        """Remove sessions that ended at or before this moment, the earliest first."""
+        over = [
+            (value.ended_at, session)
+            for session, value in (await self._sessions.all()).items()
+            if value.ended_at is not None and value.ended_at <= ended
+        ]
+        oldest = sorted(over)[: max(0, limit)]
+        for _, session in oldest:
+            await self._sessions.forget(session)
+        return len(oldest)
