@@ -65,6 +65,24 @@ def serving(nats_url: str, subjects: Subjects) -> Serving:
 
 
 @pytest.fixture
+async def link(nats_url: str) -> AsyncIterator[Link]:
+    """A connection of a program beside the runtime."""
+    link = Link([nats_url])
+    await link.open()
+    yield link
+    await link.close()
+
+
+@pytest.fixture
+async def whole_runtime(
+    nats_url: str, subjects: Subjects, tables: SqliteEngine, engine: Engine
+) -> AsyncIterator[AdminRuntime]:
+    """A runtime that changes jobs, too."""
+    async with AdminRuntime(Link([nats_url]), subjects, tables, engine) as runtime:
+        yield runtime
+
+
+@pytest.fixture
 async def runtime(serving: Serving, tables: SqliteEngine) -> AsyncIterator[AdminRuntime]:
     async with serving(tables) as runtime:
         yield runtime

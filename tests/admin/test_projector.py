@@ -137,11 +137,8 @@ async def test_a_projection_from_the_beginning_equals_one_that_followed(
 
 
 async def test_a_request_that_cannot_be_read_is_refused(
-    runtime: AdminRuntime, subjects: Subjects, nats_url: str
+    runtime: AdminRuntime, subjects: Subjects, link: Link
 ) -> None:
-    link = Link([nats_url])
-    await link.open()
     for verb, body, code in (("find", b"[]", "400"), ("create", b"{}", "404")):
         answer = await link.ask(subjects.internal(verb), body, 5)
         assert (answer.headers or {})["Nats-Service-Error-Code"] == code
-    await link.close()

@@ -103,6 +103,9 @@ class Projection(Protocol):
         Then `before` is not the present place: another process stored them, or some are missing.
         """
 
+    async def erase(self) -> None:
+        """Remove everything that was projected: the next pages begin at the first message."""
+
     async def presences(self, since: Instant) -> list[Presence]:
         """Return the worker processes that were heard of since then, by service, type and name."""
 

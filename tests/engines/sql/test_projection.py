@@ -261,3 +261,21 @@ async def test_entries_of_the_audit_sessions_types_and_presence_are_kept(
     projection = target.projection()
     assert await projection.presences(clock.now()) == [heard]
     assert await projection.presences(clock.now() + 1) == []
+
+
+async def test_an_erased_projection_begins_again(
+    source: MemoryEngine, target: SqliteEngine, clock: ManualClock
+) -> None:
+    taken = await start(source, await a_session(source), a_job())
+    await settle(source, taken, Complete(fence_of(taken)))
+    await accept(source, a_job(), a_job(idempotency_key="once"))
+    heard = Presence("shop", "invoice", "i1", clock.now())
+    changes = [*await events_of(source), heard]
+    await store(target, changes)
+    projection = target.projection()
+    await projection.erase()
+    assert await projection.place(STREAM) == 0
+    assert await records(target) == []
+    assert await projection.presences(0) == []
+    await store(target, changes)
+    await same(source, target)

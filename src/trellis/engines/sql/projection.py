@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from trellis.core.durations import Instant
 from trellis.core.events import EventKind
@@ -41,6 +41,12 @@ from trellis.engines.sql.transaction import Transaction
 from trellis.engines.values import Begun, Item, LogLine, Phase, Progress, SessionRecord
 
 T = TypeVar("T")
+#: Tables whose rows come from the streams.
+PROJECTED: Final = (
+    "archive_queue", "audit", "batch_member", "dependency", "event", "idempotency", "item",
+    "job", "job_type", "log", "note", "outcome", "past_session", "presence",
+    "projection", "queue", "removal", "session",
+)  # fmt: skip
 
 
 class Numbers(Protocol):
@@ -338,6 +344,12 @@ def _session_row(session: SessionRecord) -> Row:
         session.id, *session.info, session.lease, session.opened_at, session.renewed_at,
         session.ended_at,
     )  # fmt: skip
+
+
+async def erase(tx: Transaction) -> None:
+    """Remove everything that was projected, and the places in the streams with it."""
+    for table in PROJECTED:
+        await tx.run(f"projection_erase_{table}")
 
 
 async def presences(tx: Transaction, since: Instant) -> list[Presence]:

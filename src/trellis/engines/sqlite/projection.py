@@ -68,6 +68,10 @@ class SqliteProjection:
         is_stored: bool = await self._write(store)
         return is_stored
 
+    async def erase(self) -> None:
+        """Remove everything that was projected."""
+        await self._write(lambda tx: run_through(projection.erase(tx.shared)))
+
     async def presences(self, since: Instant) -> list[Presence]:
         """Return the worker processes that were heard of since then."""
         found: list[Presence] = await self._write(

@@ -116,3 +116,57 @@ from trellis_jobs j
 create view if not exists worker_presence_projection as
 select service, type, instance as instance_id, concurrency, version, at as heartbeat_at
 from trellis_presence
+
+-- name: projection_erase_archive_queue
+delete from trellis_archive_queue
+
+-- name: projection_erase_audit
+delete from trellis_audit
+
+-- name: projection_erase_batch_member
+delete from trellis_batch_member
+
+-- name: projection_erase_dependency
+delete from trellis_dependency
+
+-- name: projection_erase_event
+delete from trellis_event
+
+-- name: projection_erase_idempotency
+delete from trellis_idempotency
+
+-- name: projection_erase_item
+delete from trellis_item
+
+-- name: projection_erase_job
+delete from trellis_job
+
+-- name: projection_erase_job_type
+delete from trellis_job_type
+
+-- name: projection_erase_log
+delete from trellis_log
+
+-- name: projection_erase_note
+delete from trellis_note
+
+-- name: projection_erase_outcome
+delete from trellis_outcome
+
+-- name: projection_erase_past_session
+delete from trellis_past_session
+
+-- name: projection_erase_presence
+delete from trellis_presence
+
+-- name: projection_erase_projection
+delete from trellis_projection
+
+-- name: projection_erase_queue
+delete from trellis_queue
+
+-- name: projection_erase_removal
+delete from trellis_removal
+
+-- name: projection_erase_session
+delete from trellis_session
