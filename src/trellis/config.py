@@ -341,7 +341,10 @@ KEYS: Final = (
 
 
 #: Variables that are not settings of a project.
-_OTHER_VARIABLES: Final = ("TRELLIS_DEBUG", "TRELLIS_FAILPOINT", "TRELLIS_PROGRAM", "TRELLIS_TOKEN")
+_OTHER_VARIABLES: Final = (
+    "TRELLIS_DEBUG", "TRELLIS_FAILPOINT", "TRELLIS_JOBS_DB_PATH", "TRELLIS_PROGRAM",
+    "TRELLIS_TOKEN",
+)  # fmt: skip
 
 
 class Setting(NamedTuple):

@@ -37,6 +37,7 @@ _MODULES: Final = {
     "items": "trellis.cli.job_items",
     "follow": "trellis.cli.job_feed",
     "top": "trellis.cli.top",
+    **dict.fromkeys(("serve", "rebuild"), "trellis.cli.job_projection"),
     **dict.fromkeys(
         ("cancel", "move", "set", "retry", "clone", "delete"), "trellis.cli.job_actions"
     ),

@@ -1,0 +1,77 @@
+"""Opening an admin runtime at a NATS URL, with a projection in a SQLite file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from trellis.admin.runtime import AdminRuntime
+from trellis.engines.jetstream.engine import JetStreamEngine
+from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.subjects import DEFAULT_PREFIX, Subjects, check_prefix
+from trellis.engines.port import Engine
+from trellis.engines.redaction import shown
+from trellis.engines.sqlite import SqliteEngine
+from trellis.errors import ConfigurationError
+
+#: Where the projection is unless another path is given.
+DEFAULT_PATH: Final = "/var/lib/trellis/jobs.sqlite"
+#: The variable with another path.
+PATH_VARIABLE: Final = "TRELLIS_JOBS_DB_PATH"
+
+
+class Deployment(NamedTuple):
+    """The servers of a URL, and the prefix of the subjects."""
+
+    servers: str
+    prefix: str
+
+
+def deployment_of(url: str) -> Deployment:
+    """Read `nats://host:port?prefix=NAME`; raise `ConfigurationError` for another URL."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"nats", "tls"}:
+        raise ConfigurationError(
+            f"The admin runtime is for jobs on NATS, and {shown(url)} is another store. Write "
+            "--url nats://host:4222, or set TRELLIS_URL."
+        )
+    options = parse_qs(parts.query, keep_blank_values=True)
+    (prefix,) = options.pop("prefix", [DEFAULT_PREFIX])[-1:]
+    if options:
+        raise ConfigurationError(
+            f"{shown(url)} has options that Trellis does not know: {', '.join(sorted(options))}."
+        )
+    servers = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+    return Deployment(servers, check_prefix(prefix))
+
+
+def _check_folder(path: str) -> None:
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"There is no folder {folder} for the projection. Create it, or name another file with "
+            f"--projection or {PATH_VARIABLE}."
+        )
+
+
+@asynccontextmanager
+async def admin_runtime(url: str, path: str, *, changes: bool) -> AsyncIterator[AdminRuntime]:
+    """Run an admin runtime; without `changes` it only projects and answers."""
+    servers, prefix = deployment_of(url)
+    _check_folder(path)
+    engine = cast("Engine", JetStreamEngine(servers, prefix=prefix))
+    tables = SqliteEngine(path)
+    await engine.open()
+    try:
+        await tables.open()
+        try:
+            link, subjects = Link(servers.split(",")), Subjects(prefix)
+            async with AdminRuntime(link, subjects, tables, engine if changes else None) as runtime:
+                yield runtime
+        finally:
+            await tables.close()
+    finally:
+        await engine.close()
