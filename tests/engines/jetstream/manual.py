@@ -47,6 +47,12 @@ class ManualEngine(JetStreamEngine):
         return Page(self._store.time.now(), matching, None)
 
 
+class ServedEngine(ManualEngine):
+    """The engine of a test beside which an admin runtime answers."""
+
+    find = JetStreamEngine.find
+
+
 _PLAIN = ("services", "types", "queues", "states", "parent", "schedule")
 
 

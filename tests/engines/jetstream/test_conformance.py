@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.engines.jetstream.manual import ManualEngine
+from tests.engines.jetstream.manual import ServedEngine
+from trellis.admin.runtime import AdminRuntime
+from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.port import Engine
+from trellis.engines.sqlite import SqliteEngine
 from trellis.testing import ManualClock
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
 
@@ -25,10 +29,22 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def engine(nats_url: str, deployed: Subjects, clock: ManualClock) -> AsyncIterator[Engine]:
-    engine = ManualEngine(nats_url, prefix=deployed.prefix, clock=clock)
+async def tables(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Engine]:
+    """The SQL engine whose tables are the projection."""
+    tables = SqliteEngine(str(tmp_path / "projection.db"), clock=clock)
+    await tables.open()
+    yield tables
+    await tables.close()
+
+
+@pytest.fixture
+async def engine(
+    nats_url: str, deployed: Subjects, clock: ManualClock, tables: Engine
+) -> AsyncIterator[Engine]:
+    engine = ServedEngine(nats_url, prefix=deployed.prefix, clock=clock)
     await engine.open()
-    yield engine
+    async with AdminRuntime(Link([nats_url]), deployed, tables):
+        yield engine
     await engine.close()
 
 
@@ -39,7 +55,7 @@ async def another(
     async with AsyncExitStack() as opened:
 
         async def open_another() -> Engine:
-            engine = ManualEngine(nats_url, prefix=deployed.prefix, clock=clock)
+            engine = ServedEngine(nats_url, prefix=deployed.prefix, clock=clock)
             await engine.open()
             opened.push_async_callback(engine.close)
             return engine
