@@ -12,19 +12,36 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from nats import errors as nats_errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from trellis.core.durations import Instant, to_instant
+from trellis.core.durations import Instant
+from trellis.engines.jetstream.answers import (
+    NO_MESSAGE,
+    PASSING,
+    WRONG_SEQUENCE,
+    ApiError,
+    Expect,
+    Got,
+    Message,
+    Outdated,
+    WriteResult,
+    Written,
+    number_in,
+    pause,
+    read_answer,
+    read_headers,
+    read_instant,
+    refusal,
+    unanswered,
+)
 from trellis.errors import (
     AccessDenied,
     EngineClosed,
@@ -43,18 +60,9 @@ BATCH: Final = 1000
 _MANY: Final = 1000
 #: How many messages one request returns.
 _PAGE: Final = 256
-#: Room for what the server adds to the headers of a message.
-_MARGIN: Final = 512
 #: Seconds until a request counts as unanswered, and until a write is given up.
 _ANSWER: Final = 5.0
 _PATIENCE: Final = 20.0
-_WRONG_SEQUENCE: Final = 10071
-#: Something about the same subject is being stored: what it is will be known in a moment.
-_IN_FLIGHT: Final = 10164
-#: Too many open batches; or one was dropped because of that.
-_TOO_MANY_BATCHES: Final = frozenset({10176, 10210})
-_NO_MESSAGE: Final = 10037
-_NOT_FOUND: Final = frozenset({10014, 10059})
 _UNREACHABLE: Final = (
     nats_errors.NoServersError,
     nats_errors.OutboundBufferLimitError,
@@ -63,66 +71,6 @@ _UNREACHABLE: Final = (
     nats_errors.NoRespondersError,
     OSError,
 )
-
-
-class Expect(NamedTuple):
-    """The sequence of the last message that must be there when a message is stored; 0: none."""
-
-    sequence: int
-    #: Over these subjects; None: over the subject of the message.
-    over: str | None = None
-
-
-class Message(NamedTuple):
-    """A message to be stored."""
-
-    subject: str
-    body: bytes
-    headers: Mapping[str, str] = {}
-    expect: Expect | None = None
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes on the wire."""
-        headers = sum(len(name) + len(value) + 4 for name, value in self.headers.items())
-        return len(self.subject) + headers + len(self.body) + _MARGIN
-
-
-class Written(NamedTuple):
-    """All messages are stored, the last of them with this sequence, the others right before it."""
-
-    sequence: int
-
-
-class Outdated(NamedTuple):
-    """Nothing is stored: another message is the last one now, with this sequence if it is known."""
-
-    sequence: int | None
-
-
-WriteResult: TypeAlias = Written | Outdated
-
-
-class Got(NamedTuple):
-    """A stored message."""
-
-    subject: str
-    sequence: int
-    at: Instant
-    headers: Mapping[str, str]
-    body: bytes
-
-
-class ApiError(EngineError):
-    """The server refused a request of its JetStream API."""
-
-    code = "jetstream_refused"
-
-    def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
-        self.number = int(error.get("err_code", 0))
-        super().__init__(
-            f"The NATS server refused {subject}: {error.get('description')} ({self.number})."
-        )
 
 
 class Link:
@@ -224,14 +172,14 @@ class Link:
                 return Written(answer["seq"])
             error: dict[str, Any] = (answer or {}).get("error", {})
             number = error.get("err_code", 0)
-            if number == _WRONG_SEQUENCE:
+            if number == WRONG_SEQUENCE:
                 found = await self._taken_by(messages, name) if is_unanswered else None
-                return found or Outdated(_number_in(error))
-            if number and number != _IN_FLIGHT and number not in _TOO_MANY_BATCHES:
-                raise _refusal(messages[0].subject, error)
+                return found or Outdated(number_in(error))
+            if number and number not in PASSING:
+                raise refusal(messages[0].subject, error)
             if time.monotonic() > end:
                 raise self._given_up(is_unanswered=is_unanswered)
-            await asyncio.sleep(_pause(number))
+            await asyncio.sleep(pause(number))
 
     async def _try(self, messages: Sequence[Message], name: str) -> dict[str, Any] | None:
         """Send messages once; return the answer, empty if no stream took them, None if unknown."""
@@ -274,7 +222,7 @@ class Link:
             if len(messages) > 1:
                 headers["Nats-Batch-Commit"] = "1"
             reply = await client.request(message.subject, message.body, _ANSWER, headers=headers)
-            return _read(reply.data)
+            return read_answer(reply.data)
         raise ValueError("There is no message to write.")
 
     async def _taken_by(self, messages: Sequence[Message], name: str) -> Written | None:
@@ -330,15 +278,15 @@ class Link:
         try:
             answer = await self.api(f"STREAM.MSG.GET.{stream}", wanted)
         except ApiError as error:
-            if error.number == _NO_MESSAGE:
+            if error.number == NO_MESSAGE:
                 return None
             raise
         found = answer["message"]
         return Got(
             found["subject"],
             found["seq"],
-            _instant(found["time"]),
-            _headers(base64.b64decode(found.get("hdrs", ""))),
+            read_instant(found["time"]),
+            read_headers(base64.b64decode(found.get("hdrs", ""))),
             base64.b64decode(found.get("data", "")),
         )
 
@@ -392,7 +340,7 @@ class Link:
             finally:
                 await subscription.unsubscribe()
         except (nats_errors.Error, OSError) as error:
-            raise _unreadable(stream, error) from error
+            raise unanswered(stream, error) from error
 
     # -- everything else -----------------------------------------------------------------------
 
@@ -410,9 +358,9 @@ class Link:
                 raise EngineClosed("The engine was closed during a request.") from error
             except (*_UNREACHABLE, nats_errors.TimeoutError) as error:
                 if time.monotonic() > end:
-                    raise _unreadable(verb, error) from error
-                await asyncio.sleep(_pause(0))
-        answer = _read(reply.data)
+                    raise unanswered(verb, error) from error
+                await asyncio.sleep(pause(0))
+        answer = read_answer(reply.data)
         if "error" in answer:
             raise ApiError(verb, answer["error"])
         return answer
@@ -448,13 +396,13 @@ class Link:
             finally:
                 await subscription.unsubscribe()
         except (nats_errors.Error, OSError) as error:
-            raise _unreadable(consumer, error) from error
+            raise unanswered(consumer, error) from error
 
     async def server_time(self, stream: str) -> tuple[Instant, float, float]:
         """Return the server's time, and our monotonic clock before and after it was read."""
         before = time.monotonic()
         answer = await self.api(f"STREAM.INFO.{stream}")
-        return _instant(answer["ts"]), before, time.monotonic()
+        return read_instant(answer["ts"]), before, time.monotonic()
 
 
 async def _collect(subscription: Subscription, subject: str) -> AsyncIterator[Got]:
@@ -471,54 +419,10 @@ async def _collect(subscription: Subscription, subject: str) -> AsyncIterator[Go
         yield Got(
             headers["Nats-Subject"],
             int(headers["Nats-Sequence"]),
-            _instant(headers["Nats-Time-Stamp"]),
+            read_instant(headers["Nats-Time-Stamp"]),
             headers,
             message.data,
         )
 
 
-def _read(body: bytes) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(body)
-    return answer
-
-
-def _headers(block: bytes) -> dict[str, str]:
-    """Return the headers of a stored message."""
-    lines = block.decode("utf-8", "replace").split("\r\n")[1:]
-    pairs = (line.split(":", 1) for line in lines if ":" in line)
-    return {name: value.strip() for name, value in pairs}
-
-
-def _instant(text: str) -> Instant:
-    """Return a time of the server, which has nanoseconds."""
-    moment, _, fraction = text.removesuffix("Z").partition(".")
-    return to_instant(datetime.fromisoformat(moment + "+00:00")) + int(fraction[:6].ljust(6, "0"))
-
-
-def _number_in(error: Mapping[str, Any]) -> int | None:
-    digits = str(error.get("description", "")).rpartition(" ")[2]
-    return int(digits) if digits.isdecimal() else None
-
-
-def _pause(number: int) -> float:
-    """Return how many seconds to wait before a write or request is repeated."""
-    if number == _IN_FLIGHT:
-        return random.uniform(0.001, 0.02)  # noqa: S311 - no secret
-    if number in _TOO_MANY_BATCHES:
-        return random.uniform(0.002, 0.05)  # noqa: S311
-    return random.uniform(0.05, 0.25)  # noqa: S311
-
-
-def _refusal(subject: str, error: Mapping[str, Any]) -> EngineError:
-    refused = ApiError(subject, error)
-    if refused.number in _NOT_FOUND:
-        return EngineUnavailable(f"{refused} Run `trellis migrate`.")
-    return refused
-
-
-def _unreadable(what: str, error: Exception) -> EngineUnavailable:
-    reason = str(error) or type(error).__name__
-    return EngineUnavailable(f"The NATS server did not answer a request for {what}: {reason}.")
-
-
-__all__ = ["Expect", "Got", "Link", "Message", "Outdated", "Written"]
+__all__ = ["ApiError", "Expect", "Got", "Link", "Message", "Outdated", "Written"]
