@@ -96,8 +96,9 @@ def test_every_command_says_what_it_does_and_takes_a_url(
         "schedules window",
         "contract",
         "batches",
+        "nats",
     }
-    without = {"demo", "completion", "contract export", "contract import"}
+    without = {"demo", "completion", "contract export", "contract import", "nats permissions"}
     for path, text in helped["texts"].items():
         assert f"Usage: {' '.join(['trellis', *path.split()])}" in text
         if path not in groups:

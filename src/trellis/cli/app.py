@@ -95,6 +95,7 @@ COMMANDS: Final = {
     "tokens": "Create tokens for the HTTP API, list and revoke them.",
     "audit": "List what operators changed: who, when, what, and why.",
     "archive": "List the archives of services, and switch them on or off.",
+    "nats": "Set up NATS servers for jobs.",
     "locks": "List the locks that are held, with the worker and job that hold them.",
     "doctor": "Check the engine and the journal of every job, and show the settings in force.",
     "migrate": "Create the database, or bring it up to date.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -73,10 +72,14 @@ def _opening() -> Any:  # noqa: ANN401 - a module
 
 
 def _run(work: Any) -> Any:  # noqa: ANN401 - what the coroutine returns
+    import asyncio
+
     return asyncio.run(work)
 
 
 async def _serve(url: str, path: str) -> None:
+    import asyncio
+
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
