@@ -340,11 +340,8 @@ KEYS: Final = (
 )
 
 
-#: Variables that are not settings of a project.
-_OTHER_VARIABLES: Final = (
-    "TRELLIS_DEBUG", "TRELLIS_FAILPOINT", "TRELLIS_JOBS_DB_PATH", "TRELLIS_PROGRAM",
-    "TRELLIS_TOKEN",
-)  # fmt: skip
+#: Variables that are not settings of a project, without their prefix.
+_OTHER: Final = ("DEBUG", "FAILPOINT", "JOBS_DB_PATH", "PROGRAM", "TOKEN")
 
 
 class Setting(NamedTuple):
@@ -400,7 +397,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     unknown = [
         name
         for name in sorted(os.environ if environ is None else environ)
-        if name.startswith(_PREFIX) and name not in {*known, *_OTHER_VARIABLES}
+        if name.startswith(_PREFIX) and name not in {*known, *map(variable_of, _OTHER)}
         if not name.startswith(f"{_PREFIX}TEST_")
     ]
     return {name: next(iter(get_close_matches(name, known, 1)), None) for name in unknown}
