@@ -22,11 +22,12 @@ from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.port import Engine
 from trellis.errors import TrellisError
 
-#: Verbs that an engine may ask of the projection: they change nothing.
+#: Verbs that an engine may ask of the projection. They change nothing but the projection: after
+#: `promote`, jobs whose time has come count as claimable there, too.
 ANSWERED: Final = (
     "activity", "ahead", "archivable", "audit", "batch_statuses", "batches", "catch_up",
     "changes", "count", "due", "facts", "find", "identify", "items", "journal", "logs", "members",
-    "next_due", "outcomes", "rates", "slots",
+    "next_due", "outcomes", "promote", "rates", "slots",
 )  # fmt: skip
 #: How long a request waits for the projection, in seconds.
 LAG_LIMIT: Final = 5.0

@@ -477,6 +477,8 @@ class Capabilities(NamedTuple):
     ordered: bool = True
     #: A type's jobs can wait in several queues, and each queue can be claimed or paused alone.
     split_types: bool = True
+    #: The jobs of a key can have a rate.
+    key_rates: bool = True
 
 
 class Migration(NamedTuple):

@@ -6,19 +6,23 @@ that of its first generation. A job that stands for a new one is watched (`depen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from trellis.core.batches import Batch, NewBatch, finish, is_success, stops_the_rest
 from trellis.core.durations import Instant
 from trellis.core.job import JobId, NewJob, Relations
 from trellis.core.lifecycle import Transition
-from trellis.core.states import ENDED, State
+from trellis.core.states import ENDED, SUCCEEDED, State
 from trellis.engines.audit import By, Change
+from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
-from trellis.engines.jetstream.store import Store
+from trellis.engines.jetstream.message import StoredEvent
+from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.values import Accepted, Coalesced, CreateResult, Replaced
 from trellis.engines.wire import codec_of
 
@@ -49,7 +53,8 @@ class BatchValue(NamedTuple):
 
 
 CODEC: Final = codec_of(BatchValue)
-_JOINED: Final = codec_of(bool)
+#: Whether a member stands for a new job.
+_IS_LINKED: Final = codec_of(bool)
 
 
 class BatchTable:
@@ -83,6 +88,7 @@ class BatchTable:
             return
         if isinstance(result, Accepted | Replaced):
             if draft.is_new(new.id):
+                await self._mark(draft, batch_id, new.id, is_linked=False)
                 order = draft.sequence(self._subject(batch_id)) + 1 + draft.count_new()
                 self.put(draft, _joined(value, new.relations, order, waiting=1))
         elif isinstance(result, Coalesced):
@@ -91,13 +97,9 @@ class BatchTable:
     async def _link(self, draft: Draft, value: BatchValue, existing: JobId) -> None:
         current = await draft.job(existing)
         batch_id = value.batch.new.id
-        mark = self._store.subjects.own("joined", batch_id, existing, "x")
-        if current is None or await draft.value(mark, _JOINED):
+        if current is None or not await self._mark(draft, batch_id, existing, is_linked=True):
             return
         own = current.definition.relations
-        if own is not None and own.batch == batch_id:
-            return
-        draft.put(mark, True)
         has_ended = current.head.state in ENDED
         row = current.definition.row
         value = _joined(value, own, row, waiting=0)._replace(
@@ -107,6 +109,38 @@ class BatchTable:
         self.put(draft, value)
         if not has_ended:
             await self._dependencies.stand_in(draft, current, batch_id)
+
+    async def _mark(self, draft: Draft, batch_id: str, job_id: JobId, *, is_linked: bool) -> bool:
+        """Stage that a job is a member; False: it is one already."""
+        subject = self._store.subjects.own("member", batch_id, job_id, "linked")
+        if await draft.value(subject, _IS_LINKED) is not None:
+            return False
+        draft.put(subject, is_linked)
+        return True
+
+    async def members(self, batch_id: str) -> list[tuple[Current, bool]]:
+        """Return the members of a batch in creation order; whether each stands for a new job."""
+        wanted = self._store.subjects.own("member", batch_id, "*", "linked")
+        found = await self._store.values([wanted], _IS_LINKED)
+        ids = [JobId(subject.split(".")[-2]) for subject, _ in found]
+        jobs = await self._store.find_many(ids)
+        linked = [bool(value.value) for _, value in found]
+        pairs = [
+            (job, is_linked)
+            for job, is_linked in zip(jobs, linked, strict=True)
+            if isinstance(job, Current)
+        ]
+        return sorted(pairs, key=lambda each: each[0].definition.row)
+
+    async def all(self) -> list[BatchValue]:
+        """Return all batches, in order of opening."""
+        found = await self._store.values([self._store.subjects.own("batch", "*")], CODEC)
+        values = []
+        for _, (value, sequence) in found:
+            if value is not None:
+                row = value.batch.row or sequence
+                values.append(value._replace(batch=value.batch._replace(row=row)))
+        return sorted(values, key=lambda each: each.batch.row)
 
     # -- finishing -----------------------------------------------------------------------------
 
@@ -245,6 +279,64 @@ class BatchVerbs:
             await self._batches.finish(draft, [each.batch.new.id for each in below])
             if isinstance(await draft.write(), Written):
                 return await self.batch(batch_id)
+
+    async def batch_statuses(self, batch_ids: Sequence[str]) -> list[BatchStatus | None]:
+        """Return these batches with the number of their members in each state."""
+        return [await self._batch_status(batch_id) for batch_id in batch_ids]
+
+    async def _batch_status(self, batch_id: str) -> BatchStatus | None:
+        draft = Draft(self._store)
+        value = await self._batches.read(draft, batch_id)
+        if value is None:
+            return None
+        states = Counter(each.head.state for each, _ in await self._batches.members(batch_id))
+        counts = dict(sorted(states.items(), key=lambda each: each[0].value))
+        inner = [await self._batches.read(draft, name) for name in value.inner]
+        finished = value.members - value.waiting - value.linked
+        return BatchStatus(
+            value.batch, counts, finished, tuple(each.batch for each in inner if each is not None)
+        )
+
+    async def batches(
+        self, where: BatchFilter, *, after: int | None = None, limit: int = 50
+    ) -> list[Batch]:
+        """Return a page of batches, the newest first."""
+        found = (
+            value.batch
+            for value in reversed(await self._batches.all())
+            if (after is None or value.batch.row < after)
+            and where.state in {None, value.batch.state}
+            and (where.opened_before is None or value.batch.created_at < where.opened_before)
+        )
+        return list(islice(found, limit))
+
+    async def members(self, batch_id: str, after: int = 0, limit: int = 500) -> list[Member]:
+        """Return members of a batch in creation order."""
+        found = await self._batches.members(batch_id)
+        jobs = [each for each, _ in found if each.definition.row > after]
+        return [Member(each.record, await self._result(each)) for each in jobs[:limit]]
+
+    async def _result(self, current: Current) -> str | None:
+        """Return the result of an ended job."""
+        if current.head.state not in SUCCEEDED:
+            return None
+        subjects = self._store.subjects
+        got = await self._store.link.last(subjects.jobs, subjects.event(current.job, "completed"))
+        stored = None if got is None else self._store.decode(got)
+        return stored.raw if isinstance(stored, StoredEvent) else None
+
+    async def _to_cancel(self) -> list[Current]:
+        """Return the members that are to be cancelled and were not asked yet."""
+        found: dict[int, Current] = {}
+        for value in await self._batches.all():
+            batch = value.batch
+            if batch.stopping_at is None or batch.finished_at is not None:
+                continue
+            for job, is_linked in await self._batches.members(batch.new.id):
+                is_live = job.head.state not in ENDED and job.head.asked_at is None
+                if is_live and not is_linked:
+                    found[job.definition.row] = job
+        return [found[row] for row in sorted(found)]
 
     async def finish_batches(self, limit: int) -> int:  # noqa: ARG002 - as in the port
         """Return that there is nothing to finish: batches finish with their last member."""

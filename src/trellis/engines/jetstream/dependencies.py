@@ -22,8 +22,8 @@ from trellis.errors import CapabilityMissing
 
 #: How many unfinished jobs one job can wait for: each takes two messages of the batch.
 MOST_PREREQUISITES: Final = 400
-#: How many waiting jobs the end of one job moves in its batch; `promote` moves the others.
-MOST_AT_ONCE: Final = 100
+#: How many messages the move of one waiting job takes at most, beside those of a batch of jobs.
+_PER_JOB: Final = 5
 
 
 class Bond(NamedTuple):
@@ -139,7 +139,8 @@ class Dependencies:
         """Stage that a job has ended for those that wait for it; return these."""
         job_id, head = transition.definition.id, transition.head
         watch = await self.watch(draft, job_id)
-        now, later = watch.open[:MOST_AT_ONCE], watch.open[MOST_AT_ONCE:]
+        room = draft.room // _PER_JOB
+        now, later = watch.open[:room], watch.open[room:]
         for dependent in now:
             await self._decide(draft, dependent, job_id, head.state, head.generation)
         if watch.open or watch.batches:
@@ -249,7 +250,8 @@ class Dependencies:
         """Stage the end of a job for more of those that wait for it; return these."""
         job_id, head = current.job.id, current.head
         watch = await self.watch(draft, job_id)
-        now, later = watch.open[:MOST_AT_ONCE], watch.open[MOST_AT_ONCE:]
+        room = draft.room // _PER_JOB
+        now, later = watch.open[:room], watch.open[room:]
         for dependent in now:
             await self._decide(draft, dependent, job_id, head.state, head.generation)
         if now:

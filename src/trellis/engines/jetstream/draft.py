@@ -8,7 +8,7 @@ new draft. A state that only guards a decision is staged unchanged.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from trellis.core.audit import By, Change
 from trellis.core.durations import Instant
@@ -31,6 +31,8 @@ from trellis.engines.jetstream.store import Current, Store, Value
 from trellis.engines.jetstream.subjects import check_id
 from trellis.engines.wire import Codec, codec_of, dump
 
+#: Messages of a batch that are left for what follows from others.
+_RESERVE: Final = 200
 _CHANGE = codec_of(Change)
 _BY = codec_of(By)
 
@@ -202,9 +204,9 @@ class Draft:
         return not self._messages and not self._staged
 
     @property
-    def has_room(self) -> bool:
-        """Whether more can be staged: a batch has a limit."""
-        return len(self._messages) + len(self._staged) < BATCH - 100
+    def room(self) -> int:
+        """How many more messages can be staged, with some left for what follows from them."""
+        return max(0, BATCH - _RESERVE - len(self._messages) - len(self._staged))
 
     async def write(self) -> Written | Outdated:
         """Store everything that is staged, or nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from trellis.core.admission import check_new_job
 from trellis.core.dependencies import Link
@@ -52,6 +53,7 @@ from trellis.engines.values import (
     answer_to,
 )
 from trellis.errors import (
+    EngineUnavailable,
     NotATrellisDatabase,
     SchemaTooNew,
     TransactionRefused,
@@ -116,6 +118,7 @@ class JetStreamEngine(
             caller_transactions=False,
             ordered=False,
             split_types=False,
+            key_rates=False,
         )
 
     async def open(self) -> None:
@@ -168,6 +171,9 @@ class JetStreamEngine(
             return Due(now, sessions=tuple(lapsed[:limit]))
         if kind == "lost":
             return await self._lost(limit)
+        if kind == "batches":
+            found = [DueJob(each.record, None) for each in await self._to_cancel()]
+            return Due(self._store.time.now(), jobs=tuple(found[:limit]))
         due: Due = await self._projection.ask("due", kind, limit)
         return due
 
@@ -191,9 +197,10 @@ class JetStreamEngine(
             self._seen.add(current)
         return Due(self._store.time.now(), jobs=tuple(jobs[:limit]))
 
-    async def promote(self, limit: int) -> int:  # noqa: ARG002 - as in the port
+    async def promote(self, limit: int) -> int:
         """Give free slots to jobs whose time has come; end lingering that is over."""
-        now, moved = self._store.time.now(), 0
+        now = self._store.time.now()
+        moved: int = 0
         wanted = self._subjects.own("keys", "*", "*", "h", "*")
         for subject, value in await self._store.values([wanted], keys.CODEC):
             state: keys.KeyState = value.value or keys.KeyState("")
@@ -202,6 +209,10 @@ class JetStreamEngine(
                     subject, lambda slot: (slot.linger_until or now + 1) <= now
                 )
         moved += await self._followups.move_left()
+        # Jobs become claimable by their hints; the projection counts them.
+        with suppress(EngineUnavailable):
+            counted: int = await self._projection.ask("promote", limit)
+            moved += counted
         await self._limits.count_again()
         if await self._limits.end_overdue():
             await self._link.tell(self._subjects.woken("limit"))

@@ -58,12 +58,17 @@ class Followups:
 
     async def settle_new(self, draft: Draft, jobs: Sequence[JobId]) -> None:
         """Resolve or cancel new jobs whose prerequisites have ended before."""
-        await self._judge(draft, jobs, {})
+        await self.end(draft, await self._judge(draft, jobs, {}))
 
     # -- ending --------------------------------------------------------------------------------
 
     async def end(self, draft: Draft, ended: Sequence[Transition]) -> None:
-        """Stage what follows the end of jobs: hooks, then batches, then jobs that wait."""
+        """Stage what follows the end of jobs, and of those that end because of it."""
+        while ended:
+            ended = await self._follow(draft, ended)
+
+    async def _follow(self, draft: Draft, ended: Sequence[Transition]) -> list[Transition]:
+        """Stage hooks, then batches, then jobs that wait; return the ends among the last."""
         touched: list[str] = []
         dependents: dict[JobId, None] = {}
         results: dict[JobId, str] = {}
@@ -82,10 +87,12 @@ class Followups:
                 results[job_id] = getattr(transition.command, "result", None) or "null"
             touched += await self._batches.end(draft, transition, linked)
         await self._batches.finish(draft, touched)
-        await self._judge(draft, list(dependents), results)
+        return await self._judge(draft, list(dependents), results)
 
-    async def _judge(self, draft: Draft, jobs: Sequence[JobId], results: dict[JobId, str]) -> None:
-        """Stage what happens to jobs that wait for others, and what follows from that."""
+    async def _judge(
+        self, draft: Draft, jobs: Sequence[JobId], results: dict[JobId, str]
+    ) -> list[Transition]:
+        """Stage what happens to jobs that wait for others; return those that end."""
         ended = []
         for job_id in jobs:
             current = await draft.job(job_id)
@@ -99,18 +106,17 @@ class Followups:
                 await self._stage(draft, current, transition)
                 if is_end(transition):
                     ended.append(transition)
-        if ended:
-            await self.end(draft, ended)
+        return ended
 
     async def move_left(self) -> int:
-        """Move jobs that one batch could not move; return how many."""
+        """Move jobs that a batch had no room for; return how many."""
         moved = 0
         for job_id in await self._dependencies.left():
             while True:
                 draft = Draft(self._store)
                 current = await draft.job(job_id)
                 found = [] if current is None else await self._dependencies.more(draft, current)
-                await self._judge(draft, found, {})
+                await self.end(draft, await self._judge(draft, found, {}))
                 if draft.is_empty or isinstance(await draft.write(), Written):
                     moved += len(found)
                     if not found:

@@ -91,6 +91,17 @@ def schedule(subjects: Subjects, job: JobName, at: Instant, run_at: Instant, que
     return Message(subjects.scheduled(job), dump({"runAt": run_at}), headers)
 
 
+async def open_parked(link: Link, subjects: Subjects, service: str, queue: str) -> None:
+    """Hint at the jobs that were parked because of a queue, now that it is open.
+
+    Without this, the server hints at each of them a little later.
+    """
+    wanted = f"{subjects.prefix}.later.{service}.*.*"
+    for got in await link.last_many(subjects.later, [wanted]):
+        if got.headers.get(QUEUE) == queue:
+            await link.write(Message(got.headers["Nats-Schedule-Target"], got.body))
+
+
 class Listener:
     """Turns the live feed into hints for the watchers of this process."""
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from trellis.core.durations import Micros
 from trellis.engines.audit import OPERATOR, By, aging_change, drain_of_all, settings_of
 from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.hints import open_parked
 from trellis.engines.jetstream.settings import DRAIN, QUEUE
 from trellis.engines.jetstream.state import decided, history, latest
 from trellis.engines.jetstream.store import Store
@@ -48,6 +49,8 @@ class OperatingVerbs:
                 draft.record(change, by)
 
         await decided(self._store, set_it)
+        if not settings.paused:
+            await open_parked(self._store.link, self._store.subjects, *settings[:2])
 
     async def queue_settings(self) -> list[QueueSettings]:
         """Return the settings of every queue that has any."""

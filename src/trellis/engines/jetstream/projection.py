@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from nats import errors as nats_errors
 
-from trellis.core.batches import Batch
 from trellis.core.durations import Instant
 from trellis.core.job import JobId, JobRecord
-from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.calls import port_verbs
 from trellis.engines.feed import Changes, Expired
 from trellis.engines.jetstream.link import Link
@@ -104,20 +102,3 @@ class ProjectedVerbs:
         except EngineUnavailable:
             return None
         return moment
-
-    async def batch_statuses(self, batch_ids: Sequence[str]) -> list[BatchStatus | None]:
-        """Return each of these batches with the number of its members in each state."""
-        found: list[BatchStatus | None] = await self._projection.ask("batch_statuses", batch_ids)
-        return found
-
-    async def batches(
-        self, where: BatchFilter, *, after: int | None = None, limit: int = 50
-    ) -> list[Batch]:
-        """Return a page of batches, the newest first."""
-        found: list[Batch] = await self._projection.ask("batches", where, after=after, limit=limit)
-        return found
-
-    async def members(self, batch_id: str, after: int = 0, limit: int = 500) -> list[Member]:
-        """Return members of a batch in creation order."""
-        found: list[Member] = await self._projection.ask("members", batch_id, after, limit)
-        return found

@@ -64,6 +64,7 @@ async def pass_time(engine: Engine, clock: ManualClock, seconds: int) -> None:
         await engine.promote(100)
 
 
+@needs("key_rates")
 class TestKeyRates(EngineSuite):
     """No more jobs of a key start per time than its rate allows, however long they waited."""
 
@@ -265,6 +266,7 @@ class TestKeyRates(EngineSuite):
         assert len(await claim(engine, session)) == 1
 
 
+@needs("key_rates")
 class TestKeyRateSettings(EngineSuite):
     """Operators set the rate of each key of a type, and it counts at once."""
 
