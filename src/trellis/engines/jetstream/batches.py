@@ -7,11 +7,18 @@ that of its first generation. A job that stands for a new one is watched (`depen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from trellis.core.batches import Batch, NewBatch, finish, is_success, stops_the_rest
+from trellis.core.batches import (
+    Batch,
+    NewBatch,
+    finish,
+    is_success,
+    keeps_members,
+    stops_the_rest,
+)
 from trellis.core.durations import Instant
 from trellis.core.job import JobId, NewJob, Relations
 from trellis.core.lifecycle import Transition
@@ -57,11 +64,15 @@ CODEC: Final = codec_of(BatchValue)
 _IS_LINKED: Final = codec_of(bool)
 
 
+#: Stages a job that follows others: without admission, but in the line of its key.
+CreateFollowing: TypeAlias = Callable[[Draft, NewJob], Awaitable[None]]
+
+
 class BatchTable:
     """All batches."""
 
-    def __init__(self, store: Store, dependencies: Dependencies) -> None:
-        self._store, self._dependencies = store, dependencies
+    def __init__(self, store: Store, dependencies: Dependencies, create: CreateFollowing) -> None:
+        self._store, self._dependencies, self._create = store, dependencies, create
 
     def _subject(self, batch_id: str) -> str:
         return self._store.subjects.own("batch", batch_id)
@@ -117,6 +128,12 @@ class BatchTable:
             return False
         draft.put(subject, is_linked)
         return True
+
+    async def drop_member(self, draft: Draft, batch_id: str, job_id: JobId) -> None:
+        """Stage that a member is removed."""
+        subject = self._store.subjects.own("member", batch_id, job_id, "linked")
+        if await draft.value(subject, _IS_LINKED) is not None:
+            draft.put(subject, None)
 
     async def members(self, batch_id: str) -> list[tuple[Current, bool]]:
         """Return the members of a batch in creation order; whether each stands for a new job."""
@@ -201,7 +218,7 @@ class BatchTable:
                 self.put(draft, value._replace(batch=batch))
                 if job is not None:
                     jobs.append(job)
-                    draft.create(job)
+                    await self._create(draft, job)
                     await self.join(draft, job, Accepted(job.id))
                 if batch.new.parent is not None:
                     parents.append(batch.new.parent)
@@ -289,10 +306,11 @@ class BatchVerbs:
         value = await self._batches.read(draft, batch_id)
         if value is None:
             return None
-        states = Counter(each.head.state for each, _ in await self._batches.members(batch_id))
+        members = await self._batches.members(batch_id)
+        states = Counter(each.head.state for each, _ in members)
         counts = dict(sorted(states.items(), key=lambda each: each[0].value))
         inner = [await self._batches.read(draft, name) for name in value.inner]
-        finished = value.members - value.waiting - value.linked
+        finished = len(members) - value.waiting - value.linked
         return BatchStatus(
             value.batch, counts, finished, tuple(each.batch for each in inner if each is not None)
         )
@@ -337,6 +355,23 @@ class BatchVerbs:
                 if is_live and not is_linked:
                     found[job.definition.row] = job
         return [found[row] for row in sorted(found)]
+
+    async def _prune_batches(self, before: Instant, limit: int) -> None:
+        """Remove batches that finished long ago, and in which neither member nor batch is left."""
+        values = await self._batches.all()
+        old = [each for each in values if (each.batch.finished_at or before + 1) <= before]
+        for value in sorted(old, key=lambda each: each.batch.finished_at or 0)[:limit]:
+            batch_id = value.batch.new.id
+            draft = Draft(self._store)
+            inner = [await self._batches.read(draft, name) for name in value.inner]
+            fan_in = value.batch.fan_in
+            job = None if fan_in is None else await draft.job(fan_in)
+            is_read = keeps_members(value.batch, None if job is None else job.head.state)
+            if is_read or any(inner) or await self._batches.members(batch_id):
+                continue
+            if await self._batches.read(draft, batch_id) is not None:
+                draft.put(self._store.subjects.own("batch", batch_id), None)
+                await draft.write()
 
     async def finish_batches(self, limit: int) -> int:  # noqa: ARG002 - as in the port
         """Return that there is nothing to finish: batches finish with their last member."""

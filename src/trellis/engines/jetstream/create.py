@@ -212,6 +212,11 @@ class CreateVerb:
             draft.put(subject, keys.enter(state, waiter))
         await self._followups.stage(draft, new)
 
+    async def _create_following(self, draft: Draft, new: NewJob) -> None:
+        """Stage a job that follows others: without admission, but in the line of its key."""
+        await self._stage_new(draft, new)
+        await self._hand_over(draft, [new], [Admit()])
+
     async def _key_state(self, draft: Draft, new: NewJob) -> keys.KeyState:
         subject = self._store.subjects.key(new.service, new.type, new.key_hash or "")
         return await draft.value(subject, keys.CODEC) or keys.KeyState(new.key or "")

@@ -17,7 +17,7 @@ from trellis.engines.hints import Hints
 from trellis.engines.jetstream import keys, topology
 from trellis.engines.jetstream.archive import ArchiveVerbs
 from trellis.engines.jetstream.audit import AuditVerbs
-from trellis.engines.jetstream.batches import BatchTable, BatchVerbs
+from trellis.engines.jetstream.batches import BatchTable
 from trellis.engines.jetstream.claim import ClaimVerb
 from trellis.engines.jetstream.commit import CommitVerb, Seen
 from trellis.engines.jetstream.contracts import ContractVerbs
@@ -76,7 +76,6 @@ class JetStreamEngine(
     OperatingVerbs,
     ScheduleVerbs,
     TokenVerbs,
-    BatchVerbs,
     ProjectedVerbs,
     RemovalVerbs,
 ):
@@ -95,9 +94,13 @@ class JetStreamEngine(
         self._limits = LimitTable(self._store, self._sessions)
         self._schedules = ScheduleTable(self._store, self._admit)
         self._dependencies = Dependencies(self._store)
-        self._batches = BatchTable(self._store, self._dependencies)
+        self._batches = BatchTable(self._store, self._dependencies, self._create_following)
         self._followups = Followups(
-            self._store, self._batches, self._dependencies, self._stage_following
+            self._store,
+            self._batches,
+            self._dependencies,
+            self._stage_following,
+            self._create_following,
         )
         self._projection = Projection(self._link, self._subjects)
         self._hints = Hints()

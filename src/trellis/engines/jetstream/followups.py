@@ -9,7 +9,7 @@ from trellis.core.admission import Facts
 from trellis.core.followups import hook_jobs, is_end
 from trellis.core.job import JobId, NewJob
 from trellis.core.lifecycle import Transition
-from trellis.engines.jetstream.batches import BatchTable
+from trellis.engines.jetstream.batches import BatchTable, CreateFollowing
 from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
@@ -24,10 +24,15 @@ class Followups:
     """Hooks, batches and jobs that wait for others."""
 
     def __init__(
-        self, store: Store, batches: BatchTable, dependencies: Dependencies, stage: Stage
+        self,
+        store: Store,
+        batches: BatchTable,
+        dependencies: Dependencies,
+        stage: Stage,
+        create: CreateFollowing,
     ) -> None:
         self._store, self._batches, self._dependencies = store, batches, dependencies
-        self._stage = stage
+        self._stage, self._create = stage, create
 
     # -- creating ------------------------------------------------------------------------------
 
@@ -75,7 +80,7 @@ class Followups:
         for transition in ended:
             for new in hook_jobs(transition):
                 if not isinstance(await draft.find(new.id), Current):
-                    draft.create(new)
+                    await self._create(draft, new)
         for transition in ended:
             job_id = transition.definition.id
             current = await draft.job(job_id)

@@ -11,33 +11,31 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from trellis.core.batches import keeps_members
+from trellis.core.batches import KEEP_BATCHES, keeps_members
 from trellis.core.job import JobId
 from trellis.core.states import ENDED
 from trellis.core.timers import keep_until
 from trellis.engines.archive import KEEP_REMOVALS, Archived
 from trellis.engines.audit import OPERATOR, By, removal_of
-from trellis.engines.jetstream.batches import BatchTable
+from trellis.engines.jetstream.batches import BatchVerbs
 from trellis.engines.jetstream.commit import Seen
 from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.sessions import SessionTable
-from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.jetstream.store import Current
 from trellis.engines.values import KEEP_SESSIONS, JobFilter, Page, Removal
 
 _PAGE: Final = 200
 
 
-class RemovalVerbs:
+class RemovalVerbs(BatchVerbs):
     """The part of the engine that removes jobs."""
 
-    _store: Store
     _seen: Seen
     _sessions: SessionTable
     _dependencies: Dependencies
-    _batches: BatchTable
     _projection: Projection
 
     async def remove(self, ids: Sequence[JobId], by: By = OPERATOR) -> list[Removal]:
@@ -67,6 +65,9 @@ class RemovalVerbs:
                 return "in_batch"
             draft.remove(current)
             await self._dependencies.drop(draft, job_id)
+            relations = current.definition.relations
+            if relations is not None and relations.batch is not None:
+                await self._batches.drop_member(draft, relations.batch, job_id)
             if by is not None:
                 draft.record(removal_of(job_id, current.head.state.value), by)
             answer = await draft.write()
@@ -118,6 +119,7 @@ class RemovalVerbs:
             after = page.next_after
             if after is None:
                 break
+        await self._prune_batches(now - KEEP_BATCHES, limit)
         await self._forget_removals(now - KEEP_REMOVALS)
         return removed + await self._prune_sessions(now - KEEP_SESSIONS, limit - removed)
 
