@@ -65,6 +65,7 @@ async def test_after_a_crash_within_a_long_step_the_next_leader_goes_on(
         await dying.advance_schedule(step, CHANGE)
     await dying.close()
     assert len(await ledger(engine)) == 400
+    assert (await engine.schedules())[0].next_slot == step.slots[400].slot
     assert await engine.audit(AuditFilter()) == []
     assert await engine.advance_schedule(step) is None, "it must be decided again"
     await control.fire_due(engine)
