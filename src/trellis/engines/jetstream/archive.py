@@ -1,32 +1,109 @@
-"""Archives: one state per service, switched in one batch with an entry of the audit.
+"""Archives: one state per service, and one per expired job that waits to be archived.
 
-Which expired jobs wait for an archive is a question to the projection; see `_waiting_since`.
+A service is switched in one batch with an entry of the audit. The state of a waiting job has the
+version at which it expired: once the job has run again, it waits no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant
+from trellis.core.job import JobId, JobRecord
+from trellis.core.states import ENDED
 from trellis.engines.archive import ERROR_LENGTH, ArchiveState, switch_of
 from trellis.engines.audit import OPERATOR, By
 from trellis.engines.jetstream.draft import Draft
-from trellis.engines.jetstream.state import decided, latest
-from trellis.engines.jetstream.store import Store
+from trellis.engines.jetstream.state import decided, latest, purge
+from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.wire import codec_of
 
 _STATE: Final = codec_of(ArchiveState)
+
+
+class Waiting(NamedTuple):
+    """An expired job that waits to be archived."""
+
+    job_id: JobId
+    version: int
+    since: Instant
+
+
+_WAITING: Final = codec_of(Waiting)
+
+
+class ArchiveQueue:
+    """The expired jobs that wait, by service."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def add(self, draft: Draft, current: Current) -> None:
+        """Stage that a job waits from now on."""
+        definition, head = current.record
+        subject = self._subject(definition.service, definition.row)
+        await draft.value(subject, _WAITING)
+        draft.put(subject, Waiting(definition.id, head.version, draft.now))
+
+    async def waiting(self) -> set[tuple[JobId, int]]:
+        """Return the jobs of all services that wait, each at its version then."""
+        found = await latest(self._store, self._filter("*"), _WAITING)
+        return {each.value[:2] for each in found}
+
+    async def since(self) -> dict[str, Instant]:
+        """Return since when the first job of each service waits."""
+        found = await latest(self._store, self._filter("*"), _WAITING)
+        first: dict[str, tuple[int, Instant]] = {}
+        for subject, value, _ in found:
+            *_, service, _, row = subject.split(".")
+            first[service] = min(
+                first.get(service, (int(row), value.since)), (int(row), value.since)
+            )
+        return {service: since for service, (_, since) in first.items()}
+
+    async def page(self, service: str, limit: int) -> list[Current]:
+        """Return the first jobs that wait, by creation; forget those that have run again."""
+        found = await latest(self._store, self._filter(service), _WAITING)
+        found.sort(key=lambda each: int(each.subject.rpartition(".")[2]))
+        current: list[Current] = []
+        for subject, value, sequence in found:
+            if len(current) >= limit:
+                break
+            job = await self._store.job(value.job_id)
+            if job is not None and job.head.version == value.version and job.head.state in ENDED:
+                current.append(job)
+            else:
+                await purge(self._store, subject, seq=sequence + 1)
+        return current
+
+    async def holds(self, current: Current) -> bool:
+        """Return whether a job waits, as it is now."""
+        definition, head = current.record
+        subject = self._subject(definition.service, definition.row)
+        found = (await self._store.value(subject, _WAITING)).value
+        return found is not None and found.version == head.version
+
+    async def forget(self, current: Current) -> None:
+        """Delete what is stored about a job that was removed."""
+        definition = current.definition
+        await purge(self._store, self._subject(definition.service, definition.row))
+
+    def _subject(self, service: str, row: int) -> str:
+        return self._store.subjects.own("archiving", service, "r", str(row))
+
+    def _filter(self, service: str) -> str:
+        return self._store.subjects.own("archiving", service, "r", "*")
 
 
 class ArchiveVerbs:
     """The part of the engine that says which services archive."""
 
     _store: Store
+    _archiving: ArchiveQueue
 
-    async def _waiting_since(self) -> Mapping[str, Instant]:
-        """Return since when the first job of each service waits that is not archived yet."""
-        raise NotImplementedError
+    async def archivable(self, service: str, limit: int) -> list[JobRecord]:
+        """Return the first expired jobs in the queue, by creation."""
+        return [each.record for each in await self._archiving.page(service, limit)]
 
     async def declare_archive(self, service: str, by: By) -> bool:
         """Switch the archive of a service on if it was never switched."""
@@ -71,13 +148,18 @@ class ArchiveVerbs:
 
         await decided(self._store, note)
 
+    async def _services(self) -> dict[str, bool]:
+        """Return the services that were ever switched, and whether they archive."""
+        found = await latest(self._store, self._archive("*"), _STATE)
+        return {each.value.service: each.value.is_on for each in found}
+
     async def archives(self) -> list[ArchiveState]:
         """Return the archives of all services."""
         found = await latest(self._store, self._archive("*"), _STATE)
         states: list[ArchiveState] = sorted(each.value for each in found)
         if not states:
             return []
-        waiting = await self._waiting_since()
+        waiting = await self._archiving.since()
         return [state._replace(waiting_since=waiting.get(state.service)) for state in states]
 
     def _archive(self, service: str) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import suppress
 
 from trellis.core.admission import check_new_job
 from trellis.core.dependencies import Link
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId, NewJob, SessionId
-from trellis.engines.archive import ArchiveState
 from trellis.engines.audit import By
 from trellis.engines.clock import Clock
 from trellis.engines.hints import Hints
 from trellis.engines.jetstream import keys, topology
-from trellis.engines.jetstream.archive import ArchiveVerbs
+from trellis.engines.jetstream.archive import ArchiveQueue
 from trellis.engines.jetstream.audit import AuditVerbs
 from trellis.engines.jetstream.batches import BatchTable
 from trellis.engines.jetstream.claim import ClaimVerb
@@ -68,7 +67,6 @@ class JetStreamEngine(
     NoteVerbs,
     SessionVerbs,
     ReadVerbs,
-    ArchiveVerbs,
     AuditVerbs,
     ContractVerbs,
     LimitVerbs,
@@ -90,6 +88,7 @@ class JetStreamEngine(
         self._store = Store(self._link, self._subjects, Time(clock))
         self._seen = Seen()
         self._sessions = SessionTable(self._store)
+        self._archiving = ArchiveQueue(self._store)
         self._locks = LockTable(self._store, self._sessions)
         self._limits = LimitTable(self._store, self._sessions)
         self._schedules = ScheduleTable(self._store, self._admit)
@@ -241,12 +240,6 @@ class JetStreamEngine(
         decisions = [await self._decide(draft, new, openness, None) for new in checked]
         await self._hand_over(draft, checked, decisions)
         return [answer_to(new, each) for new, each in zip(checked, decisions, strict=True)]
-
-    async def _waiting_since(self) -> Mapping[str, Instant]:
-        states: list[ArchiveState] = await self._projection.ask("archives")
-        return {
-            each.service: each.waiting_since for each in states if each.waiting_since is not None
-        }
 
     async def migrate(self, *, dry_run: bool = False, by: By | None = None) -> Migration:  # noqa: ARG002
         """Put the streams in place."""

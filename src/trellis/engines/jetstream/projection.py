@@ -13,7 +13,7 @@ from typing import Any, Final
 from nats import errors as nats_errors
 
 from trellis.core.durations import Instant
-from trellis.core.job import JobId, JobRecord
+from trellis.core.job import JobId
 from trellis.engines.calls import port_verbs
 from trellis.engines.feed import Changes, Expired
 from trellis.engines.jetstream.link import Link
@@ -86,11 +86,6 @@ class ProjectedVerbs:
         """Return events after a cursor, in the order of the projection."""
         changes: Changes | Expired = await self._projection.ask("changes", after, limit)
         return changes
-
-    async def archivable(self, service: str, limit: int) -> list[JobRecord]:
-        """Return the first expired jobs in the queue of an archive."""
-        records: list[JobRecord] = await self._projection.ask("archivable", service, limit)
-        return records
 
     async def next_due(self) -> Instant | None:
         """Return the earliest run time among the waiting jobs; None too if no program answers.

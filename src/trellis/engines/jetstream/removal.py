@@ -8,15 +8,16 @@ no read finds; the next removal of the same id deletes them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trellis.core.batches import KEEP_BATCHES, keeps_members
-from trellis.core.job import JobId
+from trellis.core.job import JobId, JobRecord
 from trellis.core.states import ENDED
 from trellis.core.timers import keep_until
 from trellis.engines.archive import KEEP_REMOVALS, Archived
 from trellis.engines.audit import OPERATOR, By, removal_of
+from trellis.engines.jetstream.archive import ArchiveVerbs
 from trellis.engines.jetstream.batches import BatchVerbs
 from trellis.engines.jetstream.commit import Seen
 from trellis.engines.jetstream.dependencies import Dependencies
@@ -30,7 +31,7 @@ from trellis.engines.values import KEEP_SESSIONS, JobFilter, Page, Removal
 _PAGE: Final = 200
 
 
-class RemovalVerbs(BatchVerbs):
+class RemovalVerbs(ArchiveVerbs, BatchVerbs):
     """The part of the engine that removes jobs."""
 
     _seen: Seen
@@ -47,22 +48,19 @@ class RemovalVerbs(BatchVerbs):
         removed = 0
         for each in archived:
             current = await self._store.job(each.job_id)
-            if current is not None and current.head.version == each.version:
+            if current is None or current.head.version != each.version:
+                continue
+            if await self._archiving.holds(current):
                 removed += await self._remove(each.job_id, None) == "removed"
+                await self._archiving.forget(current)
         return removed
 
     async def _remove(self, job_id: JobId, by: By | None) -> Removal:
         while True:
             draft = Draft(self._store)
-            current = await draft.job(job_id)
-            if current is None:
-                return "missing"
-            if current.head.state not in ENDED:
-                return "live"
-            if await self._dependencies.is_needed(draft, job_id):
-                return "needed"
-            if await self._is_kept(draft, current):
-                return "in_batch"
+            current = await self._removable(draft, job_id)
+            if not isinstance(current, Current):
+                return current
             draft.remove(current)
             await self._dependencies.drop(draft, job_id)
             relations = current.definition.relations
@@ -74,6 +72,17 @@ class RemovalVerbs(BatchVerbs):
             if isinstance(answer, Written):
                 await self._delete(current)
                 return "removed"
+
+    async def _removable(self, draft: Draft, job_id: JobId) -> Current | Removal:
+        """Return a job that may be removed, or why it may not."""
+        current = await draft.job(job_id)
+        if current is None:
+            return "missing"
+        if current.head.state not in ENDED:
+            return "live"
+        if await self._dependencies.is_needed(draft, job_id):
+            return "needed"
+        return "in_batch" if await self._is_kept(draft, current) else current
 
     async def _delete(self, current: Current) -> None:
         """Delete everything about a removed job but its last event."""
@@ -103,31 +112,58 @@ class RemovalVerbs(BatchVerbs):
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that ended long ago."""
         now, removed, after = self._store.time.now(), 0, None
+        archives, waiting = await self._services(), await self._archiving.waiting()
         while removed < limit:
             page: Page = await self._projection.ask(
                 "find", JobFilter(states=tuple(sorted(ENDED))), after=after, limit=_PAGE
             )
             expired = [
-                each.definition.id
+                each
                 for each in page.jobs
-                if (until := keep_until(*each)) is not None and until <= now
+                if (until := keep_until(*each)) is not None
+                and until <= now
+                and (each.definition.id, each.head.version) not in waiting
             ]
             answers = await asyncio.gather(
-                *(self._remove(each, None) for each in expired[: limit - removed])
+                *(self._expire(each, archives) for each in expired[: limit - removed])
             )
-            removed += sum(each == "removed" for each in answers)
+            removed += sum(answers)
             after = page.next_after
             if after is None:
                 break
+        removed += await self._remove_left_behind(archives, limit - removed)
         await self._prune_batches(now - KEEP_BATCHES, limit)
-        await self._forget_removals(now - KEEP_REMOVALS)
+        await self._forget_removals(now - KEEP_REMOVALS, limit)
         return removed + await self._prune_sessions(now - KEEP_SESSIONS, limit - removed)
 
-    async def _forget_removals(self, before: int) -> None:
+    async def _expire(self, expired: JobRecord, archives: Mapping[str, bool]) -> bool:
+        """Remove an expired job, or let it wait for the archive of its service."""
+        job_id = expired.definition.id
+        if not archives.get(expired.definition.service):
+            return await self._remove(job_id, None) == "removed"
+        while True:
+            draft = Draft(self._store)
+            current = await self._removable(draft, job_id)
+            if not isinstance(current, Current):
+                return False
+            await self._archiving.add(draft, current)
+            if isinstance(await draft.write(), Written):
+                return True
+
+    async def _remove_left_behind(self, archives: Mapping[str, bool], limit: int) -> int:
+        """Remove jobs that wait for an archive that was switched off."""
+        removed = 0
+        for service in sorted(name for name, is_on in archives.items() if not is_on):
+            for current in await self._archiving.page(service, limit - removed):
+                removed += await self._remove(current.definition.id, None) == "removed"
+                await self._archiving.forget(current)
+        return removed
+
+    async def _forget_removals(self, before: int, limit: int) -> None:
         """Delete the last events of jobs that were removed long ago."""
         subjects = self._store.subjects
         wanted = f"{subjects.prefix}.jobs.*.*.*.removed"
-        for got in await self._store.link.following(subjects.jobs, wanted, 1, _PAGE):
+        for got in await self._store.link.following(subjects.jobs, wanted, 1, limit):
             if int(got.headers.get("Trellis-At", "0")) > before:
                 break
             await self._store.link.api(f"STREAM.PURGE.{subjects.jobs}", {"filter": got.subject})
