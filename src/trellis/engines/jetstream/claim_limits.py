@@ -118,7 +118,7 @@ class ClaimLimits:
         await self.begin(())
         if self._budget is None:
             return None
-        # Buckets of a rate that was changed must be stored anew, to fill by the new rate.
+        # Buckets of a rate that was changed must be stored again, to fill by the new rate.
         await self._table.start(self.draft, self._in_force, self._budget, ())
         await self.draft.write()  # refused: another claim does it
         token_times = self._budget.token_times()

@@ -100,7 +100,7 @@ class LockTable:
     async def linger(self, fence: Fence, until: Instant) -> None:
         """Mark the locks of an attempt that is about to be ended while its handler may run.
 
-        To be awaited before the end is stored. A lock that is freed or taken meanwhile is left.
+        To be awaited before the end is stored. A lock that another call frees or takes at the same time is left.
         """
         for subject, lock, sequence in await self._all():
             if lock.token and lock.fence == fence:

@@ -65,5 +65,5 @@ class TokenVerbs:
         return await decided(self._store, revoke)
 
     def _token(self, token_id: str) -> str:
-        # Whoever asks for access chooses the id, and it may be any text.
+        # The client that asks for access chooses the id, and it may be any text.
         return self._store.subjects.own("token", digest(token_id))
