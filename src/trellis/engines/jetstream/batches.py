@@ -360,7 +360,9 @@ class BatchVerbs:
         """Remove batches that finished long ago, and in which neither member nor batch is left."""
         values = await self._batches.all()
         old = [each for each in values if (each.batch.finished_at or before + 1) <= before]
-        for value in sorted(old, key=lambda each: each.batch.finished_at or 0)[:limit]:
+        for value in sorted(old, key=lambda each: each.batch.finished_at or 0):
+            if limit <= 0:
+                return
             batch_id = value.batch.new.id
             draft = Draft(self._store)
             inner = [await self._batches.read(draft, name) for name in value.inner]
@@ -372,6 +374,7 @@ class BatchVerbs:
             if await self._batches.read(draft, batch_id) is not None:
                 draft.put(self._store.subjects.own("batch", batch_id), None)
                 await draft.write()
+                limit -= 1
 
     async def finish_batches(self, limit: int) -> int:  # noqa: ARG002 - as in the port
         """Return that there is nothing to finish: batches finish with their last member."""

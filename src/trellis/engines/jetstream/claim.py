@@ -182,7 +182,7 @@ class ClaimVerb:
         if not starts:
             return []
         await self._sessions.intend(session, [_held(each) for each in starts.values()])
-        started = await self._write(list(starts.values()), demands, session, limits)
+        started = await self._write(list(starts.values()), demands, session, openness, limits)
         for start in starts.values():
             current = started.get(start.current.job.id)
             fence = start.transition.head.fence
@@ -261,6 +261,7 @@ class ClaimVerb:
         starts: Sequence[Start],
         demands: Sequence[Demand],
         session: SessionId,
+        openness: Openness,
         limits: ClaimLimits | None,
     ) -> dict[str, Current]:
         """Store `started` of these jobs, all together or each alone; return those that started."""
@@ -270,7 +271,9 @@ class ClaimVerb:
             started = await self._write_together(free, limits)
         for each in starts:
             if each.current.job.id not in started:
-                current = await self._start_one(each, demands[each.demand], session, limits)
+                current = await self._start_one(
+                    each, demands[each.demand], session, openness, limits
+                )
                 if current is not None:
                     started[each.current.job.id] = current
         return started
@@ -292,10 +295,14 @@ class ClaimVerb:
         return {each.current.job.id: draft.written(each.current.job.id) for each in starts}
 
     async def _start_one(
-        self, start: Start, demand: Demand, session: SessionId, limits: ClaimLimits | None
+        self,
+        start: Start,
+        demand: Demand,
+        session: SessionId,
+        openness: Openness,
+        limits: ClaimLimits | None,
     ) -> Current | None:
         """Store `started` of one job; None if it cannot start now."""
-        openness = Openness(frozenset(), frozenset(), all=False)
         current: Start | None = start
         while current is not None:
             draft = Draft(self._store)

@@ -107,8 +107,11 @@ class CommitVerb:
         # Decisions about jobs of one key, batch or chain change the same states.
         several = len(groups) > 1
         alone, shared = [], []
+        is_watched = several and await self._is_any_watched(
+            [transitions[indexes[0]] for indexes in groups.values()]
+        )
         for indexes in groups.values():
-            if all(_is_alone(transitions[index]) for index in indexes):
+            if not is_watched and all(_is_alone(transitions[index]) for index in indexes):
                 alone.append(indexes)
             else:
                 shared += indexes
@@ -116,6 +119,14 @@ class CommitVerb:
         if several and shared:
             shared = await self._commit_shared(transitions, shared, results)
         await asyncio.gather(in_turn(shared), *map(in_turn, alone))
+
+    async def _is_any_watched(self, transitions: Sequence[Transition]) -> bool:
+        """Return whether other jobs or batches wait for the end of one of these jobs."""
+        jobs = await asyncio.gather(*map(self._held_against, transitions))
+        for job in jobs:
+            if job is not None:
+                self._seen.add(job)
+        return any(job is not None and job.is_watched for job in jobs)
 
     async def _commit_plain(
         self, transitions: Sequence[Transition], plain: dict[int, Current]

@@ -95,7 +95,9 @@ class ReadVerbs:
                 if value.value is not None and not value.value.is_empty
             )
         )
-        return sorted(statuses, key=lambda each: each.key)
+        # A slot that lingers for a removed job is no reason to list a key.
+        used = (each for each in statuses if each.holders or each.waiting)
+        return sorted(used, key=lambda each: each.key)
 
     async def _status(
         self, service: str, job_type: str, key_hash: str, state: KeyState

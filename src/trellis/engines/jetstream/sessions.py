@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant, Micros
@@ -18,6 +19,7 @@ from trellis.core.job import Fence, JobId, SessionId
 from trellis.engines.audit import OPERATOR, By, drain_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
+from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.store import Current, Store, Value
 from trellis.engines.jetstream.subjects import JobName
 from trellis.engines.operating import WorkerName
@@ -30,6 +32,7 @@ from trellis.engines.values import (
 )
 from trellis.engines.wire import codec_of
 from trellis.engines.worker_report import NO_REPORT, WorkerReport
+from trellis.errors import EngineUnavailable
 
 
 class SessionValue(NamedTuple):
@@ -200,6 +203,7 @@ class SessionVerbs:
 
     _store: Store
     _sessions: SessionTable
+    _projection: Projection
 
     async def open_session(self, info: WorkerInfo, lease: Micros) -> Session:
         """Start a session."""
@@ -300,8 +304,13 @@ class SessionVerbs:
     async def identify(self, sessions: Sequence[SessionId]) -> dict[SessionId, WorkerName]:
         """Return the worker processes of sessions."""
         found = await asyncio.gather(*map(self._sessions.read, sessions))
-        return {
+        names = {
             session: WorkerName(*value.value.info[:3])
             for session, value in zip(sessions, found, strict=True)
             if value.value is not None
         }
+        removed = [session for session in sessions if session not in names]
+        if removed:
+            with suppress(EngineUnavailable):
+                names |= await self._projection.ask("identify", removed)
+        return names
