@@ -104,29 +104,35 @@ class CommitVerb:
             for index in indexes:
                 results[index] = await self._commit_one(transitions[index])
 
-        # Decisions about jobs of one key, batch or chain change the same states.
-        several = len(groups) > 1
-        alone, shared = [], []
-        is_watched = several and await self._is_any_watched(
-            [transitions[indexes[0]] for indexes in groups.values()]
-        )
+        if len(groups) > 1:
+            # What follows from a decision must not overtake another decision of the call: first
+            # those are stored that nothing follows from, then the others, together.
+            singles = [indexes[0] for indexes in groups.values() if len(indexes) == 1]
+            await asyncio.gather(*(self._attempt(transitions, each, results) for each in singles))
+            left = [index for index in range(len(results)) if results[index] is None]
+            left = await self._commit_shared(transitions, left, results)
+            await in_turn(left)
+            return
         for indexes in groups.values():
-            if not is_watched and all(_is_alone(transitions[index]) for index in indexes):
-                alone.append(indexes)
-            else:
-                shared += indexes
-        shared.sort()
-        if several and shared:
-            shared = await self._commit_shared(transitions, shared, results)
-        await asyncio.gather(in_turn(shared), *map(in_turn, alone))
+            await in_turn(indexes)
 
-    async def _is_any_watched(self, transitions: Sequence[Transition]) -> bool:
-        """Return whether other jobs or batches wait for the end of one of these jobs."""
-        jobs = await asyncio.gather(*map(self._held_against, transitions))
-        for job in jobs:
-            if job is not None:
-                self._seen.add(job)
-        return any(job is not None and job.is_watched for job in jobs)
+    async def _attempt(
+        self, transitions: Sequence[Transition], index: int, results: list[CommitResult | None]
+    ) -> None:
+        """Store a decision that changes nothing but its job, if the job is as it was last seen."""
+        transition = transitions[index]
+        row = transition.definition.row
+        current = self._seen.find(row, transition.before)
+        if current is None or not _is_plain(transition, current):
+            return
+        draft = Draft(self._store)
+        draft.know(current)
+        draft.transition(current, transition)
+        if isinstance(await draft.write(), Written):
+            await self._after(transition, draft.written(current.job.id))
+            results[index] = Committed()
+        else:
+            self._seen.drop(row)
 
     async def _commit_plain(
         self, transitions: Sequence[Transition], plain: dict[int, Current]
@@ -381,11 +387,6 @@ def _is_plain(transition: Transition, current: Current) -> bool:
         and not may_run_on(transition)
         and recorded(transition) is None
     )
-
-
-def _is_alone(transition: Transition) -> bool:
-    """Return whether decisions about other jobs can be stored at the same time as this one."""
-    return transition.definition.key_hash is None and not is_followed(transition)
 
 
 def _has_fence(fence: Fence, slot: keys.Slot) -> bool:
