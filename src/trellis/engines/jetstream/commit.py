@@ -166,34 +166,38 @@ class CommitVerb:
         left: list[int] = []
         for start in range(0, len(indexes), _SHARED):
             part = indexes[start : start + _SHARED]
-            rows = [transitions[index].definition.row for index in part]
-            jobs = await asyncio.gather(*(self._held_against(transitions[i]) for i in part))
-            if len(set(rows)) < len(rows) or any(each is None for each in jobs):
-                left += part
-                continue
-            draft = Draft(self._store)
-            ended, refused = [], False
-            for index, current in zip(part, jobs, strict=True):
-                if current is None or refused:
-                    continue
-                draft.know(current)
-                transition = transitions[index]
-                refused = await self._stage(draft, current, transition, follows=False) is not None
-                if is_end(transition):
-                    ended.append(transition)
-            if refused:
-                left += part
-                continue
-            await self._followups.end(draft, sorted(ended, key=lambda each: each.definition.row))
-            if len(draft.messages) > BATCH or not isinstance(await draft.write(), Written):
+            chosen = [transitions[index] for index in part]
+            # The second time, no job is taken as it was last seen.
+            if not await self._commit_batch(chosen) and not await self._commit_batch(chosen):
                 left += part
                 continue
             for index in part:
                 results[index] = Committed()
-                await self._after(
-                    transitions[index], draft.written(transitions[index].definition.id)
-                )
         return left
+
+    async def _commit_batch(self, transitions: Sequence[Transition]) -> bool:
+        """Store decisions in one batch, what follows from any of them after all of them."""
+        jobs = await asyncio.gather(*map(self._held_against, transitions))
+        rows = {each.definition.row for each in transitions}
+        draft, ended = Draft(self._store), []
+        if len(rows) < len(transitions):
+            return False
+        for transition, current in zip(transitions, jobs, strict=True):
+            if current is None:
+                return False
+            draft.know(current)
+            if await self._stage(draft, current, transition, follows=False) is not None:
+                return False
+            if is_end(transition):
+                ended.append(transition)
+        await self._followups.end(draft, sorted(ended, key=lambda each: each.definition.row))
+        if len(draft.messages) > BATCH or not isinstance(await draft.write(), Written):
+            for row in rows:
+                self._seen.drop(row)
+            return False
+        for transition in transitions:
+            await self._after(transition, draft.written(transition.definition.id))
+        return True
 
     async def _held_against(self, transition: Transition) -> Current | None:
         """Return the job if it is still as the decision says."""

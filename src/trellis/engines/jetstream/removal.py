@@ -7,11 +7,11 @@ no read finds; the next removal of the same id deletes them.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from trellis.core.batches import KEEP_BATCHES, keeps_members
+from trellis.core.durations import Instant
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import ENDED
 from trellis.core.timers import keep_until
@@ -111,30 +111,39 @@ class RemovalVerbs(ArchiveVerbs, BatchVerbs):
 
     async def prune(self, limit: int) -> int:
         """Remove jobs that retention no longer keeps, and sessions that ended long ago."""
-        now, removed, after = self._store.time.now(), 0, None
+        now = self._store.time.now()
+        removed: int = 0
         archives, waiting = await self._services(), await self._archiving.waiting()
-        while removed < limit:
-            page: Page = await self._projection.ask(
-                "find", JobFilter(states=tuple(sorted(ENDED))), after=after, limit=_PAGE
-            )
-            expired = [
-                each
-                for each in page.jobs
-                if (until := keep_until(*each)) is not None
-                and until <= now
-                and (each.definition.id, each.head.version) not in waiting
-            ]
-            answers = await asyncio.gather(
-                *(self._expire(each, archives) for each in expired[: limit - removed])
-            )
-            removed += sum(answers)
-            after = page.next_after
-            if after is None:
+        for expired in await self._past_retention(now, waiting):
+            if removed >= limit:
                 break
+            removed += await self._expire(expired, archives)
         removed += await self._remove_left_behind(archives, limit - removed)
         await self._prune_batches(now - KEEP_BATCHES, limit)
         await self._forget_removals(now - KEEP_REMOVALS, limit)
         return removed + await self._prune_sessions(now - KEEP_SESSIONS, limit - removed)
+
+    async def _past_retention(
+        self, now: Instant, waiting: Container[tuple[JobId, int]]
+    ) -> list[JobRecord]:
+        """Return the jobs whose retention is over, the longest overdue first.
+
+        Those that wait for the archive of their service are left out.
+        """
+        found: list[tuple[Instant, int, JobRecord]] = []
+        after: int | None = None
+        while True:
+            page: Page = await self._projection.ask(
+                "find", JobFilter(states=tuple(sorted(ENDED))), after=after, limit=_PAGE
+            )
+            for each in page.jobs:
+                until = keep_until(*each)
+                is_known = (each.definition.id, each.head.version) in waiting
+                if until is not None and until <= now and not is_known:
+                    found.append((until, each.definition.row, each))
+            after = page.next_after
+            if after is None:
+                return [record for *_, record in sorted(found, key=lambda one: one[:2])]
 
     async def _expire(self, expired: JobRecord, archives: Mapping[str, bool]) -> bool:
         """Remove an expired job, or let it wait for the archive of its service."""
