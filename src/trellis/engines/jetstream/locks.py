@@ -74,6 +74,9 @@ class LockTable:
             now = self._store.time.now()
             wanted = Lock(name, session, token, now, held)
             if (token and held is None) or await self._judge(wanted) is None:
+                if lock is not None:
+                    # What was once judged to be over does not count again when the clock is set.
+                    await self._delete(subject, sequence)
                 return LockHolder(name, session, token, "", None, now)
             answer = await self._store.put(subject, _LOCK, wanted, sequence)
             if not isinstance(answer, Outdated):
@@ -100,7 +103,8 @@ class LockTable:
     async def linger(self, fence: Fence, until: Instant) -> None:
         """Mark the locks of an attempt that is about to be ended while its handler may run.
 
-        To be awaited before the end is stored. A lock that another call frees or takes at the same time is left.
+        To be awaited before the end is stored. A lock that another call frees or takes at the same
+        time is left.
         """
         for subject, lock, sequence in await self._all():
             if lock.token and lock.fence == fence:

@@ -13,15 +13,16 @@ from typing import Any, Final
 from nats import errors as nats_errors
 
 from trellis.core.durations import Instant
-from trellis.core.job import JobId
+from trellis.core.job import JobId, JobRecord
 from trellis.engines.calls import port_verbs
 from trellis.engines.feed import Changes, Expired
+from trellis.engines.jetstream.batches import BatchTable
 from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.limits import Names
 from trellis.engines.operating import RATE_EVENTS, JobFacts, Rates
 from trellis.engines.values import Counts, GroupBy, JobFilter, Page
-from trellis.errors import EngineError, EngineUnavailable
+from trellis.errors import CapabilityMissing, EngineError, EngineUnavailable
 
 _ANSWER: Final = 30.0
 _VERBS: Final = port_verbs("commit", "watch")
@@ -56,14 +57,38 @@ class ProjectedVerbs:
     """The verbs that the projection answers as they are."""
 
     _projection: Projection
+    _batches: BatchTable
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return a page of matching jobs, newest first."""
+        if where.batch is not None:
+            return await self._find_members(where, after, limit)
         page: Page = await self._projection.ask("find", where, after=after, limit=limit)
         return page
 
+    async def _find_members(self, where: JobFilter, after: int | None, limit: int) -> Page:
+        """Return a page of matching members of a batch: the projection does not know which."""
+        members = await self._batches.members(where.batch or "")
+        rows = {job.definition.row for job, _ in members}
+        found: list[JobRecord] = []
+        while True:
+            page: Page = await self._projection.ask(
+                "find", where._replace(batch=None), after=after, limit=limit
+            )
+            found += [each for each in page.jobs if each.definition.row in rows]
+            after = page.next_after
+            if len(found) > limit:
+                last = found[limit - 1].definition.row
+                return Page(page.as_of, tuple(found[:limit]), last)
+            if after is None:
+                return Page(page.as_of, tuple(found), None)
+
     async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
         """Count matching jobs per combination of groups."""
+        if where.batch is not None:
+            raise CapabilityMissing(
+                "Jobs on NATS JetStream cannot be counted by batch. Read the status of the batch."
+            )
         counts: Counts = await self._projection.ask("count", where, *group_by)
         return counts
 

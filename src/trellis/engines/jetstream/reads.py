@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from trellis.core.events import Event
 from trellis.core.job import JobId
 from trellis.core.states import ENDED, State
-from trellis.engines.archive import KEEP_REMOVALS
 from trellis.engines.jetstream.commit import Seen
 from trellis.engines.jetstream.keys import CODEC, KeyState
 from trellis.engines.jetstream.message import StoredEvent, StoredRemoval, decode_note
@@ -32,7 +31,7 @@ class ReadVerbs:
         removed = frozenset(
             job_id
             for job_id, each in zip(ids, found, strict=True)
-            if isinstance(each, StoredRemoval) and each.at > now - KEEP_REMOVALS
+            if isinstance(each, StoredRemoval)
         )
         records = (each.record if isinstance(each, Current) else None for each in found)
         return Loaded(now, tuple(records), removed)

@@ -141,9 +141,10 @@ class SessionTable:
         )
 
     async def forget(self, session: SessionId) -> None:
-        """Remove an ended session and its claims."""
-        subjects = self._store.subjects
-        await self._store.forget(subjects.value("held", f"{session:016x}", "*"))
+        """Remove an ended session, and its places unless a job is still claimed by it."""
+        if not await self.claimed(await self.places(session)):
+            subjects = self._store.subjects
+            await self._store.forget(subjects.value("held", f"{session:016x}", "*"))
         await self._store.forget(self._subject(session))
 
     # -- claims --------------------------------------------------------------------------------
