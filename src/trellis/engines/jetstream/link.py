@@ -378,25 +378,36 @@ class Link:
         wanted: dict[str, Any] = {"batch": limit, "no_wait": True}
         if wait:
             wanted = {"batch": limit, "expires": int(wait * 1e9)}
-        inbox = self.client.new_inbox()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        try:
-            subscription = await self.client.subscribe(inbox)
+        end = time.monotonic() + _ANSWER
+        while True:
             try:
-                await self.client.publish(subject, json.dumps(wanted).encode(), reply=inbox)
-                taken: list[Msg] = []
-                while len(taken) < limit:
-                    message = await subscription.next_msg(_ANSWER + wait)
-                    if not message.reply:
-                        if (message.headers or {}).get("Status") == "503":
-                            raise nats_errors.NoRespondersError
-                        break
-                    taken.append(message)
-                return taken
-            finally:
-                await subscription.unsubscribe()
-        except (nats_errors.Error, OSError) as error:
-            raise unanswered(consumer, error) from error
+                return await self._pull(subject, wanted, limit, _ANSWER + wait)
+            except (nats_errors.Error, OSError) as error:
+                # In a cluster a new consumer has no leader for a moment, and leaders change.
+                is_leaderless = isinstance(error, nats_errors.NoRespondersError)
+                if not is_leaderless or time.monotonic() > end:
+                    raise unanswered(consumer, error) from error
+            await asyncio.sleep(pause(0))
+
+    async def _pull(
+        self, subject: str, wanted: Mapping[str, Any], limit: int, wait: float
+    ) -> list[Msg]:
+        inbox = self.client.new_inbox()
+        subscription = await self.client.subscribe(inbox)
+        try:
+            await self.client.publish(subject, json.dumps(wanted).encode(), reply=inbox)
+            taken: list[Msg] = []
+            while len(taken) < limit:
+                message = await subscription.next_msg(wait)
+                if not message.reply:
+                    if (message.headers or {}).get("Status") == "503":
+                        raise nats_errors.NoRespondersError
+                    break
+                taken.append(message)
+            return taken
+        finally:
+            await subscription.unsubscribe()
 
     async def server_time(self, stream: str) -> tuple[Instant, float, float]:
         """Return the server's time, and our monotonic clock before and after it was read."""
