@@ -18,6 +18,7 @@ from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 from trellis.admin.projector import Projector
 from trellis.engines.calls import port_verbs
 from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.projection import KIND_HEADER
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.port import Engine
 from trellis.errors import TrellisError
@@ -76,7 +77,7 @@ class InternalAnswers:
                 answer = await getattr(self._engine, name)(*positional, **named)
             await message.respond(verb.write_answer(answer))
         except TrellisError as error:
-            await _refuse(message, "503", str(error))
+            await _refuse(message, "503", str(error), error.code)
         except Exception:
             _logger.exception("The projection could not answer %s", name)
             await _refuse(message, "500", f"The projection could not answer {name}.")
@@ -87,6 +88,8 @@ class InternalAnswers:
             await projector.until(await projector.last(), LAG_LIMIT)
 
 
-async def _refuse(message: Msg, code: str, text: str) -> None:
+async def _refuse(message: Msg, code: str, text: str, kind: str = "") -> None:
     headers = {ERROR_HEADER: " ".join(text.split()), ERROR_CODE_HEADER: code}
+    if kind:
+        headers[KIND_HEADER] = kind
     await message._client.publish(message.reply, b"", headers=headers)  # noqa: SLF001

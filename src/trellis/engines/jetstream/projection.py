@@ -7,6 +7,7 @@ has come so far. Without a runtime, jobs are created, run and settled all the sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -22,11 +23,16 @@ from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.limits import Names
 from trellis.engines.operating import RATE_EVENTS, JobFacts, Rates
 from trellis.engines.values import Counts, GroupBy, JobFilter, Page
-from trellis.errors import CapabilityMissing, EngineError, EngineUnavailable
+from trellis.errors import CapabilityMissing, CursorInvalid, EngineError, EngineUnavailable
 
 _ANSWER: Final = 30.0
 _VERBS: Final = port_verbs("commit", "watch")
 _ERROR: Final = "Nats-Service-Error"
+#: By what members of a batch can be counted, and how many are read at once.
+_GROUPS: Final = frozenset({"state", "type", "queue", "service"})
+_PAGE: Final = 500
+#: The code of the error, if it is one of Trellis.
+KIND_HEADER: Final = "Trellis-Error"
 
 
 class Projection:
@@ -47,8 +53,11 @@ class Projection:
                 f"{name} needs the projection of the jobs, and no program answers for it. Nothing "
                 "was changed; jobs run on without it. Start `trellis jobs serve`."
             ) from error
-        refused = (answer.headers or {}).get(_ERROR)
+        headers = answer.headers or {}
+        refused = headers.get(_ERROR)
         if refused is not None:
+            if headers.get(KIND_HEADER) == CursorInvalid.code:
+                raise CursorInvalid(refused)
             raise EngineError(f"The admin runtime refused {name}: {refused}")
         return verb.read_answer(answer.data)
 
@@ -86,11 +95,32 @@ class ProjectedVerbs:
     async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
         """Count matching jobs per combination of groups."""
         if where.batch is not None:
-            raise CapabilityMissing(
-                "Jobs on NATS JetStream cannot be counted by batch. Read the status of the batch."
-            )
+            return await self._count_members(where, group_by)
         counts: Counts = await self._projection.ask("count", where, *group_by)
         return counts
+
+    async def _count_members(self, where: JobFilter, group_by: Sequence[GroupBy]) -> Counts:
+        """Count matching members of a batch."""
+        if any(each not in _GROUPS for each in group_by):
+            raise CapabilityMissing(
+                "Members of a batch on NATS JetStream can be counted by state, type, queue and "
+                "service only."
+            )
+        numbers: Counter[tuple[str, ...]] = Counter()
+        after: int | None = None
+        while True:
+            page = await self._find_members(where, after, _PAGE)
+            for definition, head in page.jobs:
+                names = {
+                    "state": head.state.value,
+                    "type": definition.type,
+                    "queue": definition.queue,
+                    "service": definition.service,
+                }
+                numbers[tuple(names[str(each)] for each in group_by)] += 1
+            after = page.next_after
+            if after is None:
+                return Counts(page.as_of, dict(sorted(numbers.items())))
 
     async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> dict[Names, int]:
         """Count the claimable jobs of these types that a claim takes before this one."""
