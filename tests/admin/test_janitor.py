@@ -44,6 +44,18 @@ async def test_waiting_jobs_expire_at_their_deadline(engine: Engine, clock: Manu
     assert (await head(engine, late)).state is State.PENDING
 
 
+async def test_running_jobs_expire_too_and_other_timers_are_left_to_workers(
+    engine: Engine, clock: ManualClock
+) -> None:
+    session = await a_session(engine)
+    late = await start(engine, session, a_job(deadline_in=SECOND))
+    slow = await start(engine, session, a_job(policy=Policy(timeout=SECOND), type="slow"))
+    clock.advance("20s")
+    assert await Janitor(engine).sweep() == 1
+    assert (await head(engine, late)).state is State.EXPIRED
+    assert await head(engine, slow) == slow.head
+
+
 async def test_two_janitors_expire_a_job_once(engine: Engine, clock: ManualClock) -> None:
     record = await accept_one(engine, a_job(deadline_in=SECOND))
     clock.advance("1s")

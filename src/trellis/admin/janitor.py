@@ -15,7 +15,7 @@ from typing import Any, Final
 from nats.aio.msg import Msg
 
 from trellis import control
-from trellis.core.commands import Exhaust
+from trellis.core.commands import Exhaust, Expire
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import WAITING
 from trellis.core.timers import overdue
@@ -51,18 +51,17 @@ class Janitor:
             await asyncio.sleep(EVERY * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
 
     async def sweep(self) -> int:
-        """Expire waiting jobs whose deadline has passed; return how many.
+        """Expire jobs whose deadline has passed, waiting or running; return how many.
 
-        Attempts that run are the business of the workers' maintenance, which knows whether leases
-        could be renewed.
+        The other timers of attempts are the business of the workers' maintenance, which knows
+        whether leases could be renewed.
         """
         due = await self._engine.due("jobs", _PAGE)
-        changes = [
-            (record, command)
+        decided = [
+            (record, overdue(record.definition, record.head, seen_at, due.now, 0.0))
             for record, seen_at in due.jobs
-            if record.head.state in WAITING
-            and (command := overdue(record.definition, record.head, seen_at, due.now, 0.0))
         ]
+        changes = [(record, word) for record, word in decided if isinstance(word, Expire)]
         results = await control.apply_all(self._engine, changes, due.now)
         return sum(isinstance(each, control.Applied) for each in results)
 
