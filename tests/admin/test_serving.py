@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from trellis.admin.opening import deployment_of
 from trellis.cli.app import run
 from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.jetstream.url import deployment_of
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import JobFilter

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trellis import ConfigurationError, EngineError, JobView, Service
-from trellis.errors import CapabilityMissing, EngineClosed, UnknownScheme
+from trellis.errors import EngineClosed, UnknownScheme
 
 
 def test_the_url_is_looked_up_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,6 @@ def test_the_url_is_looked_up_when_it_is_needed(monkeypatch: pytest.MonkeyPatch)
         ("redis://localhost", UnknownScheme, "does not know redis://"),
         ("jobs.db", ConfigurationError, "is not an engine URL"),
         ("sqlite://jobs.db", ConfigurationError, "has no path to a file"),
-        ("nats://localhost", CapabilityMissing, "has no nats:// engine yet"),
     ],
 )
 async def test_a_url_that_leads_nowhere_is_refused_when_it_is_known(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, cast
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from typing import Final, cast
 
 from trellis.admin.runtime import AdminRuntime
 from trellis.engines.jetstream.engine import JetStreamEngine
 from trellis.engines.jetstream.link import Link
-from trellis.engines.jetstream.subjects import DEFAULT_PREFIX, Subjects, check_prefix
+from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.jetstream.url import deployment_of
 from trellis.engines.port import Engine
-from trellis.engines.redaction import shown
 from trellis.engines.sqlite import SqliteEngine
 from trellis.errors import ConfigurationError
 
@@ -21,31 +20,6 @@ from trellis.errors import ConfigurationError
 DEFAULT_PATH: Final = "/var/lib/trellis/jobs.sqlite"
 #: The variable with another path.
 PATH_VARIABLE: Final = "TRELLIS_JOBS_DB_PATH"
-
-
-class Deployment(NamedTuple):
-    """The servers of a URL, and the prefix of the subjects."""
-
-    servers: str
-    prefix: str
-
-
-def deployment_of(url: str) -> Deployment:
-    """Read `nats://host:port?prefix=NAME`; raise `ConfigurationError` for another URL."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"nats", "tls"}:
-        raise ConfigurationError(
-            f"The admin runtime is for jobs on NATS, and {shown(url)} is another store. Write "
-            "--url nats://host:4222, or set TRELLIS_URL."
-        )
-    options = parse_qs(parts.query, keep_blank_values=True)
-    (prefix,) = options.pop("prefix", [DEFAULT_PREFIX])[-1:]
-    if options:
-        raise ConfigurationError(
-            f"{shown(url)} has options that Trellis does not know: {', '.join(sorted(options))}."
-        )
-    servers = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-    return Deployment(servers, check_prefix(prefix))
 
 
 def _check_folder(path: str) -> None:

@@ -16,8 +16,10 @@ from trellis.errors import CapabilityMissing, ConfigurationError, UnknownScheme
 if TYPE_CHECKING:
     from trellis.engines.port import Engine
 
-_KNOWN = "sqlite:///path/to/jobs.db, postgresql://host/database, https://server or memory://"
-_PLANNED = ("nats",)
+_KNOWN = (
+    "sqlite:///path/to/jobs.db, postgresql://host/database, nats://host:4222, https://server or "
+    "memory://"
+)
 _SERVERS = ("http", "https")
 
 
@@ -35,6 +37,8 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
         from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded only when needed
 
         return SqliteEngine(_sqlite_path(url, rest), create=create)
+    if scheme == "nats":
+        return _nats(url)
     return _http(url) if scheme in _SERVERS else _postgres(url)
 
 
@@ -45,12 +49,8 @@ def check_url(url: str) -> tuple[str, str]:
         raise ConfigurationError(f"{url!r} is not an engine URL. Write {_KNOWN}.")
     if scheme == "sqlite":
         _sqlite_path(url, rest)
-    if scheme in ("memory", "sqlite", "postgresql", "postgres", *_SERVERS):
+    if scheme in ("memory", "sqlite", "postgresql", "postgres", "nats", *_SERVERS):
         return scheme, rest
-    if scheme in _PLANNED:
-        raise CapabilityMissing(
-            f"This version of Trellis has no {scheme}:// engine yet. Use {_KNOWN}."
-        )
     plain, driver, _ = scheme.partition("+")
     if driver and plain in ("postgresql", "postgres", "sqlite"):
         raise UnknownScheme(
@@ -77,6 +77,19 @@ def _postgres(url: str) -> Engine:
             "pip install 'trellis-jobs[postgres]'"
         ) from error
     return PostgresEngine(url)
+
+
+def _nats(url: str) -> Engine:
+    try:
+        from trellis.engines.jetstream import JetStreamEngine  # noqa: PLC0415 - loaded only when needed
+        from trellis.engines.jetstream.url import deployment_of  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise CapabilityMissing(
+            f"Jobs on NATS need {error.name}, which is not installed. Run: "
+            "pip install 'trellis-jobs[nats]'"
+        ) from error
+    servers, prefix = deployment_of(url)
+    return JetStreamEngine(servers, prefix=prefix)
 
 
 def _http(url: str) -> Engine:
