@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-all test-api mutants matrix faults age check bench bench-peers bench-postgres bench-flow format docs constraints release-check clean
+.PHONY: help demo test test-long test-all test-api matrix faults age check bench bench-peers bench-postgres bench-flow load format docs constraints release-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ bench-postgres: $(DEV) ## Measure what each guarantee and growing cost, 8 minute
 
 bench-flow: $(DEV) ## Measure what limits, tenants and one large batch cost, 4 minutes (ARGS=--quick)
 	@$(BIN)/python -m bench.flow $(ARGS)
+
+load: $(DEV) ## Run 200 remote workers and 200 streams on one server, 2 minutes (ARGS="--jobs 500")
+	@$(BIN)/python -m bench.load $(ARGS)
 
 format: $(DEV) ## Format the code and apply the safe lint fixes
 	@$(BIN)/ruff format .

@@ -35,6 +35,7 @@ from trellis.engines.feed import NOW, Expired, FeedEntry
 from trellis.engines.postgres import PostgresEngine
 from trellis.operations.operator import connect
 
+_TOKEN: Final = "TRELLIS_TOKEN"
 _SCOPES: Final = ("worker:load", "submit:load", "admin.read", "admin.stream")
 _KINDS: Final = ("created", "started", "completed")
 _PAGE: Final = 1000
@@ -94,16 +95,19 @@ class Watched(NamedTuple):
 
 @contextmanager
 def _serving(url: str, folder: Path) -> Iterator[tuple[str, int]]:
-    """Serve a database; yield where, and the process."""
+    """Serve a database; yield where, and the process. The token is in the environment."""
     with connect(url) as operator:
-        os.environ["TRELLIS_TOKEN"] = operator.tokens.create_sync(_SCOPES).text
+        os.environ[_TOKEN] = operator.tokens.create_sync(_SCOPES).text
     log = folder / "program.log"
     words = ["-m", "trellis", "serve", "--port", "0", "--url", url]
     with running(words, folder, signal.SIGTERM) as server:
         server.wait_until(lambda: "Listening" in log.read_text(), "it listens")
         found = re.search(r"http://[\d.:]+", log.read_text())
         assert found is not None
-        yield found[0], server.pid
+        try:
+            yield found[0], server.pid
+        finally:
+            del os.environ[_TOKEN]
 
 
 async def _flow(url: str, sizes: Sizes, pid: int) -> Watched:
