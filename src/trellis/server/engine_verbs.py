@@ -65,6 +65,7 @@ from trellis.server.hint_poll import HintPoll
 from trellis.server.masking import masked_answer, unmasked_clone
 from trellis.server.problems import problem
 from trellis.server.remote_commit import ClaimedJobs, commit
+from trellis.server.shared_claims import SharedClaims
 from trellis.worker.maintenance import LEADER
 
 router: Final = APIRouter(include_in_schema=False)
@@ -77,13 +78,16 @@ class Remote(NamedTuple):
     engine: Engine
     owners: SessionOwners
     hints: HintPoll
+    claims: SharedClaims
     claimed: ClaimedJobs
 
 
 @asynccontextmanager
 async def serving(app: FastAPI, engine: Engine) -> AsyncIterator[None]:
     """Answer remote programs while the block runs."""
-    remote = Remote(engine, SessionOwners(engine), HintPoll(engine), ClaimedJobs(engine))
+    remote = Remote(
+        engine, SessionOwners(engine), HintPoll(engine), SharedClaims(engine), ClaimedJobs(engine)
+    )
     app.state.remote = remote
     async with remote.hints.watching():
         yield
@@ -142,7 +146,7 @@ class Instead:
     """The verbs that do something else here than at the engine, for one caller."""
 
     def __init__(self, remote: Remote, gate: Gate) -> None:
-        self._engine, self._owners, self._hints, self._claimed = remote
+        self._engine, self._owners, self._hints, self._claims, self._claimed = remote
         self._gate = gate
 
     async def hello(self) -> Hello:
@@ -222,15 +226,15 @@ class Instead:
 
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Claim jobs, and remember them: most are settled through this server."""
-        claimed = await self._engine.claim(session, demands, limit)
+        claimed = await self._claims.claim(session, demands, limit)
         self._claimed.add(claimed.jobs)
         return claimed
 
     async def take_lock(self, name: str, session: SessionId, token: int) -> LockHolder | None:
         """Take a lock; the one of maintenance, which changes all jobs, is not for workers."""
         if name == LEADER and not self._gate.has(MUTATE):
-            now = await self._engine.now()
-            return LockHolder(name, SessionId(0), 0, "trellis serve", None, now)
+            # Every worker asks again and again, so the engine is not asked since when.
+            return LockHolder(name, SessionId(0), 0, "trellis serve", None, since=0)
         return await self._engine.take_lock(name, session, token)
 
     async def note(self, notes: Sequence[Note]) -> list[NoteResult]:
