@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from trellis.errors import AdmissionError, TrellisError
 
@@ -89,6 +90,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TrellisError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(ClientDisconnect, _on_gone)
 
 
 async def _on_error(_: Request, error: Exception) -> JSONResponse:
@@ -136,6 +138,12 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
     status = HTTPStatus(error.status_code)
     detail = _ROUTING.get(error.detail, error.detail)
     return problem(status, status.name.lower(), detail, headers=error.headers)
+
+
+async def _on_gone(_: Request, __: Exception) -> JSONResponse:
+    """Return the answer that a client which left before its body was complete does not get."""
+    status = HTTPStatus.BAD_REQUEST
+    return problem(status, "body_incomplete", "The body is incomplete. Nothing was changed.")
 
 
 def defect(request: Request, error: Exception) -> JSONResponse:
