@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from tests.server.conftest import Api
 from tests.server.serving import ENOUGH, header_seconds, serving
 from trellis import Service
+from trellis.engines.http.protocol import PROTOCOL
 from trellis.server import create_app
 from trellis.server.limits import Limits, Requests
 
@@ -96,6 +97,22 @@ async def test_a_body_that_does_not_arrive_gets_408(url: str) -> None:
         answer = await talk(server.port, f'{head}Content-Length: 1000\r\n\r\n{{"type":')
         assert answer.startswith(b"HTTP/1.1 408"), answer
         assert b"Nothing was changed" in answer
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_defect(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(url, app={"no_auth": True}) as server:
+        path = "/api/v1/engine/now"
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTrellis-Protocol: {PROTOCOL}\r\n"
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f'{head}Content-Length: 1000\r\n\r\n{{"'.encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        last = await talk(server.port, "GET /readyz HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"ready" in last
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
