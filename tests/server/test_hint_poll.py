@@ -10,7 +10,7 @@ from trellis.server.hint_poll import HintPoll
 from trellis.testing.builders import a_job
 
 #: More than are answered at once.
-MANY = 35
+MANY = 15
 PATIENCE = 30
 
 
@@ -26,7 +26,7 @@ async def test_a_hint_reaches_every_poll_that_waits_the_longest_wait_first() -> 
     answered: list[int] = []
 
     async def poll(number: int, since: Marks) -> Hinted:
-        found = await hints.wait(("ready",), since)
+        found = await hints.wait(("ready",), since, ("shop/invoice",))
         answered.append(number)
         return found
 
@@ -69,4 +69,26 @@ async def test_polls_that_wait_are_answered_when_the_server_stops() -> None:
     async with asyncio.timeout(PATIENCE):
         assert {each.topics for each in await asyncio.gather(*polls)} == {()}
         assert (await hints.wait(("ready",), since)).topics == ()
+    await engine.close()
+
+
+async def test_a_hint_reaches_each_kind_of_worker_at_once() -> None:
+    engine = MemoryEngine()
+    await engine.open()
+    hints = HintPoll(engine)
+    answered: list[str] = []
+
+    async def poll(wanted: str, since: Marks) -> None:
+        await hints.wait(("ready",), since, (wanted,))
+        answered.append(wanted)
+
+    async with hints.watching():
+        since = await begun(hints)
+        common = [asyncio.create_task(poll("shop/invoice", since)) for _ in range(MANY)]
+        rare = asyncio.create_task(poll("shop/report", since))
+        await asyncio.sleep(0)
+        await engine.create([a_job()])
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(rare, *common)
+    assert answered.index("shop/report") < MANY // 2
     await engine.close()

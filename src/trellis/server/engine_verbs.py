@@ -153,9 +153,9 @@ class Instead:
         """Return what this server is."""
         return Hello(__version__, self._engine.capabilities)
 
-    async def watch(self, topics: Sequence[Topic], since: Marks) -> Hinted:
+    async def watch(self, topics: Sequence[Topic], since: Marks, wanted: Sequence[str]) -> Hinted:
         """Wait for a hint."""
-        return await self._hints.wait(topics, since)
+        return await self._hints.wait(topics, since, wanted)
 
     # -- creating: the server checks what a client has checked ---------------------------------
 

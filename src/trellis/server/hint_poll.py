@@ -4,9 +4,9 @@ The watch counts hints by topic. A poll names the counts that its caller has see
 one is higher, so no hint between two polls is lost. After a restart, or from another replica, the
 counts are those of another process: the caller gets a hint at once and looks for itself.
 
-A hint is for all callers, and each of them asks for jobs when it gets one. So that hundreds of
-workers do not do so at the same moment for one job, a hint goes to a few polls at a time, the one
-that has waited longest first. A poll whose turn has not come keeps its hint.
+A hint is for all workers, and each of them asks for jobs when it gets one. So that hundreds of
+workers do not do so at the same moment for one job, a hint goes to two workers of each kind at a
+time, those that have waited longest first. A poll whose turn has not come keeps its hint.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from trellis.errors import EngineError
 _TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 #: Seconds before the engine is watched again after it was lost.
 _PAUSE: Final = 1.0
-#: How many polls about the same topics get a hint at once, and seconds until the next ones do: 200
-#: workers have it within half a second, as long as a worker without hints waits on average.
-_AT_ONCE: Final = 10
+#: How many workers of a kind get a hint at once, and seconds until the next ones do.
+_AT_ONCE: Final = 2
 _STEP: Final = 0.025
 
 
@@ -37,6 +36,9 @@ class _Poll(NamedTuple):
 
     topics: tuple[Topic, ...]
     since: Marks
+    #: The job types that its caller claims: workers that are alike in this are of one kind. Empty:
+    #: the caller claims none, and its turn is at once.
+    wanted: tuple[str, ...]
 
 
 class HintPoll:
@@ -71,13 +73,15 @@ class HintPoll:
             if not woken.done():
                 woken.set_result(None)
 
-    async def wait(self, topics: Sequence[Topic], since: Marks) -> Hinted:
+    async def wait(
+        self, topics: Sequence[Topic], since: Marks, wanted: Sequence[str] = ()
+    ) -> Hinted:
         """Wait for a hint about one of these topics, at most `POLL` seconds."""
         if since.process == 0:
             return Hinted((), self._marks)
         if since.process == self._marks.process and not self._is_over:
             woken = asyncio.get_running_loop().create_future()
-            self._waiting[woken] = _Poll(tuple(topics), since)
+            self._waiting[woken] = _Poll(tuple(topics), since, tuple(wanted))
             self._pass_on()
             try:
                 async with asyncio.timeout(POLL):
@@ -114,11 +118,12 @@ class HintPoll:
     async def _answer_some(self) -> None:
         """Answer polls that have a hint, a few at a time, until none is left."""
         while True:
-            answered: Counter[tuple[Topic, ...]] = Counter()
-            for woken, (topics, since) in self._waiting.items():
-                if answered[topics] < _AT_ONCE and not woken.done() and self._new(topics, since):
+            answered: Counter[tuple[str, ...]] = Counter()
+            for woken, (topics, since, wanted) in self._waiting.items():
+                has_turn = not wanted or answered[wanted] < _AT_ONCE
+                if has_turn and not woken.done() and self._new(topics, since):
                     woken.set_result(None)
-                    answered[topics] += 1
+                    answered[wanted] += 1
             if not answered.total():
                 return
             await asyncio.sleep(_STEP)

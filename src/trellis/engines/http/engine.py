@@ -13,17 +13,15 @@ from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn, cast
 
-from trellis.core.job import NewJob
+from trellis.core.job import NewJob, SessionId
 from trellis.core.lifecycle import Transition
-from trellis.core.schedules import Schedule, Step
-from trellis.engines.audit import OPERATOR, By, Change
+from trellis.engines.demand import Demand
 from trellis.engines.http.address import server_address
 from trellis.engines.http.protocol import VERBS, Hello, Hinted, Marks, decided, wanted
 from trellis.engines.http.transport import Transport
 from trellis.engines.instrumented import verbs
 from trellis.engines.port import Engine
-from trellis.engines.schedules import SlotRecord
-from trellis.engines.values import Capabilities, CommitResult, CreateResult, Migration, Topic
+from trellis.engines.values import Capabilities, Claimed, CommitResult, Topic
 from trellis.errors import EngineClosed, TransactionRefused
 
 _UNOPENED: Final = Capabilities(
@@ -44,6 +42,8 @@ class HttpEngine:
         self._transport: Transport | None = None
         self._ended = asyncio.Event()
         self._capabilities = _UNOPENED
+        #: What was claimed last, as service/type.
+        self._wanted: tuple[str, ...] = ()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -83,6 +83,12 @@ class HttpEngine:
             if self._transport is not transport:
                 raise _closed(self._address.url) from error
             raise
+
+    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
+        """Claim jobs."""
+        self._wanted = tuple(f"{each.service}/{name}" for each in demands for name in each.types)
+        claimed: Claimed = await self._call("claim", session, demands, limit)
+        return claimed
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Send the commands of these decisions; the server decides again and stores the result."""
@@ -125,7 +131,7 @@ class HttpEngine:
         poll: asyncio.Future[Hinted] | None = None
         try:
             while not ended.is_set():
-                poll = asyncio.ensure_future(self._call("watch", topics, marks))
+                poll = asyncio.ensure_future(self._call("watch", topics, marks, self._wanted))
                 await asyncio.wait({poll, closing}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.is_set():
                     return

@@ -1,8 +1,10 @@
 """The verbs of the engine port as requests: `POST {url}/api/v1/engine/{verb}`, JSON both ways.
 
-The engine sends with it, the server reads with it; `engines/calls.py` has how. Three verbs differ.
-`commit` sends commands and what they were decided against, never heads: the server decides itself.
-`watch` is one long poll. `hello` is no verb of the port: it says what the other side is.
+The engine sends with it, the server reads with it. The arguments of a verb are an object by name;
+the answer is the value that the verb returns. Three verbs differ. `commit` sends commands and what
+they were decided against, never heads: the server decides itself. `watch` is one long poll; it
+names what its caller claims, so that a hint reaches some callers of each kind first.
+`hello` is no verb of the port: it says what the other side is.
 """
 
 from __future__ import annotations
@@ -115,7 +117,9 @@ class Hello(NamedTuple):
 
 
 def _commit(transitions: Sequence[Decided]) -> list[CommitResult]: ...  # type: ignore[empty-body]
-def _watch(topics: Sequence[Topic], since: Marks) -> Hinted: ...  # type: ignore[empty-body]
+def _watch(  # type: ignore[empty-body]
+    topics: Sequence[Topic], since: Marks, wanted: Sequence[str] = ()
+) -> Hinted: ...
 def _hello() -> Hello: ...  # type: ignore[empty-body]
 def _advance_schedule(
     wanted: WantedSchedule, action: Action | None = None, by: By = OPERATOR
