@@ -194,9 +194,7 @@ create table trellis.outcome (
   autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05,
   autovacuum_analyze_scale_factor = 0.02);
 
--- Without the job: the jobs that one call settles share an entry then, and a page of `prune` sorts only
--- the few that expire at one moment.
-create index outcome_keep on trellis.outcome (keep_until) where keep_until is not null;
+create index outcome_keep on trellis.outcome (keep_until, job) where keep_until is not null;
 
 -- The journal: append-only. Version 0 is a note that changed nothing. (xid, seq) is the order of the
 -- feed: below the oldest running transaction nothing can be added any more. Both only grow, so a
