@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-all test-api matrix faults age check bench bench-peers bench-postgres bench-flow load format docs constraints release-check clean
+.PHONY: help demo test test-long test-all test-api mutants matrix faults age check bench bench-peers bench-postgres bench-flow load format docs constraints release-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

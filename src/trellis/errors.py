@@ -69,6 +69,7 @@ derived. Each message says what happened and what to do.
     │   ├── AccessDenied
     │   ├── ReadOnlyDatabase
     │   ├── DatabaseMissing
+    │   ├── NatsRefused
     │   ├── NotATrellisDatabase
     │   ├── SchemaTooNew
     │   ├── SchemaTooOld
@@ -554,6 +555,17 @@ class DatabaseMissing(EngineError):
     """There is no database at the URL, or it is another one than before; check the URL."""
 
     code = "database_missing"
+
+
+class NatsRefused(EngineError):
+    """A NATS server refused a request about its streams; the message has its reason."""
+
+    code = "nats_refused"
+
+    def __init__(self, message: str, number: int = 0) -> None:
+        super().__init__(message)
+        #: The number of the reason in the JetStream API.
+        self.number = number
 
 
 class NotATrellisDatabase(EngineError):

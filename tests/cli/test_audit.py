@@ -64,7 +64,8 @@ WITHOUT_ENTRY: Final = frozenset(
         "drain status", "audit list", "audit show", "locks",
         "contract list", "contract show", "contract export", "contract import", "queues plan",
         "doctor", "completion", "schedules list", "schedules show", "schedules slots",
-        "batches list", "batches show", "archive list",
+        "batches list", "batches show", "archive list", "jobs serve", "jobs rebuild",
+        "nats permissions",
     }
 )  # fmt: skip
 

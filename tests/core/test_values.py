@@ -48,6 +48,7 @@ BUILDERS = {
     "core/job.py",
     "core/lifecycle.py",
     "engines/wire.py",
+    "engines/wire_table.py",
     "engines/values.py",
 }
 

@@ -45,7 +45,8 @@ ERRORS = """
     CursorExpired CursorInvalid DatabaseMissing DiskFull Draining EngineBlocked EngineBusy
     EngineClosed EngineError EngineUnavailable IdempotencyMismatch InvalidName JobCancelled
     JobDead JobError JobExpired JobFailed JobIdTaken JobNotCompleted JobNotFound JobReplaced
-    KeyBusy KeyNotFound KeyUnresolved LockBusy LockLost MoveRefused NotATrellisDatabase NotFound
+    KeyBusy KeyNotFound KeyUnresolved LockBusy LockLost MoveRefused NatsRefused NotATrellisDatabase
+    NotFound
     OutcomeUnknown PayloadInvalid PayloadTooLarge PayloadTooNew PlanUnusable PreconditionFailed
     QueueFull ReadOnlyDatabase ScheduleNotFound SchemaTooNew SchemaTooOld TokenNotFound
     TransactionOpen TransactionRefused TrellisError UnknownJobType UnknownPrerequisite UnknownScheme

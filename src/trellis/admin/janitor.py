@@ -19,10 +19,10 @@ from trellis.core.commands import Exhaust, Expire
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import WAITING
 from trellis.core.timers import overdue
-from trellis.engines.jetstream.link import ApiError, Link
+from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.port import Engine
-from trellis.errors import EngineError
+from trellis.errors import EngineError, NatsRefused
 
 EVERY: Final = 5.0
 _PAGE: Final = 500
@@ -116,7 +116,7 @@ class Advisories:
             )
         try:
             await self._link.api(f"STREAM.MSG.DELETE.{self._subjects.work}", {"seq": sequence})
-        except ApiError as error:
+        except NatsRefused as error:
             _logger.info("A work message was gone already: %s", error)
 
     async def _job_of(self, source: str) -> JobRecord | None:

@@ -41,7 +41,9 @@ _COMMAND: Final = re.compile(
     r"(?P<url> --url [^\s`]+)?"
 )
 #: Commands without `--url` and `--app`, and commands whose arguments are services.
-WITHOUT_URL: Final = frozenset({"completion", "contract export", "contract import", "demo", "move"})
+WITHOUT_URL: Final = frozenset(
+    {"completion", "contract export", "contract import", "demo", "move", "nats permissions"}
+)
 OF_SERVICES: Final = frozenset({"worker", "queues plan", "queues accept"})
 _GAP: Final = 2
 _MIN_WIDTH: Final = 8

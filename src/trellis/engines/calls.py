@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from trellis.engines.instrumented import verbs
-from trellis.engines.wire import Codec, Field, codec_of, dump, read_fields, write_fields
+from trellis.engines.wire import Codec, Field, dump, read_fields, write_fields
+from trellis.engines.wire_table import message_codec
 
 #: Verbs that no message stands for: they are about the engine object of a process.
 LOCAL: Final = frozenset({"open", "close", "create_within"})
@@ -64,7 +65,7 @@ def build_verb(name: str, declared: Callable[..., object], *, is_method: bool = 
         kind, default = hints[each.name], each.default
         if each.kind is inspect.Parameter.VAR_POSITIONAL:
             is_variadic, kind, default = True, Sequence[kind], ()  # type: ignore[valid-type]
-        codec = codec_of(kind)
+        codec = message_codec(kind)
         has_default = default is not inspect.Parameter.empty
         fields.append(Field(each.name, codec, default) if has_default else Field(each.name, codec))
     binding = signature.replace(parameters=parameters)
@@ -74,7 +75,7 @@ def build_verb(name: str, declared: Callable[..., object], *, is_method: bool = 
         given.apply_defaults()
         return list(given.arguments.values())
 
-    return Verb(name, tuple(fields), is_variadic, codec_of(hints["return"]), bind)
+    return Verb(name, tuple(fields), is_variadic, message_codec(hints["return"]), bind)
 
 
 def port_verbs(*apart: str) -> dict[str, Verb]:

@@ -26,7 +26,7 @@ from trellis.core.job import JobId, NewJob, SessionId
 from trellis.core.json_text import DEFAULT_LIMIT, parse_json_text
 from trellis.core.schedules import Schedule
 from trellis.engines.archive import ArchiveState
-from trellis.engines.audit import By
+from trellis.engines.audit import Action, By
 from trellis.engines.calls import Verb
 from trellis.engines.demand import Demand
 from trellis.engines.http.protocol import (
@@ -39,6 +39,7 @@ from trellis.engines.http.protocol import (
     Hello,
     Hinted,
     Marks,
+    WantedSchedule,
 )
 from trellis.engines.port import Engine
 from trellis.engines.schedules import SlotRecord

@@ -17,6 +17,8 @@ from trellis.engines.sqlite import SqliteEngine
 from trellis.testing import ManualClock
 from trellis.testing.conformance import *  # noqa: F403 - the suite is what is imported
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def engine_name() -> str:

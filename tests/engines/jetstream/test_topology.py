@@ -7,8 +7,9 @@ import json
 import pytest
 
 from trellis.engines.jetstream import topology
-from trellis.engines.jetstream.link import ApiError, Link, Message
+from trellis.engines.jetstream.link import Link, Message
 from trellis.engines.jetstream.subjects import Subjects
+from trellis.errors import NatsRefused
 
 
 async def test_migrating_puts_everything_in_place_once(link: Link, subjects: Subjects) -> None:
@@ -34,5 +35,5 @@ async def test_a_changed_stream_is_put_right(link: Link, deployed: Subjects) -> 
 async def test_no_header_deletes_or_schedules_in_the_stream_of_the_jobs(
     link: Link, deployed: Subjects, header: dict[str, str]
 ) -> None:
-    with pytest.raises(ApiError):
+    with pytest.raises(NatsRefused):
         await link.write(Message(f"{deployed.prefix}.jobs.a.b.c.ready.1", b"", header))

@@ -131,6 +131,7 @@ def test_every_statement_is_used() -> None:
             "due_sessions",
             "lane_list",
             "past_session_prune",
+            "projection_forget_sessions",
             "projection_presences",
             "queue_settings",
             "read_ahead",

@@ -15,13 +15,23 @@ from typing import Any, Final, NoReturn, cast
 
 from trellis.core.job import NewJob, SessionId
 from trellis.core.lifecycle import Transition
+from trellis.core.schedules import Schedule, Step
+from trellis.engines.audit import OPERATOR, By, Change
 from trellis.engines.demand import Demand
 from trellis.engines.http.address import server_address
 from trellis.engines.http.protocol import VERBS, Hello, Hinted, Marks, decided, wanted
 from trellis.engines.http.transport import Transport
 from trellis.engines.instrumented import verbs
 from trellis.engines.port import Engine
-from trellis.engines.values import Capabilities, Claimed, CommitResult, Topic
+from trellis.engines.schedules import SlotRecord
+from trellis.engines.values import (
+    Capabilities,
+    Claimed,
+    CommitResult,
+    CreateResult,
+    Migration,
+    Topic,
+)
 from trellis.errors import EngineClosed, TransactionRefused
 
 _UNOPENED: Final = Capabilities(

@@ -1,10 +1,11 @@
 """The verbs of the engine port as requests: `POST {url}/api/v1/engine/{verb}`, JSON both ways.
 
-The engine sends with it, the server reads with it. The arguments of a verb are an object by name;
-the answer is the value that the verb returns. Three verbs differ. `commit` sends commands and what
-they were decided against, never heads: the server decides itself. `watch` is one long poll; it
-names what its caller claims, so that a hint reaches some callers of each kind first.
-`hello` is no verb of the port: it says what the other side is.
+The engine sends with it, the server reads with it; `engines/calls.py` has how. Some verbs differ.
+`commit` sends commands and what they were decided against, never heads: the server decides itself.
+So it does with the steps of schedules: `advance_schedule` sends the schedule as it shall be,
+`run_schedule` which one shall run. `watch` is one long poll; it names what its caller claims, so
+that a hint reaches some callers of each kind first. `hello` is no verb of the port: it says what
+the other side is.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from trellis.core.commands import Command
 from trellis.core.durations import Instant
 from trellis.core.job import Fence, JobId
 from trellis.core.lifecycle import Transition
+from trellis.core.schedules import Changes, Plan, Step, Template, Window
+from trellis.engines.audit import OPERATOR, Action, By
 from trellis.engines.calls import Verb, build_verb, port_verbs
-from trellis.engines.values import Capabilities, CommitResult, Topic
+from trellis.engines.schedules import SlotRecord
+from trellis.engines.values import Capabilities, CommitResult, CreateResult, Topic
 
 #: Both sides must speak the same number. A field with a default is no new protocol.
 PROTOCOL: Final = 2

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from trellis.core.durations import Instant, to_instant
-from trellis.errors import EngineError, EngineUnavailable
+from trellis.errors import EngineError, EngineUnavailable, NatsRefused
 
 #: Room for what the server adds to the headers of a message.
 _MARGIN: Final = 512
@@ -72,16 +72,12 @@ class Got(NamedTuple):
     body: bytes
 
 
-class ApiError(EngineError):
-    """The server refused a request of its JetStream API."""
-
-    code = "jetstream_refused"
-
-    def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
-        self.number = int(error.get("err_code", 0))
-        super().__init__(
-            f"The NATS server refused {subject}: {error.get('description')} ({self.number})."
-        )
+def refusal_of(subject: str, error: Mapping[str, Any]) -> NatsRefused:
+    """Return that the server refused a request, with its reason."""
+    number = int(error.get("err_code", 0))
+    return NatsRefused(
+        f"The NATS server refused {subject}: {error.get('description')} ({number}).", number
+    )
 
 
 def read_answer(body: bytes) -> dict[str, Any]:
@@ -120,7 +116,7 @@ def pause(number: int) -> float:
 
 def refusal(subject: str, error: Mapping[str, Any]) -> EngineError:
     """Return the error for a write that was refused."""
-    refused = ApiError(subject, error)
+    refused = refusal_of(subject, error)
     if refused.number in _NOT_FOUND:
         return EngineUnavailable(f"{refused} Run `trellis migrate`.")
     return refused

@@ -23,7 +23,7 @@ from trellis.core.durations import Instant
 from trellis.core.job import JobId, NewJob, Relations
 from trellis.core.lifecycle import Transition
 from trellis.core.states import ENDED, SUCCEEDED, State
-from trellis.engines.audit import By, Change
+from trellis.engines.audit import By, cancel_of, seal_of
 from trellis.engines.batches import BatchFilter, BatchStatus, Member
 from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
@@ -276,7 +276,7 @@ class BatchVerbs:
             sealed = value._replace(batch=value.batch._replace(sealed_at=draft.now))
             self._batches.put(draft, sealed)
             if by is not None:
-                draft.record(Change("batch.seal", batch_id, "open", "sealed"), by)
+                draft.record(seal_of(batch_id), by)
             await self._batches.finish(draft, [batch_id])
             if isinstance(await draft.write(), Written):
                 return await self.batch(batch_id)
@@ -292,7 +292,7 @@ class BatchVerbs:
             for each in below:
                 if each.batch.finished_at is None:
                     self._batches.put(draft, each._replace(batch=_cancelled(each.batch, draft.now)))
-            draft.record(Change("batch.cancel", batch_id, before, "cancelled"), by)
+            draft.record(cancel_of(batch_id, before), by)
             await self._batches.finish(draft, [each.batch.new.id for each in below])
             if isinstance(await draft.write(), Written):
                 return await self.batch(batch_id)

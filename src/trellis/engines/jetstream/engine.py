@@ -39,7 +39,6 @@ from trellis.engines.jetstream.settings import Openness
 from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.jetstream.time import Time
-from trellis.engines.jetstream.tokens import TokenVerbs
 from trellis.engines.values import (
     Capabilities,
     CreateResult,
@@ -73,7 +72,6 @@ class JetStreamEngine(
     LockVerbs,
     OperatingVerbs,
     ScheduleVerbs,
-    TokenVerbs,
     ProjectedVerbs,
     RemovalVerbs,
 ):

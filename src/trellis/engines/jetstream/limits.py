@@ -384,7 +384,8 @@ class LimitVerbs:
         """Set parts of a limit, or let the declared one count again."""
 
         def record(draft: Draft, before: LimitSetting, after: LimitSetting) -> None:
-            draft.record(change_of(before, after), by)
+            if (entry := change_of(before, after)) is not None:
+                draft.record(entry, by)
 
         def changed(before: Limits) -> Iterable[LimitSetting]:
             after = before.of(scope).changed(change)

@@ -27,7 +27,6 @@ from trellis.engines.jetstream.answers import (
     NO_MESSAGE,
     PASSING,
     WRONG_SEQUENCE,
-    ApiError,
     Expect,
     Got,
     Message,
@@ -40,6 +39,7 @@ from trellis.engines.jetstream.answers import (
     read_headers,
     read_instant,
     refusal,
+    refusal_of,
     unanswered,
 )
 from trellis.errors import (
@@ -47,6 +47,7 @@ from trellis.errors import (
     EngineClosed,
     EngineError,
     EngineUnavailable,
+    NatsRefused,
     OutcomeUnknown,
     Unstorable,
 )
@@ -277,7 +278,7 @@ class Link:
     async def _get(self, stream: str, wanted: Mapping[str, Any]) -> Got | None:
         try:
             answer = await self.api(f"STREAM.MSG.GET.{stream}", wanted)
-        except ApiError as error:
+        except NatsRefused as error:
             if error.number == NO_MESSAGE:
                 return None
             raise
@@ -347,7 +348,7 @@ class Link:
     async def api(
         self, verb: str, body: Mapping[str, Any] | None = None, *, wait: float = _ANSWER
     ) -> dict[str, Any]:
-        """Call the JetStream API; raise `ApiError` if the server refuses."""
+        """Call the JetStream API; raise `NatsRefused` if the server refuses."""
         end = time.monotonic() + max(wait, _ANSWER)
         subject, data = f"$JS.API.{verb}", b"" if body is None else json.dumps(body).encode()
         while True:
@@ -362,7 +363,7 @@ class Link:
                 await asyncio.sleep(pause(0))
         answer = read_answer(reply.data)
         if "error" in answer:
-            raise ApiError(verb, answer["error"])
+            raise refusal_of(verb, answer["error"])
         return answer
 
     async def ask(self, subject: str, body: bytes, wait: float) -> Msg:
@@ -426,7 +427,8 @@ async def _collect(subscription: Subscription, subject: str) -> AsyncIterator[Go
         if status == "503":
             raise nats_errors.NoRespondersError
         if status is not None:
-            raise ApiError(subject, {"err_code": status, "description": headers.get("Description")})
+            reason = {"err_code": status, "description": headers.get("Description")}
+            raise refusal_of(subject, reason)
         yield Got(
             headers["Nats-Subject"],
             int(headers["Nats-Sequence"]),
@@ -436,4 +438,4 @@ async def _collect(subscription: Subscription, subject: str) -> AsyncIterator[Go
         )
 
 
-__all__ = ["ApiError", "Expect", "Got", "Link", "Message", "Outdated", "Written"]
+__all__ = ["Expect", "Got", "Link", "Message", "Outdated", "Written"]

@@ -80,8 +80,10 @@ class OperatingVerbs:
 
         async def set_it(draft: Draft) -> None:
             before: Aging = await draft.value(subject, _AGING) or Aging()
-            draft.put(subject, Aging(aging))
-            draft.record(aging_change(before.span, aging), by)
+            change = aging_change(before.span, aging)
+            if change is not None:
+                draft.put(subject, Aging(aging))
+                draft.record(change, by)
 
         await decided(self._store, set_it)
 

@@ -26,12 +26,14 @@ from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.sessions import SessionTable
 from trellis.engines.jetstream.store import Current
+from trellis.engines.jetstream.tokens import TokenVerbs
+from trellis.engines.tokens import KEEP_LOGINS
 from trellis.engines.values import KEEP_SESSIONS, JobFilter, Page, Removal
 
 _PAGE: Final = 200
 
 
-class RemovalVerbs(ArchiveVerbs, BatchVerbs):
+class RemovalVerbs(ArchiveVerbs, BatchVerbs, TokenVerbs):
     """The part of the engine that removes jobs."""
 
     _seen: Seen
@@ -121,6 +123,7 @@ class RemovalVerbs(ArchiveVerbs, BatchVerbs):
         removed += await self._remove_left_behind(archives, limit - removed)
         await self._prune_batches(now - KEEP_BATCHES, limit)
         await self._forget_removals(now - KEEP_REMOVALS, limit)
+        await self._drop_logins(now - KEEP_LOGINS, limit)
         return removed + await self._prune_sessions(now - KEEP_SESSIONS, limit - removed)
 
     async def _past_retention(

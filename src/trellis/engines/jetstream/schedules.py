@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from trellis.core.durations import Instant, micros
 from trellis.core.job import NewJob
 from trellis.core.schedules import KEEP_SLOTS, Schedule, SlotDecision, Step, remember
-from trellis.engines.audit import OPERATOR, By, Change
+from trellis.engines.audit import OPERATOR, By, Change, run_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.state import decided, latest, purge, subjects_of
 from trellis.engines.jetstream.store import Store
@@ -145,7 +145,7 @@ class ScheduleTable:
             (answer,) = await self._admit(draft, [new])
             if isinstance(answer, Accepted | Replaced):
                 self._put(draft, remember(schedule, [new.id]), schedule.version)
-                draft.record(Change("schedule.run", schedule.title, None, new.id), by)
+                draft.record(run_of(schedule.title, new.id), by)
             return answer
 
         return await decided(self._store, stage)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from trellis.core.durations import Instant
 from trellis.engines.audit import OPERATOR, By, storable, storable_by
 from trellis.engines.jetstream.draft import Draft
-from trellis.engines.jetstream.state import decided, latest
+from trellis.engines.jetstream.state import decided, latest, purge
 from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import digest
 from trellis.engines.tokens import NewToken, TokenRecord, token_creation, token_revocation
@@ -63,6 +64,12 @@ class TokenVerbs:
             return revoked
 
         return await decided(self._store, revoke)
+
+    async def _drop_logins(self, until: Instant, limit: int) -> None:
+        """Delete logins that ended before."""
+        ended = [each for each in await self.tokens() if each.is_login and each.expires_at <= until]
+        for each in sorted(ended, key=lambda old: (old.expires_at, old.id))[:limit]:
+            await purge(self._store, self._token(each.id))
 
     def _token(self, token_id: str) -> str:
         # The client that asks for access chooses the id, and it may be any text.

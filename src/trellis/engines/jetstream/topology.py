@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from trellis.engines.jetstream.hints import STARTABLE
-from trellis.engines.jetstream.link import ApiError, Link
+from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.values import Migration
+from trellis.errors import NatsRefused
 
 #: The version of the topology and of the messages in it.
 SCHEMA: Final = 1
@@ -131,7 +132,7 @@ async def _present(link: Link, part: Part) -> Mapping[str, Any] | None:
         verb = f"CONSUMER.INFO.{part.stream}.{part.consumer}"
     try:
         config: Mapping[str, Any] = (await link.api(verb))["config"]
-    except ApiError as error:
+    except NatsRefused as error:
         if error.number in {_NO_STREAM, _NO_CONSUMER}:
             return None
         raise
@@ -200,7 +201,7 @@ async def replicas_of(link: Link, subjects: Subjects) -> int:
             {"name": name, "subjects": [f"{subjects.prefix}.probe"], "num_replicas": 3,
              "storage": "memory"},
         )  # fmt: skip
-    except ApiError as error:
+    except NatsRefused as error:
         if error.number in _TOO_FEW:
             return 1
         raise

@@ -82,6 +82,7 @@ async def project(
         part = list(group)
         if is_removal:
             await _remove(tx, _those(part, ProjectedRemoval))
+            await tx.run("projection_forget_sessions")
             continue
         await _store_events(tx, numbers, _those(part, ProjectedEvent))
         await _store_notes(tx, _those(part, ProjectedNote))

@@ -110,7 +110,7 @@ from trellis.testing.conformance.schedule_edits import TestScheduleChanges, Test
 from trellis.testing.conformance.schedules import TestFiring, TestSchedules
 from trellis.testing.conformance.slot_lingering import TestSlotLingering
 from trellis.testing.conformance.slots import TestSlots, TestSlotsHeldByJobs, TestTurns
-from trellis.testing.conformance.suite import EngineSuite, capability_of
+from trellis.testing.conformance.suite import EngineSuite, capabilities_of
 from trellis.testing.conformance.timers import TestTimers
 from trellis.testing.conformance.tokens import TestTokens
 from trellis.testing.conformance.worker_drain import TestDrain
@@ -211,12 +211,12 @@ SUITE: Final[tuple[type[EngineSuite], ...]] = (
 #: How many tests the suite has.
 DECLARED: Final = sum(len(part.declared()) for part in SUITE)
 
-#: Tests that need a capability, by name.
-NEEDS: Final[dict[str, str]] = {
+#: Tests that need capabilities, by name.
+NEEDS: Final[dict[str, tuple[str, ...]]] = {
     f"{part.__name__}.{name}": needed
     for part in SUITE
     for name in part.declared()
-    if (needed := capability_of(getattr(part, name))) is not None
+    if (needed := capabilities_of(getattr(part, name)))
 }
 
 __all__ = [part.__name__ for part in SUITE]

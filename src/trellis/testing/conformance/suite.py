@@ -25,15 +25,15 @@ def needs(capability: str) -> Callable[[Test], Test]:
         parts = [test] if isinstance(test, type) and issubclass(test, EngineSuite) else []
         tests = [getattr(part, name) for part in parts for name in part.declared()]
         for each in tests or [test]:
-            setattr(each, _MARK, capability)
+            setattr(each, _MARK, (*capabilities_of(each), capability))
         return test
 
     return mark
 
 
-def capability_of(test: object) -> str | None:
-    """Return the capability that a test needs, if any."""
-    needed: str | None = getattr(test, _MARK, None)
+def capabilities_of(test: object) -> tuple[str, ...]:
+    """Return the capabilities that a test needs."""
+    needed: tuple[str, ...] = getattr(test, _MARK, ())
     return needed
 
 
@@ -45,9 +45,9 @@ class EngineSuite:
         self, request: pytest.FixtureRequest, engine: Engine
     ) -> AsyncIterator[None]:
         """Skip tests of capabilities that the engine lacks; check all journals afterwards."""
-        needed = capability_of(request.function)
-        if needed is not None and not getattr(engine.capabilities, needed):
-            pytest.skip(f"This engine lacks the capability {needed!r}.")
+        for needed in capabilities_of(request.function):
+            if not getattr(engine.capabilities, needed):
+                pytest.skip(f"This engine lacks the capability {needed!r}.")
         yield
         with suppress(EngineClosed):  # a test of `close` leaves nothing to check
             await check_journals(engine)

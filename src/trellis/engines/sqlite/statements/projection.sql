@@ -90,6 +90,11 @@ set at = excluded.at, concurrency = excluded.concurrency, version = excluded.ver
 select service, type, instance, at, concurrency, version from trellis_presence
 where at >= ? order by service, type, instance
 
+-- name: projection_forget_sessions
+-- A session that ended before the oldest job was created has run none that is kept.
+delete from trellis_session
+where ended_at < (select created_at from trellis_job order by seq limit 1)
+
 -- name: projection_session
 -- Only who it is: its lease is judged where it is kept.
 insert into trellis_session (

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, NewType, Union, cast, get_ar
 from typing import get_type_hints as hints_of
 
 from trellis.core.policy import Policy
-from trellis.engines.http.wire import PLAIN, Codec, WireError, codec_of, named_tuple_codec
+from trellis.engines.wire import PLAIN, Codec, WireError, codec_of, named_tuple_codec
 
 _make: Final = tuple.__new__
 _MISSING: Final = object()

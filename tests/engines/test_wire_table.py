@@ -11,9 +11,9 @@ import pytest
 from trellis.core.commands import Complete, Fail
 from trellis.core.job import Failure, Fence, JobId, JobRecord, SessionId
 from trellis.engines.http.protocol import VERBS, Decided
-from trellis.engines.http.table import message_codec
-from trellis.engines.http.wire import Codec, WireError, dump
 from trellis.engines.values import Claimed, CommitResult, Committed, Conflict
+from trellis.engines.wire import Codec, WireError, dump
+from trellis.engines.wire_table import message_codec
 from trellis.testing.builders import a_record
 
 RECORDS = message_codec(Sequence[JobRecord | None])
