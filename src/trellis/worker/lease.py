@@ -76,6 +76,7 @@ class LeaseKeeper:
         self._was_blocked = self._is_blocked = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.Event | None = None
+        self._is_woken = False
         self._stopping = False
         self._tried = float("-inf")
         self._ended = asyncio.Event()
@@ -96,6 +97,7 @@ class LeaseKeeper:
 
     def wake(self) -> None:
         """Renew now, because there is something to report or to ask."""
+        self._is_woken = True  # for a thread that has not begun yet
         loop, wakeup = self._loop, self._wakeup
         if loop is not None and wakeup is not None:
             with suppress(RuntimeError):  # the thread has just ended
@@ -120,6 +122,8 @@ class LeaseKeeper:
             return
         wakeup = self._wakeup = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        if self._is_woken:
+            wakeup.set()
         engine = self._make_engine()
         is_own = engine.capabilities.processes
         due = time.monotonic() + (0.0 if is_own else self._heartbeat)
