@@ -1,6 +1,6 @@
 """Which answers to remote programs have secrets in them, and who reads these unmasked.
 
-A program with a token of a service reads its jobs as they are: a worker runs them, and whoever
+A program with a token of a service reads its jobs as they are: a worker runs them, and the one that
 creates them waits for their results. Every other caller, an operator with `admin.read` too, reads
 them masked. Hashes of tokens are for the server alone. Where a masked value comes back, as in the
 clone of a job, the server puts the stored one in its place.

@@ -19,9 +19,6 @@ from trellis.core.slots import keeps_slot, slot_effect
 from trellis.core.states import WAITING
 from trellis.engines.wire import Codec, codec_of
 
-#: The most jobs that one key lists as waiting: the state of a key is one message.
-MOST_WAITING: Final = 8_000
-
 
 class Slot(NamedTuple):
     """The right to run one job of the key now."""
