@@ -389,18 +389,18 @@ def sources(
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
-    """Return the unknown `TRELLIS_*` variables, each with the known variable nearest in spelling.
+    """Return the unknown `TRELLIS_*` variables, each with a known one that is spelt nearly so.
 
     They are not an error: other programs may have variables with this prefix.
     """
-    known = [variable_of(key) for key in KEYS]
-    unknown = [
-        name
-        for name in sorted(os.environ if environ is None else environ)
-        if name.startswith(_PREFIX) and name not in {*known, *map(variable_of, _OTHER)}
-        if not name.startswith(f"{_PREFIX}TEST_")
-    ]
-    return {name: next(iter(get_close_matches(name, known, 1)), None) for name in unknown}
+    known = [key.upper() for key in KEYS]
+    given = os.environ if environ is None else environ
+    names = {name.removeprefix(_PREFIX) for name in given if name.startswith(_PREFIX)}
+    unknown = [name for name in sorted(names - {*known, *_OTHER}) if not name.startswith("TEST_")]
+    # Compared without the prefix, which makes every name look alike.
+    near = {name: get_close_matches(name, known, 1, 0.75) for name in unknown}
+    return {f"{_PREFIX}{name}": f"{_PREFIX}{found[0]}" if found else None
+            for name, found in near.items()}  # fmt: skip
 
 
 def settings_file(cwd: Path | None = None) -> Path | None:

@@ -62,14 +62,18 @@ derived. Each message says what happened and what to do.
     ├── Unstorable                the engine refuses the values, and would refuse them again
     ├── EngineError               the engine could not do what was asked
     │   ├── EngineUnavailable     may work later; nothing was lost
+    │   │   ├── ProjectionUnavailable  no admin runtime of JetStream answers
     │   │   ├── EngineBusy
     │   │   │   └── EngineBlocked
     │   │   ├── DiskFull
-    │   │   └── EngineClosed
+    │   │   ├── EngineClosed
+    │   │   └── ProjectionUnavailable
     │   ├── AccessDenied
     │   ├── ReadOnlyDatabase
     │   ├── DatabaseMissing
+    │   ├── DatabaseDamaged
     │   ├── NatsRefused
+    │   ├── Unreadable
     │   ├── NotATrellisDatabase
     │   ├── SchemaTooNew
     │   ├── SchemaTooOld
@@ -510,6 +514,12 @@ class EngineUnavailable(EngineError):
     code = "engine_unavailable"
 
 
+class ProjectionUnavailable(EngineUnavailable):
+    """No admin runtime answers what only its index can. Nothing was changed; jobs run on."""
+
+    code = "projection_unavailable"
+
+
 class EngineBusy(EngineUnavailable):
     """A lock was not free in time, or a statement took too long. Nothing was stored; try again."""
 
@@ -557,6 +567,12 @@ class DatabaseMissing(EngineError):
     code = "database_missing"
 
 
+class DatabaseDamaged(EngineError):
+    """The file of the database is damaged: keep a copy of it, and restore a backup."""
+
+    code = "database_damaged"
+
+
 class NatsRefused(EngineError):
     """A NATS server refused a request about its streams; the message has its reason."""
 
@@ -566,6 +582,12 @@ class NatsRefused(EngineError):
         super().__init__(message)
         #: The number of the reason in the JetStream API.
         self.number = number
+
+
+class Unreadable(EngineError):
+    """A stored message has no value that this version of Trellis can read; others can be read."""
+
+    code = "unreadable"
 
 
 class NotATrellisDatabase(EngineError):

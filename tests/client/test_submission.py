@@ -95,6 +95,16 @@ async def test_an_engine_that_stays_away_is_not_asked_for_ever() -> None:
     assert engine.calls == 4
 
 
+async def test_an_engine_that_has_waited_long_by_itself_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trellis.client.submission._LONGEST", 0)
+    engine = TroubledEngine(EngineUnavailable("no quorum"))
+    with pytest.raises(EngineUnavailable):
+        await job_on(engine).create(1)
+    assert engine.calls == 1
+
+
 async def test_a_doubt_stays_a_doubt_when_later_tries_store_nothing() -> None:
     engine = TroubledEngine(OutcomeUnknown("perhaps stored"), *[EngineBusy("not now")] * FOREVER)
     with pytest.raises(OutcomeUnknown) as raised:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.conformance.mutants import MUTANTS
+from tests.conformance.mutants import MUTANTS, Mutant
 from trellis.engines.port import Engine
 from trellis.errors import EngineClosed
 from trellis.testing import ManualClock, conformance
@@ -238,9 +238,13 @@ async def given(
 
 async def check_mutant(mutant: str, opening: Opening) -> None:
     """Assert that the test of a mutant fails with it, and passes without it."""
-    name = CAUGHT_BY[mutant]
+    await check_caught(MUTANTS[mutant], CAUGHT_BY[mutant], opening)
+
+
+async def check_caught(mutate: Mutant, name: str, opening: Opening) -> None:
+    """Assert that a test of the suite fails with a fault, and passes without it."""
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[mutant](patch)
+        mutate(patch)
         async with opening() as broken:
             assert await _fails(name, broken), f"{name} does not catch the mutant"
     async with opening() as sound:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trellis.core.keys import MAX_KEY_LENGTH, Pointer, derive_key, hash_key, parse_template
+from trellis.core.keys import (
+    MAX_KEY_LENGTH,
+    Pointer,
+    derive_key,
+    hash_key,
+    parse_template,
+    segments_of,
+    template_of,
+)
 from trellis.errors import ConfigurationError, KeyUnresolved
 
 
@@ -81,3 +89,29 @@ def test_different_types_and_services_never_share_a_key(one: str, other: str) ->
     assert hash_key("a", "bc", one) != hash_key("ab", "c", one)
     if one != other:
         assert hash_key("a", "b", one) != hash_key("a", "b", other)
+
+
+@pytest.mark.parametrize(
+    ("segments", "template"),
+    [
+        (["zendesk", "/user/id"], "zendesk/{user.id}"),
+        (["mail", "/user/e.mail"], "mail/{/user/e.mail}"),
+        (["/a~1b/m~0n", "x"], "{/a~1b/m~0n}/x"),
+        (["/größe/$ref/two words"], "{/größe/$ref/two words}"),
+    ],
+)
+def test_any_json_pointer_of_a_contract_is_a_field_of_the_template(
+    segments: list[str], template: str
+) -> None:
+    assert template_of(segments) == template
+    assert segments_of(template) == segments
+
+
+def test_a_pointer_with_escapes_reads_the_field_it_names() -> None:
+    payload = {"a/b": {"m~n": 7}, "user": {"e.mail": "ada@example.org"}}
+    assert derive_key("{/a~1b/m~0n}-{/user/e.mail}", payload) == "7-ada@example.org"
+
+
+def test_a_pointer_with_a_wrong_escape_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="JSON pointer"):
+        template_of(["/a~2"])

@@ -11,14 +11,26 @@ import msgspec
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from trellis import ConfigurationError, Fair, Outcome, PayloadInvalid, PerKey, Retry, Service
+from trellis import (
+    ConfigurationError,
+    Fair,
+    Outcome,
+    PayloadInvalid,
+    PerKey,
+    Rejected,
+    Retry,
+    Service,
+)
 from trellis.core.contracts import read_contract
 from trellis.core.job import JobId, Relations
 from trellis.core.limits import Limit
 from trellis.core.policy import Hook, KeyPolicy, Policy
 from trellis.declaration.contract import contract_fingerprint, load_contract
 from trellis.declaration.options import DeclareOptions, PolicyOptions
+from trellis.engines.demand import Demand
 from trellis.errors import ContractInvalid
+from trellis.testing.builders import complete
+from trellis.testing.conformance.helpers import a_session, claim, settle
 
 
 @dataclass
@@ -107,6 +119,41 @@ async def test_a_service_declares_the_types_of_a_contract_without_handlers() -> 
             await declared["bill"].create({"number": "7"})
         with pytest.raises(PayloadInvalid, match="number: it is required"):
             await declared["bill"].create_many([{}])
+
+
+#: The example of the form of contracts: of each origin one job runs and one waits.
+TICKETS: dict[str, Any] = {
+    "service": "helpdesk",
+    "jobs": {
+        "sync": {
+            "payload": {"type": "object", "properties": {"origin": {"type": "string"}}},
+            "concurrency": 4,
+            "keyConcurrency": {"key": ["zendesk", "/origin", "tickets"], "maxActive": 1},
+            "queue": {"maxQueuedPerKey": 1, "whenFull": "reject"},
+        }
+    },
+}
+
+
+async def test_a_third_request_of_a_key_with_one_running_and_one_waiting_is_refused() -> None:
+    helpdesk = Service("helpdesk", "memory://")
+    sync = helpdesk.declare_all(TICKETS)["sync"]
+    async with helpdesk:
+        engine = await helpdesk.connection.engine()
+        first = await sync.create({"origin": "a"})
+        session = await a_session(engine)
+        (taken,) = await claim(engine, session, Demand("helpdesk", ("sync",), 9))
+        assert taken.definition.id == first.id
+        assert taken.definition.key == "zendesk/a/tickets"
+        second = await sync.create({"origin": "a"})
+        refused = await sync.submit({"origin": "a"})
+        assert isinstance(refused, Rejected)
+        assert (refused.reason, refused.existing) == ("queue_full", first.id)
+        await sync.create({"origin": "b"})
+        await settle(engine, taken, complete(taken))
+        started = await claim(engine, session, Demand("helpdesk", ("sync",), 9))
+        assert second.id in {each.definition.id for each in started}
+        await sync.create({"origin": "a"})
 
 
 #: An option of a type that differs from its default, or why a contract does not have it.

@@ -108,4 +108,4 @@ def test_a_template_may_be_a_list_of_constants_and_pointers() -> None:
     with pytest.raises(ConfigurationError, match="has braces"):
         PerKey(["user", "{id}"])
     with pytest.raises(ConfigurationError, match="not a field"):
-        PerKey(["/a b"])
+        PerKey(["/a~2"])

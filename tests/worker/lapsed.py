@@ -55,12 +55,10 @@ async def see_lapsed_wait_go_on(
         assert await engine.take_lock(LOCK, other.id) is None
         ref = await shop.find(f"{kind}-lock").create(path)
         await eventually(Path(f"{path}.begun").exists)
-
-        def was_asked_again() -> bool:
-            lapse()  # again, because the worker renews its lease when it starts
-            return observed.lapsed > 1
-
-        await eventually(was_asked_again)
+        # The worker renews its lease when it starts; after that, only when it is woken.
+        await eventually(lambda: worker._status.lease_renewed > 0)
+        lapse()
+        await eventually(lambda: observed.lapsed > 1)
 
         async def is_completed() -> bool:
             worker._keeper.wake()  # renews the lease

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.worker.faulty import eventually
-from trellis import ActiveJob, JobCancelled, JobRef, PerKey, Service, State, fingerprint
-from trellis.core.job import JobId
+from trellis import ActiveJob, JobCancelled, JobRef, PerKey, Retry, Service, State, fingerprint
+from trellis.core.job import Context, JobId
 from trellis.engines.values import Activity, Item, LogEntry, Progress
 
 
@@ -61,6 +61,26 @@ async def test_a_handler_sees_what_its_job_was_created_with(service: Service) ->
         "state": None,
         "flags": (False, False),
     }
+
+
+async def test_a_handler_sees_the_context_of_its_job_in_every_attempt(service: Service) -> None:
+    seen: list[Context] = []
+
+    @service.job(retry=Retry.fixed(0, attempts=2))
+    async def look(job: ActiveJob[str]) -> None:
+        seen.append(job.context)
+        if job.attempt == 1:
+            with pytest.raises(AttributeError):
+                job.context = Context("other", "")  # type: ignore[misc]
+            raise ValueError
+
+    async with service.worker():
+        ref = await look.create("x")
+        await ref.wait("10s")
+    engine = await service.connection.engine()
+    (record,) = (await engine.load([JobId(ref.id)])).records
+    assert record is not None
+    assert seen == [record.definition.context] * 2
 
 
 async def test_what_a_handler_says_is_stored_before_its_settlement(service: Service) -> None:
@@ -308,3 +328,40 @@ async def test_progress_of_one_phase_does_not_show_in_the_next(service: Service)
         noted = await activity(service, ended)
         assert (noted.phase, noted.progress) == ("upload", None)
         assert (await activity(service, going)).progress == Progress(1, 4)
+
+
+@pytest.mark.parametrize(
+    ("report", "error", "words"),
+    [
+        (lambda job: job.progress(0.5, "step 1"), TypeError, "total='step 1' is not a number"),
+        (lambda job: job.progress(True), TypeError, "current=True is not a number"),
+        (lambda job: job.progress(float("nan")), ValueError, "current=nan is not finite"),
+        (lambda job: job.progress(1, 10**400), ValueError, "is not finite"),
+        (lambda job: job.progress(1, 2, step=3), TypeError, "step=3 is not a text"),
+        (lambda job: job.progress(message=b"x"), TypeError, "message=b'x' is not a text"),
+        (lambda job: job.phase(None), TypeError, "name=None is not a text"),
+        (lambda job: list(job.track([1], step=b"x")), TypeError, "step=b'x' is not a text"),
+        (lambda job: job.items.complete(7), TypeError, "name=7 is not a text"),
+        (lambda job: job.items.fail("x", 7), TypeError, "detail=7 is not a text"),
+    ],
+)
+async def test_a_report_that_no_reader_could_show_is_refused_in_the_handler(
+    service: Service, report: Callable[[Any], Any], error: type[Exception], words: str
+) -> None:
+    @service.job
+    def misuse(job: ActiveJob[int]) -> str:
+        job.progress(1, 4)
+        try:
+            report(job)
+        except (TypeError, ValueError) as refusal:
+            return f"{type(refusal).__name__} {refusal}"
+        return "None"
+
+    async with service.worker():
+        ref = await misuse.create(1)
+        said = await ref.wait("10s")
+        noted = await activity(service, ref)
+    assert said.startswith(error.__name__)
+    assert words in said
+    assert "Nothing was reported. Write" in said
+    assert (noted.progress, noted.phase, noted.items) == (Progress(1, 4), None, ())

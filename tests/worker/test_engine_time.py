@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from trellis.core.durations import SECOND
-from trellis.worker.session import EngineTime, uptime
+from trellis.engines.clock import uptime
+from trellis.worker.session import EngineTime
 
 NOW: Final = 1_893_456_000 * SECOND
 

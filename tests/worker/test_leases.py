@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Unpack
 
 import pytest
@@ -13,15 +14,16 @@ from tests.worker.faulty import FaultyEngine, eventually
 from trellis import ActiveJob, Job, PerKey, Retry, Service, State
 from trellis.client.requests import new_job
 from trellis.config import WorkerSettings
-from trellis.core.durations import SECOND
+from trellis.core.durations import SECOND, to_datetime
 from trellis.core.events import EventKind
 from trellis.core.job import JobId, JobRecord
 from trellis.declaration.options import TypeOptions
+from trellis.engines.clock import uptime
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
 from trellis.engines.values import ItemEntry, JobFilter, WorkerInfo
 from trellis.errors import DatabaseMissing, EngineError, EngineUnavailable
-from trellis.worker.session import uptime
+from trellis.worker.session import EngineTime, Lease, RenewalHealth
 from trellis.worker.supervisor import Supervisor
 
 QUICKLY = WorkerSettings().with_options(lease="300ms", poll="20ms", grace="5s")
@@ -366,3 +368,77 @@ async def test_a_heartbeat_of_a_handler_renews_the_lease_at_once_and_not_too_oft
         await eventually(lambda: _is(engine, job_id, State.COMPLETED))
     assert renewals[0] == 1
     assert renewals[1] < 20
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_a_handler_sees_when_its_lease_was_renewed_and_when_it_ends(
+    *, in_thread: bool
+) -> None:
+    engine = FaultyEngine()
+    seen: list[Lease | None] = []
+
+    async def work(job: ActiveJob[None]) -> None:
+        seen.append(job.lease)
+        job.heartbeat()
+        await eventually(lambda: job.lease != seen[0])
+        seen.append(job.lease)
+
+    def work_in_thread(job: ActiveJob[None]) -> None:
+        asyncio.run(work(job))
+
+    handler = work_in_thread if in_thread else work
+    service = service_of(handler, per_key=PerKey("tickets"))
+    rarely = WorkerSettings().with_options(lease="3h", heartbeat="1h", poll="20ms")
+    async with worker(engine, service, rarely):
+        job_id = await create(engine, service.find(handler.__name__))
+        await eventually(lambda: _is(engine, job_id, State.COMPLETED))
+        (session,) = await engine.sessions()
+    first, second = (each for each in seen if each is not None)
+    assert first.renewed_at < second.renewed_at <= to_datetime(session.renewed_at)
+    assert second.ends_at - second.renewed_at == timedelta(hours=3)
+
+
+async def test_a_handler_that_was_stopped_has_no_lease() -> None:
+    begun = asyncio.Event()
+    seen: list[Lease | None] = []
+
+    async def work(job: ActiveJob[None]) -> None:
+        seen.append(job.lease)
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(job.lease)
+
+    service = service_of(work, on_lost="fail")
+    engine = FaultyEngine()
+    await create(engine, service.find("work"))
+    async with worker(engine, service):
+        await asyncio.wait_for(begun.wait(), 10)
+        (session,) = await engine.sessions()
+        await engine.close_session(session.id)
+        await eventually(lambda: len(seen) > 1)
+    assert seen[0] is not None
+    assert seen[1] is None
+
+
+def test_a_failed_renewal_moves_no_lease() -> None:
+    uptimes = iter((5 * SECOND, 9 * SECOND, 10 * SECOND, 20 * SECOND))
+    health = RenewalHealth(30 * SECOND, 10 * SECOND, lambda: next(uptimes))
+    engine_time = EngineTime(0)
+    start = engine_time.at(0)
+    health.record_success(8 * SECOND)
+    renewed = health.lease(engine_time)
+    health.record_failure()
+    assert health.lease(engine_time) == renewed
+    assert renewed == (to_datetime(start + 8 * SECOND), to_datetime(start + 38 * SECOND))
+
+
+async def test_a_handler_that_is_called_as_a_function_has_no_lease() -> None:
+    service = Service("shop", "memory://")
+
+    @service.job
+    async def work(job: ActiveJob[int]) -> bool:
+        return job.lease is None
+
+    assert await work.run_inline(1)

@@ -15,12 +15,15 @@ import pytest
 from tests.worker.faulty import FaultyEngine, eventually
 from tests.worker.test_leases import create, record, service_of, state, worker
 from trellis import ActiveJob, PerKey, Retry, control
-from trellis.core.commands import Cancel, Expire, LoseLease
+from trellis.core.commands import Cancel, Crash, Expire, LoseLease
 from trellis.core.events import EventKind
 from trellis.core.job import JobRecord
 from trellis.core.states import State
 from trellis.engines.memory import MemoryEngine
-from trellis.testing.builders import fence_of
+from trellis.testing import ManualClock
+from trellis.testing.builders import a_job, fence_of
+from trellis.testing.conformance.helpers import a_session, accept_one, claim_one
+from trellis.worker.log import log_settlement
 
 
 def about_jobs(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -239,3 +242,20 @@ async def test_a_logged_exception_keeps_its_traceback_in_the_log_of_the_job() ->
         assert fields["exception"].startswith("… (")
         assert fields["exception"].endswith("x" * 100)
         assert len(fields["exception"]) < 9_000
+
+
+async def test_a_suspect_that_was_due_long_ago_is_said_to_be_tried_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    engine = MemoryEngine(clock=clock)
+    await engine.open()
+    job, session = await accept_one(engine, a_job()), await a_session(engine)
+    clock.advance("2m")
+    claimed = await claim_one(engine, session)
+    crash = Crash(fence_of(claimed), "It was killed.", alone=False, roll=0.0)
+    (result,) = await control.apply_all(engine, [(claimed, crash)], clock.now())
+    log_settlement(claimed, fence_of(claimed), result)
+    assert caplog.messages == [
+        f"shop/invoice {job.definition.id} attempt 1: It was killed. Next try in under 1 s."
+    ]

@@ -11,6 +11,7 @@ statement runs in the caller's thread, on the caller's connection. Both ways giv
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextvars import Context
 from inspect import isawaitable
@@ -39,6 +40,8 @@ PAGE: Final = 1000
 _BATCH: Final = 500
 #: Seconds between two tries.
 _PAUSES: Final = (0.05, 0.2, 0.5)
+#: After so many seconds there is no further try: an engine that needed them has repeated by itself.
+_LONGEST: Final = 20.0
 #: Another try would fail as well; the one that was blocked has already waited for the lock.
 _FINAL: Final = (DiskFull, EngineBlocked, EngineClosed)
 
@@ -85,7 +88,7 @@ def describe_accepted(results: Sequence[CreateResult], total: int) -> str:
 
 async def send(engine: Engine, jobs: Sequence[NewJob]) -> list[CreateResult]:
     """Store these jobs, trying a few times; raise if the engine stays away, is full or blocked."""
-    pauses = iter(_PAUSES)
+    pauses, began = iter(_PAUSES), time.monotonic()
     doubt: OutcomeUnknown | None = None
     while True:
         try:
@@ -94,7 +97,8 @@ async def send(engine: Engine, jobs: Sequence[NewJob]) -> list[CreateResult]:
             if isinstance(error, OutcomeUnknown):
                 doubt = error
             pause = next(pauses, None)
-            if pause is None or isinstance(error, _FINAL):
+            is_late = time.monotonic() - began > _LONGEST
+            if pause is None or is_late or isinstance(error, _FINAL):
                 if doubt is None or doubt is error:
                     raise
                 # An earlier try may have stored them; a later failure does not prove otherwise.

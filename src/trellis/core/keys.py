@@ -2,7 +2,8 @@
 
 A template is a text with fields of the payload in braces: `"zendesk/{origin}/tickets"`. Contracts
 write it as a list of constants and JSON pointers, which `/` joins: `["zendesk", "/origin",
-"tickets"]`; `{user.id}` is `/user/id`. A pointer must lead to a string, number or boolean.
+"tickets"]`; `{user.id}` is `/user/id`, and `{/user/e.mail}` is a pointer as it is. A pointer must
+lead to a string, number or boolean.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from trellis.errors import ConfigurationError, KeyUnresolved
 
 _HOLE: Final = re.compile(r"\{([^{}]*)\}")
 _STEP: Final = re.compile(r"[A-Za-z0-9_-]+")
+#: A slash between two parts of a template, not one of a pointer in braces.
+_JOINT: Final = re.compile(r"/(?![^{}]*\})")
 MAX_KEY_LENGTH: Final = 512
 
 
@@ -53,9 +56,7 @@ def template_of(segments: Sequence[str]) -> str:
     """
     if not all(isinstance(each, str) for each in segments):
         raise ConfigurationError(f"{list(segments)!r} is not a key template: write texts.")
-    template = "/".join(
-        f"{{{each[1:].replace('/', '.')}}}" if each.startswith("/") else each for each in segments
-    )
+    template = "/".join(_hole(each) if each.startswith("/") else each for each in segments)
     for each in segments:
         if not each.startswith("/") and set("{}") & set(each):
             raise ConfigurationError(
@@ -73,20 +74,40 @@ def segments_of(template: str) -> list[str] | None:
     (['zendesk', '/user/id', 'tickets'], None)
     """
     segments = []
-    for part in template.split("/"):
+    for part in _JOINT.split(template):
         hole = _HOLE.fullmatch(part)
         if hole is None and set("{}") & set(part):
             return None
-        segments.append(part if hole is None else "/" + hole.group(1).replace(".", "/"))
+        segments.append(part if hole is None else _escaped(_pointer(template, hole.group(1))))
     return segments
 
 
+def _hole(pointer: str) -> str:
+    """Return the field of a template that a JSON pointer names."""
+    steps = _steps(pointer)
+    is_path = all(map(_STEP.fullmatch, steps))
+    return "{" + (".".join(steps) if is_path else pointer) + "}"
+
+
+def _steps(pointer: str) -> tuple[str, ...]:
+    """Return the names in a JSON pointer, in which `~1` is a slash and `~0` a tilde."""
+    return tuple(
+        each.replace("~1", "/").replace("~0", "~") for each in pointer.removeprefix("/").split("/")
+    )
+
+
+def _escaped(pointer: Pointer) -> str:
+    return "".join("/" + each.replace("~", "~0").replace("/", "~1") for each in pointer.steps)
+
+
 def _pointer(template: str, text: str) -> Pointer:
+    if text.startswith("/") and not re.search("~(?![01])", text):
+        return Pointer(_steps(text))
     steps = tuple(text.split("."))
     if not all(_STEP.fullmatch(step) for step in steps):
         raise ConfigurationError(
             f"{{{text}}} in the key template {template!r} is not a field. "
-            "Write a path of field names, like {user.id}."
+            "Write a path of field names, like {user.id}, or a JSON pointer, like {/user/e.mail}."
         )
     return Pointer(steps)
 
@@ -114,7 +135,7 @@ def _scalar(template: str, pointer: Pointer, payload: object, what: str) -> str:
             value = value[int(step)]
         else:
             raise KeyUnresolved(
-                f"The {what} template {template!r} points at /{'/'.join(pointer.steps)}, "
+                f"The {what} template {template!r} points at {_escaped(pointer)}, "
                 "which the payload does not have."
             )
     if isinstance(value, bool):
@@ -122,7 +143,7 @@ def _scalar(template: str, pointer: Pointer, payload: object, what: str) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise KeyUnresolved(
-        f"The {what} template {template!r} points at /{'/'.join(pointer.steps)}, which is "
+        f"The {what} template {template!r} points at {_escaped(pointer)}, which is "
         f"{type(value).__name__}; a {what} needs a string, number or boolean."
     )
 

@@ -10,9 +10,16 @@ import time
 from pathlib import Path
 from typing import Final, Protocol
 
-from trellis.core.durations import Instant
+from trellis.core.durations import Instant, Micros
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+#: Counts through suspend, and cannot be set.
+UPTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def uptime() -> Micros:
+    """Return microseconds since the machine started, suspend included."""
+    return time.clock_gettime_ns(UPTIME) // 1000
 
 
 class Clock(Protocol):
@@ -32,7 +39,6 @@ class SystemClock:
     """The clocks of the machine."""
 
     def __init__(self) -> None:
-        self._source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         self._boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
 
     def now(self) -> Instant:
@@ -41,7 +47,7 @@ class SystemClock:
 
     def lease_now(self) -> int:
         """Return microseconds since boot, suspend included."""
-        return time.clock_gettime_ns(self._source) // 1000
+        return uptime()
 
     def boot_id(self) -> str:
         """Return the id of this boot of the machine."""

@@ -11,7 +11,14 @@ import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 
+from trellis.core.commands import Cancel
+from trellis.core.lifecycle import Transition
 from trellis.engines.values import Topic
+
+
+def is_asked(transition: Transition) -> bool:
+    """Return whether a worker is to look at an attempt that it runs: it is being cancelled."""
+    return type(transition.command) is Cancel and transition.before.fence is not None
 
 
 class _Subscriber:
@@ -69,6 +76,10 @@ class Hints:
 
     @staticmethod
     def _wake(subscriber: _Subscriber) -> None:
+        with suppress(RuntimeError):  # this thread runs no loop
+            if asyncio.get_running_loop() is subscriber.loop:
+                subscriber.woken.set()
+                return
         # The loop of a subscriber may have been closed in between.
         with suppress(RuntimeError):
             subscriber.loop.call_soon_threadsafe(subscriber.woken.set)

@@ -13,8 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.port import Engine
-from trellis.engines.values import Capabilities, Claimed, Due, Loaded, Page
+from trellis.engines.values import Claimed, Due, Loaded, Page
 
 _logger = logging.getLogger(__name__)
 

@@ -39,6 +39,7 @@ from trellis.core.job import Fence, JobId, JobRecord, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.engines.archive import Archived, ArchiveState
 from trellis.engines.audit import OPERATOR, AuditEntry, AuditFilter, By
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.contracts import KEPT_CONTRACTS, ContractRecord, DeclaredType, NewContract
 from trellis.engines.demand import Demand
 from trellis.engines.feed import Changes, Expired
@@ -48,7 +49,6 @@ from trellis.engines.operating import RATE_EVENTS, Drain, DrainChange, JobFacts,
 from trellis.engines.tokens import NewToken, TokenRecord
 from trellis.engines.values import (
     Activity,
-    Capabilities,
     Claimed,
     CommitResult,
     Counts,
@@ -329,7 +329,10 @@ class Reads(Protocol):
         """Return what operators changed, the latest first; `after`: before this number."""
 
     def watch(self, topics: Sequence[Topic]) -> AsyncIterator[Topic]:
-        """Yield a topic when something may have happened to it."""
+        """Yield a topic when something may have happened to it.
+
+        `ready`: a job may start; `settled`: a job ended; `asked`: an attempt is being cancelled.
+        """
 
 
 class Archive(Protocol):

@@ -454,31 +454,7 @@ class QueueSettings(NamedTuple):
 
 # -- the engine itself -------------------------------------------------------------------------
 
-Topic = Literal["ready", "settled"]
-
-
-class Capabilities(NamedTuple):
-    """What an engine can do; a conformance test may be skipped only by naming one of these."""
-
-    #: Jobs survive the end of the process.
-    durable: bool
-    #: Several processes can use the store at once.
-    processes: bool
-    #: A job can be created inside the caller's transaction, and is rolled back with it.
-    transactions: bool = False
-    #: Leases are judged by a clock that cannot be set and that restarts with the machine.
-    boot_clock: bool = True
-    #: While a caller's transaction is open, no other connection can write.
-    one_writer: bool = False
-    #: `create_within` accepts connections of the caller.
-    caller_transactions: bool = True
-    #: A claim takes the first jobs of the order, whatever its size. Without it, only the jobs of
-    #: one claim are in order: priority, fair share and aging choose nothing between claims.
-    ordered: bool = True
-    #: A type's jobs can wait in several queues, and each queue can be claimed or paused alone.
-    split_types: bool = True
-    #: The jobs of a key can have a rate.
-    key_rates: bool = True
+Topic = Literal["ready", "settled", "asked"]
 
 
 class Migration(NamedTuple):

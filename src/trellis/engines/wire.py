@@ -24,6 +24,8 @@ from trellis.core.policy import Policy, decode_policy, encode_policy
 _make: Final = tuple.__new__
 _REQUIRED: Final = object()
 _TAGGED: Final = 2
+#: For how many combinations of types a named tuple remembers how it is read.
+_WAYS: Final = 64
 
 
 class WireError(ValueError):
@@ -42,7 +44,7 @@ class WireError(ValueError):
 
 def dump(value: object) -> bytes:
     """Write plain data, and named tuples of plain data, as JSON."""
-    return json.dumps(value, separators=(",", ":"), default=_text).encode("ascii")
+    return _encode(value).encode("ascii")
 
 
 def _text(value: object) -> str:
@@ -51,12 +53,17 @@ def _text(value: object) -> str:
     raise TypeError(f"{value!r} cannot be sent.")
 
 
+_encode: Final = json.JSONEncoder(separators=(",", ":"), default=_text).encode
+
+
 class Codec(NamedTuple):
     """How values of one type are written and read."""
 
     #: None: a value is written as it is, by `dump`.
     encode: Callable[[Any], Any] | None
     decode: Callable[[Any], Any]
+    #: The types of JSON values that are read as they are.
+    plain: frozenset[type] = frozenset()
 
     def write(self, value: Any) -> Any:  # noqa: ANN401 - a value of the type
         """Return the value as plain data."""
@@ -71,7 +78,8 @@ def codec_of(annotation: Any) -> Codec:  # noqa: ANN401 - any annotation
     if isinstance(annotation, NewType):
         return codec_of(annotation.__supertype__)
     if annotation in PLAIN:
-        return Codec(None, _checked(annotation.__name__, *PLAIN[annotation]))
+        kinds = PLAIN[annotation]
+        return Codec(None, _checked(annotation.__name__, *kinds), frozenset(kinds))
     if annotation is Policy:
         return Codec(None, _policy)  # written by `dump`
     origin = get_origin(annotation)
@@ -157,7 +165,7 @@ def _generic(annotation: Any, origin: Any, parts: tuple[Any, ...]) -> Codec:  # 
 
 
 def _items(item: Codec, build: Callable[[Any], Any]) -> Codec:
-    write, read = item
+    write, read, _ = item
 
     def encode(values: Any) -> list[Any]:  # noqa: ANN401 - any collection
         return list(values) if write is None else [write(value) for value in values]
@@ -218,7 +226,7 @@ def _is_class(part: object) -> bool:
 
 
 def _optional(codec: Codec) -> Codec:
-    write, read = codec
+    write, read, plain = codec
 
     def encode(value: Any) -> Any:  # noqa: ANN401 - a value of the type
         return None if value is None else codec.write(value)
@@ -226,7 +234,7 @@ def _optional(codec: Codec) -> Codec:
     def decode(raw: Any) -> Any:  # noqa: ANN401 - any JSON value
         return None if raw is None else read(raw)
 
-    return Codec(None if write is None else encode, decode)
+    return Codec(None if write is None else encode, decode, plain | {NoneType})
 
 
 def _tagged(classes: Sequence[type], plain: Sequence[Codec]) -> Codec:
@@ -287,7 +295,7 @@ def _writer(fields: Sequence[Field]) -> Callable[[Sequence[Any]], dict[str, Any]
 
 def _reader(kind: type, fields: Sequence[Field]) -> Callable[[Any], Any]:
     """Return the fast way through a value; `read_fields` finds what is wrong with it."""
-    parts = [(field.name, field.codec.decode, field.default) for field in fields]
+    parts = [(each.name, each.codec.plain, each.codec.decode, each.default) for each in fields]
     names = {field.name for field in fields}
     required = {field.name for field in fields if field.is_required}
     title = kind.__name__
@@ -298,8 +306,10 @@ def _reader(kind: type, fields: Sequence[Field]) -> Callable[[Any], Any]:
         get = raw.get
         try:
             values = [
-                default if (value := get(name, default)) is default else read(value)
-                for name, read, default in parts
+                value
+                if (value := get(name, default)) is default or type(value) in plain
+                else read(value)
+                for name, plain, read, default in parts
             ]
         except WireError:
             return _make(kind, read_fields(fields, raw, title))
@@ -313,7 +323,7 @@ def read_fields(fields: Sequence[Field], raw: object, expected: str) -> list[Any
     if type(raw) is not dict:
         raise WireError(f"{expected} as an object", raw)
     values, found = [], 0
-    for name, (_, decode), default in fields:
+    for name, (_, decode, _), default in fields:
         if name in raw:
             found += 1
             try:
@@ -342,17 +352,38 @@ def named_tuple_codec(kind: type, of: Callable[[Any], Codec] = codec_of) -> Code
 
 
 def _list_reader(kind: type, fields: Sequence[Field]) -> Callable[[Any], Any]:
-    """Return how a named tuple is read that was written as a list."""
-    readers = [field.codec.decode for field in fields]
+    """Return how a named tuple is read that was written as a list.
+
+    Lists with the same types of values at the same places are read in the same way: which places
+    need a reader is remembered for the first such ways.
+    """
+    codecs = [field.codec for field in fields]
     defaults = [field.default for field in fields]
     least = sum(field.is_required for field in fields)
     expected = f"{kind.__name__} as a list of {least} to {len(fields)}"
+    ways: dict[tuple[type, ...], list[tuple[int, Callable[[Any], Any]]]] = {}
+
+    def find_way(raw: list[Any]) -> list[tuple[int, Callable[[Any], Any]]]:
+        if not least <= len(raw) <= len(codecs):
+            raise WireError(expected, raw)
+        pairs = enumerate(zip(codecs, raw, strict=False))
+        way = [
+            (place, each.decode) for place, (each, value) in pairs if type(value) not in each.plain
+        ]
+        if len(ways) < _WAYS:
+            ways[tuple(map(type, raw))] = way
+        return way
 
     def decode(raw: Any) -> Any:  # noqa: ANN401 - any JSON value
-        if type(raw) is not list or not least <= len(raw) <= len(readers):
+        if type(raw) is not list:
             raise WireError(expected, raw)
-        values = [read(value) for read, value in zip(readers, raw, strict=False)]
-        return _make(kind, values + defaults[len(values) :])
+        way = ways.get(tuple(map(type, raw)))
+        if way is None:
+            way = find_way(raw)
+        values = raw + defaults[len(raw) :]
+        for place, read in way:
+            values[place] = read(values[place])
+        return _make(kind, values)
 
     return decode
 

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Sized
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sized,
+)
 from datetime import datetime
+from reprlib import repr as shown
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, overload
 
 from trellis.core.batches import Place
@@ -27,8 +37,9 @@ from trellis.worker.attempt import Attempt
 from trellis.worker.items import JobItems, LoadItems, no_items
 from trellis.worker.job_batch import JobBatch
 from trellis.worker.locks import LockPart, LockService, NamedLocks, read_names
-from trellis.worker.log import JobLog, storable
+from trellis.worker.log import JobLog, storable_report
 from trellis.worker.notes import Notes, note_life
+from trellis.worker.session import Lease
 
 T = TypeVar("T")
 #: An `async for` over a plain iterable lets the loop run other tasks after this many seconds.
@@ -114,7 +125,7 @@ class JobEnvironment:
     to the worker.
     """
 
-    __slots__ = ("load_items", "locks", "notes", "reach", "state", "stopping")
+    __slots__ = ("load_items", "locks", "notes", "reach", "read_lease", "state", "stopping")
 
     def __init__(
         self,
@@ -122,6 +133,7 @@ class JobEnvironment:
         state: Any = None,  # noqa: ANN401 - the program's
         locks: LockService | None = None,
         load_items: LoadItems = no_items,
+        read_lease: Callable[[], Lease | None] = lambda: None,
     ) -> None:
         #: Accepts the notes of attempts, from any thread.
         self.notes = notes
@@ -129,6 +141,8 @@ class JobEnvironment:
         self.locks = locks
         #: Loads what earlier attempts of a job reported about its items.
         self.load_items = load_items
+        #: Returns the lease of the worker, from any thread; None: there is no worker.
+        self.read_lease = read_lease
         #: The state that the lifespan of each service has set up.
         self.state = state
         #: Whether the worker stops.
@@ -233,6 +247,14 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         return self._attempt.record.definition.key
 
     @property
+    def lease(self) -> Lease | None:
+        """When the worker last renewed its lease, and when that ends; it protects the key.
+
+        None once this attempt is stopped: then the lease may protect it no longer.
+        """
+        return None if self._attempt.stop_reason is not None else self._environment.read_lease()
+
+    @property
     def deadline(self) -> datetime | None:
         """When the job expires."""
         deadline = self._attempt.record.definition.deadline_at
@@ -324,16 +346,23 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
         step: str | None = None,
         message: str | None = None,
     ) -> None:
-        """Report how far the work is."""
-        text = None if message is None else storable(message, 1024)
+        """Report how far the work is: `job.progress(3, 10, step="pages", message="fast")`.
+
+        Raises `TypeError` or `ValueError`, and nothing is reported, for what is no finite number
+        or no text.
+        """
+        if step is not None:
+            step = storable_report("job.progress", "step", step, 256)
+        if message is not None:
+            message = storable_report("job.progress", "message", message, 1024)
         self._add_note(
-            Progress(current, total, None if step is None else storable(step, 256), text)
+            Progress(_amount("current", current), _amount("total", total), step, message)
         )
 
     def phase(self, name: str) -> None:
         """Report that another part of the work begins; items reported from now on belong to it."""
-        self.items.phase = storable(name, 256)
-        self._add_note(Phase(storable(name, 256)))
+        self.items.phase = storable_report("job.phase", "name", name, 256)
+        self._add_note(Phase(self.items.phase))
 
     def note_waiting(self) -> None:
         """Note that the handler waits for a lock, which is no silence."""
@@ -382,3 +411,15 @@ class ActiveJob(JobArgument[P_co], Generic[P_co]):
 
     def _add_note(self, body: Progress | Phase | Heartbeat) -> None:
         self._environment.notes.add(self._attempt, body)
+
+
+def _amount(name: str, value: object) -> float | None:
+    """Return a number of a progress as it is; raise for what cannot be stored as a number."""
+    example = "Nothing was reported. Write job.progress(3, 10, step='pages', message='half')."
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"job.progress: {name}={shown(value)} is not a number. {example}")
+    if not abs(value) <= sys.float_info.max:  # also not a number
+        raise ValueError(f"job.progress: {name}={shown(value)} is not finite. {example}")
+    return value

@@ -39,12 +39,17 @@ def tune_interpreter() -> None:
     Only for processes that Trellis started: an embedded worker leaves the program's interpreter as
     it is. Settings that the program has changed are left alone.
     """
+    tune_collector()
+    if sys.getswitchinterval() == _PYTHONS_SWITCH_INTERVAL:
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+
+
+def tune_collector() -> None:
+    """Let the garbage collector search less: for processes that handle many values at a time."""
     if gc.get_threshold() in _PYTHONS_THRESHOLDS:
         gc.collect()
         gc.freeze()  # what is loaded now stays, so the collector can skip it
         gc.set_threshold(*_THRESHOLD)
-    if sys.getswitchinterval() == _PYTHONS_SWITCH_INTERVAL:
-        sys.setswitchinterval(_SWITCH_INTERVAL)
 
 
 class ProcessEnd(NamedTuple):

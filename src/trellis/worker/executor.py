@@ -179,6 +179,10 @@ class Executor:
         self._environment.stopping = True
         self._isolation.notify_stopping()
 
+    def notify_renewed(self) -> None:
+        """Inform handlers in handler processes of the lease as it is now."""
+        self._isolation.notify_renewed()
+
     def release_waiting(self) -> None:
         """Hand back the attempts that wait: their handlers were not called."""
         while self.waiting:

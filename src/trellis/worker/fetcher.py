@@ -20,22 +20,24 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from trellis.core.durations import SECOND, Micros
 from trellis.core.job import JobRecord
 from trellis.declaration.job_type import JobType
+from trellis.engines.clock import uptime
 from trellis.engines.demand import Demand
 from trellis.engines.port import Engine
+from trellis.engines.values import Topic
 from trellis.errors import EngineError
 from trellis.worker.attempt import Attempt, HeldAttempts
 from trellis.worker.executor import Executor
 from trellis.worker.local_type import QUICK, LocalType
 from trellis.worker.loop import TaskLoop
 from trellis.worker.outage import OutageLog
-from trellis.worker.session import EngineTime, SessionHolder, uptime
+from trellis.worker.session import EngineTime, SessionHolder
 from trellis.worker.settler import Settler
 
 BATCH: Final = 500
@@ -293,6 +295,7 @@ class Fetcher(TaskLoop):
             self._token_at = time.monotonic() + (claimed.next_at - claimed.now) / SECOND
         if claimed.jobs:
             self._executor.add(self._hold(claimed.jobs))
+            await asyncio.sleep(0)  # their handlers start before the next claim is planned
         return claimed.jobs
 
     def _hold(self, records: Sequence[JobRecord]) -> list[Attempt]:
@@ -310,9 +313,9 @@ class Fetcher(TaskLoop):
 
 
 class HintListener(TaskLoop):
-    """Follows the engine's hints that jobs are ready."""
+    """Follows the engine's hints, and calls what is to be done about each topic."""
 
-    def __init__(self, engine: Engine, on_hint: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, on_hint: Mapping[Topic, Callable[[], None]]) -> None:
         self._engine = engine
         self._on_hint = on_hint
 
@@ -320,6 +323,6 @@ class HintListener(TaskLoop):
         """Listen until cancelled; listen again after the connection was lost."""
         while True:
             with suppress(EngineError):
-                async for _ in self._engine.watch(("ready",)):
-                    self._on_hint()
+                async for topic in self._engine.watch(tuple(self._on_hint)):
+                    self._on_hint[topic]()
             await asyncio.sleep(self.restart_pause)

@@ -18,7 +18,7 @@ from trellis.engines.port import Engine
 from trellis.engines.values import Item
 from trellis.errors import ConfigurationError, EngineError
 from trellis.worker.attempt import Attempt
-from trellis.worker.log import storable
+from trellis.worker.log import storable_report
 from trellis.worker.notes import Notes
 
 #: Loads the items of earlier attempts of a job.
@@ -82,7 +82,7 @@ class JobItems:
 
     def _is_pending(self, name: str, earlier: dict[str, Item]) -> bool:
         """Return whether an item must be done; report it if this attempt has not done so yet."""
-        stored = storable(name, 512)
+        stored = storable_report("job.items", "name", name, 512)
         status = self._known().get((self.phase, stored))
         if status is None:
             found = earlier.get(stored)
@@ -93,9 +93,9 @@ class JobItems:
         return status not in FINISHED
 
     def _move(self, name: str, status: ItemStatus, detail: str | None) -> None:
-        stored = storable(name, 512)
+        stored = storable_report("job.items", "name", name, 512)
+        text = None if detail is None else storable_report("job.items", "detail", detail)
         self._known()[self.phase, stored] = status
-        text = None if detail is None else storable(detail)
         self._notes.add(self._attempt, Item(stored, status, text, self.phase))
 
     def _known(self) -> dict[tuple[str, str], ItemStatus]:

@@ -19,6 +19,7 @@ from typing import Final
 from trellis.config import WorkerSettings
 from trellis.core.durations import SECOND, Micros
 from trellis.core.job import SessionId
+from trellis.engines.clock import uptime
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError, EngineUnavailable
@@ -27,7 +28,7 @@ from trellis.worker.loop import run_until_done
 from trellis.worker.maintenance import LEADER
 from trellis.worker.outage import OutageLog
 from trellis.worker.reporter import Reporter
-from trellis.worker.session import RenewalHealth, SessionHolder, uptime
+from trellis.worker.session import RenewalHealth, SessionHolder
 from trellis.worker.shared_status import BLOCKED, SharedStatus
 
 _RETRY_PAUSE: Final = 1.0

@@ -15,6 +15,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
+from reprlib import repr as shown
 from typing import Any, Final
 
 from trellis.control import Applied, Result
@@ -249,7 +250,8 @@ def _words(record: JobRecord, at: Instant) -> str:
         return f"{why}The job is {head.state}."
     if head.error is None:
         return "The job was handed back."
-    return f"{why}Next try in {roughly(head.run_at - at)}."
+    wait = max(0, head.run_at - at)  # a suspect keeps the time at which it was first due
+    return f"{why}Next try in {roughly(wait)}."
 
 
 def _sentence(message: str) -> str:
@@ -269,6 +271,16 @@ def storable(text: str, limit: int = _TEXT_LIMIT) -> str:
         return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
     clean = text.encode("utf-8", "replace").decode()
     return clean.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def storable_report(call: str, name: str, value: object, limit: int = _TEXT_LIMIT) -> str:
+    """Return a text that a handler reports, fit to be stored; raise `TypeError` for no text."""
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{call}: {name}={shown(value)} is not a text. Nothing was reported. Write a text, "
+            f"for example {name}='pages'."
+        )
+    return storable(value, limit)
 
 
 def storable_json(value: object, limit: int = _TEXT_LIMIT) -> str:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -26,7 +26,7 @@ from trellis.core.job import Fence, JobRecord
 from trellis.core.timers import overdue
 from trellis.engines.port import Engine
 from trellis.engines.values import DueJob, DueKind
-from trellis.errors import EngineError
+from trellis.errors import EngineError, EngineUnavailable, ProjectionUnavailable
 from trellis.schedules import fire_due
 from trellis.telemetry.store import exporting
 from trellis.worker.log import log_settlement
@@ -48,8 +48,36 @@ _random = random.Random()  # noqa: S311 - jitter needs no cryptography
 _logger = logging.getLogger(__name__)
 
 Decide: TypeAlias = Callable[[DueJob, Instant], Command | None]
+#: Removes up to this many; returns how many.
+Prune: TypeAlias = Callable[[int], Awaitable[int]]
 #: An attempt and its last heartbeat.
 Silence: TypeAlias = tuple[Fence, Instant | None]
+
+
+async def apply_by_service(
+    engine: Engine, changes: Sequence[tuple[JobRecord, Command]], now: Instant
+) -> AsyncIterator[tuple[JobRecord, Command, control.Result]]:
+    """Apply commands to jobs of several services; yield each with its result.
+
+    What cannot be stored of one service does not hold up the others: its error is raised after
+    them, unless the store cannot be used at all.
+    """
+    services: dict[str, list[tuple[JobRecord, Command]]] = {}
+    for change in changes:
+        services.setdefault(change[0].definition.service, []).append(change)
+    failed: Exception | None = None
+    for own in services.values():
+        try:
+            results = await control.apply_all(engine, own, now)
+        except EngineUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed = failed or error
+        else:
+            for (record, command), result in zip(own, results, strict=True):
+                yield record, command, result
+    if failed is not None:
+        raise failed
 
 
 class Maintenance(TaskLoop):
@@ -81,6 +109,7 @@ class Maintenance(TaskLoop):
         # The silent attempts that the last sweep found.
         self._silent: set[Silence] = set()
         self._leads = asyncio.Event()
+        self._is_projected = True
 
     async def run(self) -> None:
         """Do the maintenance until cancelled."""
@@ -161,7 +190,8 @@ class Maintenance(TaskLoop):
                     await self._engine.reap(session)
         await self._settle_due("lost", _lost)
         known, self._silent = self._silent, set()
-        await self._settle_due("jobs", partial(self._overdue, known))
+        overdue_jobs = partial(self._settle_due, "jobs", partial(self._overdue, known))
+        await self._if_projected(overdue_jobs)
         if await control.cancel_stopped_members(self._engine, _PAGES_LIMIT):
             self._on_promoted()
 
@@ -189,9 +219,8 @@ class Maintenance(TaskLoop):
                 if command is not None:
                     commands.append((job.record, command))
             if commands:
-                results = await control.apply_all(self._engine, commands, due.now)
-                for (record, command), result in zip(commands, results, strict=True):
-                    self._report_end(record, command, result)
+                async for change in apply_by_service(self._engine, commands, due.now):
+                    self._report_end(*change)
                 self._on_promoted()
             if not commands or len(due.jobs) < _PAGE:
                 return
@@ -213,15 +242,36 @@ class Maintenance(TaskLoop):
     async def prune(self) -> None:
         """Remove what is kept no longer, page after page."""
         await self._prune_pages(self._engine.finish_batches)
-        await self._prune_pages(self._engine.prune)
+        if self._is_projected:  # as the last sweep has found
+            await self._if_projected(partial(self._prune_pages, self._engine.prune))
         await self._prune_pages(partial(self._engine.prune_audit, self._keep_audit))
 
-    async def _prune_pages(self, prune: Callable[[int], Awaitable[int]]) -> None:
-        while self._leads.is_set():
-            began = time.monotonic()
-            if await prune(_PAGE) < _PAGE:
-                return
-            await asyncio.sleep(time.monotonic() - began)  # leave half of the time to other work
+    async def _if_projected(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what may need a projection; that there is none is logged once."""
+        try:
+            await work()
+        except ProjectionUnavailable as error:
+            if self._is_projected:
+                _logger.warning("%s Deadlines, timeouts and retention wait until then.", error)
+            self._is_projected = False
+        else:
+            self._is_projected = True
+
+    async def _prune_pages(self, prune: Prune) -> None:
+        await prune_pages(prune, self._leads.is_set)
+
+
+async def prune_pages(prune: Prune, goes_on: Callable[[], bool] = lambda: True) -> int:
+    """Remove what is kept no longer, page after page while pages are full; return how much."""
+    removed = 0
+    while goes_on():
+        began = time.monotonic()
+        page = await prune(_PAGE)
+        removed += page
+        if page < _PAGE:
+            break
+        await asyncio.sleep(time.monotonic() - began)  # leave half of the time to other work
+    return removed
 
 
 def _lost(job: DueJob, _: Instant) -> Command | None:

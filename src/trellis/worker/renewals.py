@@ -18,6 +18,7 @@ from trellis.core.commands import Release
 from trellis.core.durations import Micros
 from trellis.core.job import Fence, Head, JobRecord, SessionId
 from trellis.core.states import State
+from trellis.engines.clock import uptime
 from trellis.engines.port import Engine
 from trellis.engines.values import Renewed, SessionLost
 from trellis.errors import EngineError
@@ -27,11 +28,13 @@ from trellis.worker.failure_reports import FailureReports
 from trellis.worker.fetcher import Fetcher, Planner
 from trellis.worker.log import log_lost
 from trellis.worker.loop import TaskLoop
-from trellis.worker.session import EngineTime, SessionHolder, uptime
+from trellis.worker.session import EngineTime, SessionHolder
 from trellis.worker.settler import Settler
 
 _REOPEN_PAUSE: Final = 1.0
+#: How often running attempts are looked at, and the least time between two looks.
 _CHECK_INTERVAL: Final = 1.0
+_CHECK_PAUSE: Final = 0.05
 _PAGE: Final = 500
 #: How many lost jobs are named in the log.
 _NAMED: Final = 5
@@ -79,6 +82,7 @@ class Renewals:
         if isinstance(answer, SessionLost):
             self._replace_session()
             return
+        self._executor.notify_renewed()
         if answer.draining:
             self._on_drain()
         for fence in answer.asked:
@@ -169,22 +173,33 @@ class Renewals:
 
 
 class CancelWatch(TaskLoop):
-    """Reads once a second the heads of attempts that have been running for a second.
+    """Reads the heads of running attempts after a hint that one of them is being cancelled.
 
-    So a cancel reaches its handler sooner than with the next renewal. And where a renewal only
-    reports an attempt as lost, the head distinguishes a forced cancel from every other end.
+    So a cancel reaches its handler sooner than with the next renewal. A hint may be lost: attempts
+    that have been running for a second are looked at every second. And where a renewal only reports
+    an attempt as lost, the head distinguishes a forced cancel from every other end.
     """
 
     def __init__(self, engine: Engine, attempts: HeldAttempts, reports: FailureReports) -> None:
         self._engine = engine
         self._attempts = attempts
         self._reports = reports
+        self._hinted = asyncio.Event()
+
+    def nudge(self) -> None:
+        """Look soon: a cancel may have been asked."""
+        self._hinted.set()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(_CHECK_INTERVAL)
-            begun_before = time.monotonic() - _CHECK_INTERVAL
+            await asyncio.sleep(_CHECK_PAUSE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_INTERVAL - _CHECK_PAUSE):
+                    await self._hinted.wait()
+            age = 0.0 if self._hinted.is_set() else _CHECK_INTERVAL
+            self._hinted.clear()
+            begun_before = time.monotonic() - age
             running = [
                 attempt
                 for attempt in self._attempts.running.values()

@@ -19,12 +19,12 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from trellis.core.durations import SECOND, Micros, in_words
 from trellis.core.job import Fence, SessionId
+from trellis.engines.clock import uptime
 from trellis.engines.port import Engine
 from trellis.engines.values import LOCK_DETAILS, LockHolder, SessionLost, WorkerInfo
 from trellis.errors import EngineError, LockLost
 from trellis.portal import portal
 from trellis.worker.locks import NamedLocks, refuse_loops, until_answered
-from trellis.worker.session import uptime
 
 #: Opens the engine of a service on the running loop for a while.
 Borrow = Callable[[], AbstractAsyncContextManager[tuple[Engine, object]]]

@@ -10,29 +10,31 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from time import clock_gettime_ns
-from typing import Final
+from typing import NamedTuple
 
 from trellis.config import WorkerSettings
-from trellis.core.durations import Instant, Micros
+from trellis.core.durations import Instant, Micros, to_datetime
 from trellis.core.job import SessionId
 from trellis.declaration.job_type import JobType
+from trellis.engines.clock import UPTIME, uptime
 from trellis.engines.port import Engine
 from trellis.engines.values import Session, WorkerInfo
 from trellis.errors import EngineError
 from trellis.worker.shared_status import SharedStatus
 
-#: Counts through suspend, and cannot be set.
-SOURCE: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+class Lease(NamedTuple):
+    """The lease of a worker process when it was last renewed, by the engine's clock."""
 
-def uptime() -> Micros:
-    """Return microseconds since the machine started; engines measure leases by the same clock."""
-    return time.clock_gettime_ns(SOURCE) // 1000
+    #: When it was renewed.
+    renewed_at: datetime
+    #: When another worker may take the jobs of the process, unless it is renewed before.
+    ends_at: datetime
 
 
 class EngineTime:
@@ -55,8 +57,12 @@ class EngineTime:
     def now(self) -> Instant:
         """Return the estimated time of the engine."""
         return (
-            self._ahead + clock_gettime_ns(SOURCE) // 1000
+            self._ahead + clock_gettime_ns(UPTIME) // 1000
         )  # `uptime()`, inlined: called for every job
+
+    def at(self, moment: Micros) -> Instant:
+        """Return the estimated time of the engine at this `uptime`."""
+        return self._ahead + moment
 
 
 class SessionHolder:
@@ -149,6 +155,11 @@ class RenewalHealth:
         """Whether renewals have succeeded without a gap for one full lease."""
         now = self._clock()
         return now - self.renewed <= self._longest_gap and now - self._stable_since >= self._lease
+
+    def lease(self, engine_time: EngineTime) -> Lease:
+        """Return the lease since the last successful renewal; safe from any thread."""
+        renewed = engine_time.at(self.renewed)
+        return Lease(to_datetime(renewed), to_datetime(renewed + self._lease))
 
     def lease_may_have_expired(self) -> bool:
         """Return whether no renewal has succeeded for a full lease."""

@@ -21,6 +21,7 @@ from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.declaration.job_type import JobType
 from trellis.declaration.worker_location import WorkerLocation
+from trellis.engines.clock import uptime
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, EngineError
 from trellis.telemetry import Telemetry, current
@@ -46,7 +47,7 @@ from trellis.worker.notes import NoteWriter
 from trellis.worker.outage import OutageLog
 from trellis.worker.renewals import CancelWatch, Renewals
 from trellis.worker.reporter import Reporter
-from trellis.worker.session import EngineTime, RenewalHealth, SessionHolder, describe_worker, uptime
+from trellis.worker.session import EngineTime, RenewalHealth, SessionHolder, describe_worker
 from trellis.worker.settler import Settler
 from trellis.worker.shared_status import SharedStatus
 
@@ -104,7 +105,8 @@ class Supervisor:
         self._reports = FailureReports(engine)
         self._locks = EngineLocks(engine)
         load_items = partial(load_earlier, engine)
-        self._environment = JobEnvironment(self._notes, states, self._locks, load_items)
+        read_lease = partial(self._health.lease, self._time)
+        self._environment = JobEnvironment(self._notes, states, self._locks, load_items, read_lease)
         found = ((each.service, each.reach) for each in job_types)
         self._environment.reach = {service: reach for service, reach in found if reach is not None}
         self._compose_work(job_types, locations)
@@ -141,7 +143,6 @@ class Supervisor:
             attempts=self._attempts, engine_time=self._time, poll=settings.poll, wakeup=work_wanted,
             outage=self._outage, settler=self._settler,
         )  # fmt: skip
-        self._listener = HintListener(self._engine, self._fetcher.nudge)
         archivers = {each.service: each.extensions.archiver for each in job_types}
         self._archiving = Archiving(self._engine, self._session, archivers, self._outage)
 
@@ -149,6 +150,9 @@ class Supervisor:
         """Compose the parts that renew the lease, watch running attempts and do maintenance."""
         engine, settings = self._engine, self.settings
         self._cancels = CancelWatch(engine, self._attempts, self._reports)
+        self._listener = HintListener(
+            engine, {"ready": self._fetcher.nudge, "asked": self._cancels.nudge}
+        )
         self._renewals = Renewals(
             session=self._session, attempts=self._attempts, executor=self._executor,
             fetcher=self._fetcher, planner=self._planner, settler=self._settler,

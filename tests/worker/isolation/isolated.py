@@ -145,6 +145,16 @@ def talk(job: ActiveJob[None]) -> str:
     return "done"
 
 
+@shop.job(isolation="process", per_key=PerKey("tickets"))
+def watch_lease(job: ActiveJob[None]) -> list[str]:
+    first = job.lease
+    job.heartbeat()
+    ends = time.monotonic() + 20
+    while job.lease == first and time.monotonic() < ends:
+        time.sleep(0.002)
+    return [lease.renewed_at.isoformat() for lease in (first, job.lease) if lease is not None]
+
+
 @shop.job(isolation="process")
 def lock_plain(job: ActiveJob[str]) -> str:
     with job.lock("ledger"):

@@ -25,6 +25,7 @@ from trellis import (
     State,
     fingerprint,
 )
+from trellis.core.durations import to_datetime
 from trellis.core.job import JobId
 from trellis.engines.batches import BatchFilter
 from trellis.engines.values import JobFilter, LogEntry
@@ -77,6 +78,14 @@ async def test_a_process_that_does_not_exit_is_killed_when_its_worker_stops(
         process = (await (await isolated.where_async.create("x")).wait("30s"))["process"]
         monkeypatch.delenv("SHOP_STAYS_OPEN")
     assert not lives(process)
+
+
+async def test_a_handler_sees_when_the_worker_renews_its_lease() -> None:
+    async with shop, shop.worker(lease="3h"):
+        first, second = await (await isolated.watch_lease.create()).wait("30s")
+        engine = await shop.connection.engine()
+        (session,) = await engine.sessions()
+    assert first < second <= to_datetime(session.renewed_at).isoformat()
 
 
 async def test_notes_of_a_handler_arrive_in_their_order_and_before_its_end() -> None:

@@ -17,6 +17,7 @@ from trellis.core.job import NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.core.schedules import Schedule, Step
 from trellis.engines.audit import OPERATOR, By, Change
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.demand import Demand
 from trellis.engines.http.address import server_address
 from trellis.engines.http.protocol import VERBS, Hello, Hinted, Marks, decided, wanted
@@ -25,7 +26,6 @@ from trellis.engines.instrumented import verbs
 from trellis.engines.port import Engine
 from trellis.engines.schedules import SlotRecord
 from trellis.engines.values import (
-    Capabilities,
     Claimed,
     CommitResult,
     CreateResult,

@@ -20,8 +20,9 @@ from trellis.core.lifecycle import Transition
 from trellis.core.schedules import Changes, Plan, Step, Template, Window
 from trellis.engines.audit import OPERATOR, Action, By
 from trellis.engines.calls import Verb, build_verb, port_verbs
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.schedules import SlotRecord
-from trellis.engines.values import Capabilities, CommitResult, CreateResult, Topic
+from trellis.engines.values import CommitResult, CreateResult, Topic
 
 #: Both sides must speak the same number. A field with a default is no new protocol.
 PROTOCOL: Final = 2
@@ -104,6 +105,7 @@ class Marks(NamedTuple):
     process: int = 0
     ready: int = 0
     settled: int = 0
+    asked: int = 0
 
 
 class Hinted(NamedTuple):

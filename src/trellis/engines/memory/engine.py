@@ -34,8 +34,9 @@ from trellis.core.slots import may_run_on
 from trellis.core.states import ENDED, WAITING, State
 from trellis.engines.archive import KEEP_REMOVALS
 from trellis.engines.audit import By, creation_of
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.clock import Clock, SystemClock
-from trellis.engines.hints import Hints
+from trellis.engines.hints import Hints, is_asked
 from trellis.engines.memory.archive import ArchiveVerbs
 from trellis.engines.memory.batches import BatchEntry
 from trellis.engines.memory.claim import ClaimVerb
@@ -56,7 +57,6 @@ from trellis.engines.memory.tokens import TokenVerbs
 from trellis.engines.tokens import KEEP_LOGINS
 from trellis.engines.values import (
     KEEP_SESSIONS,
-    Capabilities,
     CommitResult,
     Committed,
     Conflict,
@@ -194,6 +194,8 @@ class MemoryEngine(
             ended = [each for each, got in pairs if got == Committed() and is_end(each)]
             self._follow(sorted(ended, key=lambda each: each.definition.row))
         self._hints.publish(("ready", "settled"))
+        if any(map(is_asked, transitions)):
+            self._hints.publish(("asked",))
         return results
 
     def _commit_one(self, transition: Transition) -> CommitResult:

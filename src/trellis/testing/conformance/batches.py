@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trellis import control
+from trellis.core import commands
 from trellis.core.admission import Reason
 from trellis.core.batches import Batch, NewBatch, fan_in_id
 from trellis.core.commands import Cancel, Command, Complete, Dismiss, Fail, Replay
@@ -27,6 +28,7 @@ from trellis.testing.builders import (
     JobParts,
     a_job,
     a_job_id,
+    complete,
     fence_of,
 )
 from trellis.testing.clock import ManualClock
@@ -233,6 +235,21 @@ class TestBatches(EngineSuite):
         assert (await status(engine, new)).batch.succeeded is False
         assert await fan_ins(engine) == []
 
+    async def test_a_retry_that_fails_makes_no_batch_a_failed_one(self, engine: Engine) -> None:
+        new, _ = await opened(engine, 2, fire_on="success")
+        await engine.seal_batch(new.id)
+        session = await a_session(engine)
+        first, last = await claim(engine, session)
+        partial = await settle(engine, first, complete(first, item_errors=1))
+        await settle(engine, partial, commands.RetryItems("ann"))
+        (again,) = await claim(engine, session)
+        await end(engine, again, State.FAILED)
+        for _ in range(3):
+            assert await engine.finish_batches(9) == 0
+        await end(engine, last)
+        assert (await status(engine, new)).batch.succeeded is True
+        assert len(await fan_ins(engine)) == 1
+
     async def test_a_retry_of_an_attempt_is_no_end(self, engine: Engine) -> None:
         new = a_batch()
         await engine.open_batch(new)
@@ -373,6 +390,13 @@ class TestStopping(EngineSuite):
         await settle(engine, due[0], Cancel())
         assert len(await fan_ins(engine)) == 1
         assert (await status(engine, new)).batch.succeeded is False
+
+    async def test_a_failed_member_that_runs_again_is_not_cancelled(self, engine: Engine) -> None:
+        _, members = await opened(engine, 2, on_failure="cancel_rest")
+        failed = await claim_one(engine, await a_session(engine))
+        await settle(engine, await end(engine, failed, State.DEAD), Replay())
+        due = [each.record for each in (await engine.due("batches", 10)).jobs]
+        assert due == members[1:]
 
     async def test_a_cancelled_member_does_not_cancel_the_rest(self, engine: Engine) -> None:
         _, (first, _) = await opened(engine, 2, on_failure="cancel_rest")

@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+import pytest
+
+from trellis.core.commands import Cancel
 from trellis.engines.port import Engine
 from trellis.engines.values import QueueSettings, Topic
 from trellis.testing.builders import QUEUE, SERVICE, a_job, complete
@@ -55,6 +58,18 @@ class TestHints(EngineSuite):
             await engine.set_queue(QueueSettings(SERVICE, QUEUE))
 
         assert await hint_after(engine, ["ready"], reopen) == "ready"
+
+    @pytest.mark.parametrize("force", [False, True])
+    async def test_a_cancel_of_a_running_attempt_wakes_its_worker(
+        self, engine: Engine, *, force: bool
+    ) -> None:
+        session = await a_session(engine)
+
+        async def cancel() -> None:
+            taken = await start(engine, session, a_job())
+            await settle(engine, taken, Cancel(force=force))
+
+        assert await hint_after(engine, ["asked"], cancel) == "asked"
 
     async def test_only_the_watched_topics_are_sent(self, engine: Engine) -> None:
         session = await a_session(engine)

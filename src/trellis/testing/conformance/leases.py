@@ -188,6 +188,17 @@ class TestReap(EngineSuite):
         assert [job.record for job in due.jobs] == lost
         assert [job.record for job in (await engine.due("lost", 1)).jobs] == lost[:1]
 
+    async def test_a_claim_whose_handler_has_stopped_is_lost_with_its_session(
+        self, engine: Engine
+    ) -> None:
+        session = await a_session(engine)
+        stopped = await start(engine, session, a_job())
+        await engine.renew(session, [fence_of(stopped)], [fence_of(stopped)])
+        later = await start(engine, session, a_job())
+        await engine.close_session(session)
+        due = await engine.due("lost", 10)
+        assert [job.record for job in due.jobs] == [stopped, later]
+
     async def test_a_lost_attempt_is_given_up_once(
         self, engine: Engine, clock: ManualClock
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from trellis.core.admission import Reason
 from trellis.core.commands import Release
+from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.engines.operating import Drain, DrainChange
 from trellis.engines.port import Engine
@@ -60,6 +61,18 @@ class TestQueues(EngineSuite):
         await engine.set_queue(QueueSettings(SERVICE, QUEUE, paused=True))
         assert await claim(engine, session) == []
         await engine.set_queue(QueueSettings(SERVICE, QUEUE))
+        assert ids(await claim(engine, session)) == ids([record])
+
+    async def test_no_job_starts_before_its_time_because_its_queue_was_paused(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine)
+        record = await accept_one(engine, a_job(delay=10 * SECOND))
+        await engine.set_queue(QueueSettings(SERVICE, QUEUE, paused=True))
+        assert await claim(engine, session) == []
+        await engine.set_queue(QueueSettings(SERVICE, QUEUE))
+        assert await claim(engine, session) == []
+        clock.advance("10s")
         assert ids(await claim(engine, session)) == ids([record])
 
     @needs("split_types")

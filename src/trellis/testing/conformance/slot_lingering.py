@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from trellis.core.admission import Reason
 from trellis.core.commands import Cancel, Command, Complete, Expire, Fail, LoseLease, Release
 from trellis.core.commands import Retry as RetryJob
@@ -15,7 +17,7 @@ from trellis.core.retry import Retry
 from trellis.core.states import State
 from trellis.engines.port import Engine
 from trellis.engines.values import KeyRefused, Rejected
-from trellis.testing.builders import a_keyed_job, fence_of
+from trellis.testing.builders import a_keyed_job, complete, fence_of
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import (
     IN_TURN,
@@ -34,6 +36,9 @@ from trellis.testing.conformance.helpers import (
 from trellis.testing.conformance.suite import EngineSuite, needs
 
 KEY = "user/7"
+#: One slot or two, of which a job keeps one between its attempts.
+HELD = KeyPolicy("user/{id}", active=1, queued=None, when_full="wait", hold="job")
+HELD_OF_TWO = KeyPolicy("user/{id}", active=2, queued=None, when_full="wait", hold="job")
 LATE = Failure("timeout", "too late")
 #: Every way in which an attempt is ended from outside while its handler may still run.
 FROM_OUTSIDE: dict[str, Callable[[JobRecord], Command]] = {
@@ -193,6 +198,81 @@ class TestSlotLingering(EngineSuite):
         again = await claim(engine, session)
         assert ids(again) == ids([taken])
         assert await holders(engine, KEY) == ids([taken])
+
+    async def test_a_job_that_holds_its_slot_goes_on_after_lingering_with_a_job_ahead_of_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "30s")
+        policy = Policy(retry=Retry.fixed("5s"))
+        taken = await start(engine, session, a_keyed_job(KEY, HELD, policy=policy))
+        waiting = await accept_one(engine, a_keyed_job(KEY, HELD))
+        await settle(engine, taken, Fail(fence_of(taken), LATE, stopped=False))
+        for wait in ("0s", "5s"):
+            clock.advance(wait)
+            assert await claim(engine, session) == []
+        clock.advance("25s")
+        # The first job in line is looked at before maintenance ends the lingering.
+        early = await claim(engine, session)
+        await engine.promote(10)
+        (again,) = early or await claim(engine, session)
+        assert again.definition.id == taken.definition.id
+        assert await claim(engine, session) == []
+        await settle(engine, again, complete(again))
+        assert ids(await claim(engine, session)) == ids([waiting])
+
+    @pytest.mark.parametrize("by", ["create", "commit"])
+    async def test_a_job_goes_on_whatever_finds_first_that_its_slot_has_lingered(
+        self, engine: Engine, clock: ManualClock, by: str
+    ) -> None:
+        session = await a_session(engine, "30s")
+        policy = Policy(retry=Retry.fixed("5s"))
+        rule = HELD_OF_TWO
+        taken = await start(engine, session, a_keyed_job(KEY, rule, policy=policy))
+        other = await start(engine, session, a_keyed_job(KEY, rule))
+        await settle(engine, taken, Fail(fence_of(taken), LATE, stopped=False))
+        for wait in ("0s", "5s"):
+            clock.advance(wait)
+            assert await claim(engine, session) == []
+        clock.advance("25s")
+        if by == "create":
+            await accept_one(engine, a_keyed_job(KEY, rule, delay=3600 * SECOND))
+        else:
+            await settle(engine, other, complete(other))
+        await engine.promote(10)
+        assert ids(await claim(engine, session)) == ids([taken])
+
+    async def test_a_job_that_has_its_slot_back_waits_out_its_backoff(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "1h")
+        policy = Policy(retry=Retry.fixed("10m"))
+        taken = await start(engine, session, a_keyed_job(KEY, HELD, policy=policy))
+        await settle(engine, taken, Fail(fence_of(taken), LATE, stopped=False))
+        clock.advance("2s")
+        await renew(engine, session, stopped=(fence_of(taken),))
+        assert await claim(engine, session) == []
+        clock.advance("9m")
+        assert await claim(engine, session) == []
+        clock.advance("58s")
+        await engine.promote(10)
+        assert ids(await claim(engine, session)) == ids([taken])
+
+    async def test_a_job_whose_two_slots_have_lingered_gets_one_of_them_back(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        session = await a_session(engine, "30s")
+        policy = Policy(retry=Retry.fixed("0s"))
+        rule = HELD_OF_TWO
+        taken = await start(engine, session, a_keyed_job(KEY, rule, policy=policy))
+        await settle(engine, taken, Fail(fence_of(taken), LATE, stopped=False))
+        (again,) = await claim(engine, session)
+        await settle(engine, again, Fail(fence_of(again), LATE, stopped=False))
+        clock.advance("30s")
+        await engine.promote(10)
+        (last,) = await claim(engine, session)
+        await settle(engine, last, complete(last))
+        both = [await accept_one(engine, a_keyed_job(KEY, rule)) for _ in range(2)]
+        assert ids(await claim(engine, session)) == ids(both)
 
     @needs("boot_clock")
     async def test_a_slot_that_lingered_is_free_after_a_reboot(

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pytest
 
+from trellis.engines.capabilities import WITHOUT
 from trellis.engines.port import Engine
 from trellis.errors import EngineClosed
 from trellis.testing.conformance.helpers import check_journals
@@ -47,7 +48,7 @@ class EngineSuite:
         """Skip tests of capabilities that the engine lacks; check all journals afterwards."""
         for needed in capabilities_of(request.function):
             if not getattr(engine.capabilities, needed):
-                pytest.skip(f"This engine lacks the capability {needed!r}.")
+                pytest.skip(f"This engine lacks the capability {needed!r}. {WITHOUT[needed]}")
         yield
         with suppress(EngineClosed):  # a test of `close` leaves nothing to check
             await check_journals(engine)

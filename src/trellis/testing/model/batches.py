@@ -33,7 +33,7 @@ class OpenBatch(NamedTuple):
         if self.again and side.batches:
             return side.plain(await side.engine.open_batch(side.batches[-1]))
         number = len(side.batches)
-        then = None if self.then is None else self.then.make(number)
+        then = None if self.then is None else side.make(self.then, number)
         parent = None if self.inside is None else side.batch_id(self.inside)
         new = NewBatch(
             f"01BATCH{number:019d}",

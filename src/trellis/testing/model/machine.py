@@ -61,11 +61,8 @@ class EngineModel(RuleBasedStateMachine):
         reference = MemoryEngine(clock=reference_clock)
         await reference.open()
         engine = await self.open_engine(clock)
-        boots = engine.capabilities.boot_clock
-        self.sides = [
-            Side(engine, clock, boots=boots),
-            Side(reference, reference_clock, boots=boots),
-        ]
+        can = engine.capabilities
+        self.sides = [Side(engine, clock, can), Side(reference, reference_clock, can)]
 
     def teardown(self) -> None:
         """Compare everything once more, then close."""

@@ -104,6 +104,8 @@ TYPES: Final[dict[str, Policy]] = {
         ),
     ),
 }
+#: The type with a rate per key, which not every engine has.
+RATED: Final = "rated"
 KEYED: Final = tuple(name for name, policy in TYPES.items() if policy.key is not None)
 QUEUES: Final = ("first", "second")
 SERVICE: Final = "model"

@@ -44,7 +44,8 @@ async def _look(side: Side) -> Plain:
     stored = await side.engine.schedules()
     ledgers = [await side.engine.slots(SERVICE, each.name, limit=1000) for each in stored]
     due = await side.engine.due_schedules(2)
-    return stored, ledgers, due
+    found = tuple(side.numbered(each) for each in due.schedules)
+    return [side.numbered(each) for each in stored], ledgers, due._replace(schedules=found)
 
 
 async def pass_time(side: Side, seconds: int) -> None:
@@ -59,7 +60,7 @@ async def pass_time(side: Side, seconds: int) -> None:
             if each.plan.missed == "all":
                 changed = rules.change_plan(each, {"missed": "last"})
                 await side.engine.advance_schedule(rules.edit(each, changed, now, ()))
-    side.clock.advance(seconds)
+    await side.advance(seconds)
     if seconds > _LONG:
         await schedules.fire_due(side.engine)
 

@@ -19,9 +19,11 @@ from trellis.core.events import Event
 from trellis.core.fold import fold
 from trellis.core.job import Fence, Head, JobId, JobRecord, NewJob, Relations, SessionId
 from trellis.core.lifecycle import Transition, decide
+from trellis.core.schedules import Schedule
 from trellis.core.timers import overdue
 from trellis.engines.audit import AuditFilter
 from trellis.engines.batches import BatchFilter, BatchStatus
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.demand import Demand
 from trellis.engines.feed import Changes
 from trellis.engines.port import Engine
@@ -29,7 +31,7 @@ from trellis.engines.values import DueJob, JobFilter, LockHolder, Note, NoteBody
 from trellis.engines.worker_report import WorkerReport
 from trellis.testing.builders import a_worker, fence_of
 from trellis.testing.clock import ManualClock
-from trellis.testing.model.menu import KEYED, SERVICE, TYPES, JobRequest
+from trellis.testing.model.menu import KEYED, RATED, SERVICE, TYPES, JobRequest
 
 #: Something that can be compared between two engines.
 Plain = Any
@@ -44,11 +46,11 @@ _LEASE: Final = 60 * SECOND
 class Side:
     """An engine, its clock, and what the model has sent to it and received from it."""
 
-    def __init__(self, engine: Engine, clock: ManualClock, *, boots: bool = True) -> None:
+    def __init__(self, engine: Engine, clock: ManualClock, can: Capabilities) -> None:
         self.engine = engine
         self.clock = clock
-        #: Whether a reboot ends the leases of the engine under test.
-        self.boots = boots
+        #: What the engine under test can do: both sides leave out what it cannot.
+        self.can = can
         self.sessions: list[SessionId] = []
         #: Every request ever sent, and every claim ever made, as it was returned.
         self.sent: list[NewJob] = []
@@ -58,6 +60,7 @@ class Side:
         self._names: dict[int, int] = {}
         self._versions: dict[JobId, int] = {}
         self._statuses: dict[str, BatchStatus] = {}
+        self._changes: dict[str, list[int]] = {}
 
     # -- comparable answers --------------------------------------------------------------------
 
@@ -84,6 +87,13 @@ class Side:
                 return type(value).__name__, [self.plain(each) for each in value]
             case _:
                 return value
+
+    def numbered(self, schedule: Schedule) -> Schedule:
+        """Return a schedule with the number of changes seen: a step may be stored in parts."""
+        seen = self._changes.setdefault(schedule.name, [])
+        if seen[-1:] != [schedule.version]:
+            seen.append(schedule.version)
+        return schedule._replace(version=len(seen))
 
     # -- choices, counted from the newest ------------------------------------------------------
 
@@ -127,7 +137,15 @@ class Side:
 
     def _made(self, requests: Sequence[JobRequest]) -> list[NewJob]:
         first = len(self.sent)
-        return [request.make(first + place) for place, request in enumerate(requests)]
+        return [self.make(request, first + place) for place, request in enumerate(requests)]
+
+    def make(self, request: JobRequest, number: int) -> NewJob:
+        """Return a request with an id, without what the engine under test cannot do."""
+        if request.type == RATED and not self.can.key_rates:
+            request = request._replace(type="pair")
+        if not self.can.ordered:
+            request = request._replace(tenant=None)  # no fair share
+        return request.make(number)
 
     async def _send(self, jobs: Sequence[NewJob]) -> Plain:
         self.sent += jobs
@@ -141,6 +159,20 @@ class Side:
         again = new if payload is None else new._replace(payload=payload)
         return self.plain(await self.engine.create([again]))
 
+    async def advance(self, seconds: int) -> None:
+        """Advance the clock; promote what is due where the engine starts it without that."""
+        self.clock.advance(seconds)
+        if not self.can.ordered:
+            await self.promote(_ALL)
+
+    async def promote(self, limit: int) -> Plain:
+        """Promote what is due; how much that is, is told by an engine that needs it."""
+        if self.can.ordered:
+            return await self.engine.promote(limit)
+        await self.engine.catch_up()
+        await self.engine.promote(_ALL)
+        return None
+
     async def open_session(self, lease: Micros) -> Plain:
         """Open one more session."""
         session = await self.engine.open_session(a_worker(), lease)
@@ -148,9 +180,14 @@ class Side:
         return self._name(session.id), session.lease, session.now
 
     async def claim(self, session: int, demands: Sequence[Demand], limit: int) -> Plain:
-        """Claim for one of the sessions."""
+        """Claim for one of the sessions; everything, where the engine chooses in which order."""
         await self.engine.catch_up()
+        if not self.can.ordered:
+            demands, limit = [each._replace(limit=_ALL) for each in demands], _ALL
         claimed = await self.engine.claim(self._session(session), demands, limit)
+        if not self.can.ordered:
+            by_id = sorted(claimed.jobs, key=lambda each: each.definition.id)
+            claimed = claimed._replace(jobs=tuple(by_id))
         self.claims += claimed.jobs
         return self.plain(claimed)
 
@@ -270,7 +307,7 @@ class Side:
         settled = await apply_all(self.engine, asked, due.now)
         cancelled = await cancel_stopped_members(self.engine)
         assert not await self.engine.finish_batches(_ALL), "A complete batch was left behind."
-        promoted = await self.engine.promote(_ALL)
+        promoted = await self.promote(_ALL)
         return reaped, self.plain(given_up), self.plain(settled), cancelled, promoted
 
     # -- reads ---------------------------------------------------------------------------------

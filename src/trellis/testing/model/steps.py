@@ -181,8 +181,10 @@ class SetLimit(NamedTuple):
     limit: Limit
 
     async def on(self, side: Side) -> Plain:
-        """Set it."""
+        """Set it, unless the engine chooses what starts under it."""
         before = await side.engine.limits()
+        if not side.can.ordered:
+            return before
         change = Override(self.limit, frozenset({"active", "rate"}))
         return before, await side.engine.change_limit(self.scope, change, By())
 
@@ -268,7 +270,7 @@ class Advance(NamedTuple):
 
     async def on(self, side: Side) -> Plain:
         """Advance the clock."""
-        side.clock.advance(self.seconds)
+        await side.advance(self.seconds)
         return await side.engine.now()
 
 
@@ -286,7 +288,7 @@ class Reboot(NamedTuple):
 
     async def on(self, side: Side) -> Plain:
         """End all leases."""
-        if side.boots:
+        if side.can.boot_clock:
             side.clock.reboot()
         return await side.engine.now()
 
@@ -298,7 +300,7 @@ class Promote(NamedTuple):
 
     async def on(self, side: Side) -> Plain:
         """Promote."""
-        return await side.engine.promote(self.limit)
+        return await side.promote(self.limit)
 
 
 class Maintain(NamedTuple):

@@ -48,6 +48,7 @@ from trellis.worker.isolation.worker_channel import (
 )
 from trellis.worker.local_type import LocalType
 from trellis.worker.log import JobLog
+from trellis.worker.session import Lease
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -114,7 +115,10 @@ def _receive(channel: WorkerChannel, jobs: _JobQueue, handlers: HandlerRunner) -
             match message["message"]:
                 case "job":
                     handlers.reset_requests()
+                    handlers.note_lease(message)
                     jobs.put(message)
+                case "renewed":
+                    handlers.note_lease(message)
                 case "cancel_requested":
                     handlers.request_cancel()
                 case "stopping":
@@ -141,7 +145,10 @@ class HandlerRunner:
         self._log.replace_root_handlers()
         self._states: dict[str, Any] = {}
         self.locks = ChannelLocks(channel)
-        self._environment = JobEnvironment(self._notes, self._states, self.locks)
+        self._lease: Lease | None = None
+        self._environment = JobEnvironment(
+            self._notes, self._states, self.locks, read_lease=lambda: self._lease
+        )
         self._lifespans = Lifespans()
         self._pid = os.getpid()
         self._attempt: Attempt | None = None
@@ -252,6 +259,10 @@ class HandlerRunner:
     def note_stopping(self) -> None:
         """Show handlers that the worker is stopping."""
         self._environment.stopping = True
+
+    def note_lease(self, message: Message) -> None:
+        """Show the handler the lease of the worker."""
+        self._lease = protocol.decode_lease(message["lease"])
 
     def interrupt(self) -> None:
         """End the handler: a coroutine is cancelled, a function has to check for it."""

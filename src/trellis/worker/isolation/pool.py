@@ -32,6 +32,7 @@ from trellis.worker.child_process import ChildProcess, ProcessEnd
 from trellis.worker.isolation import protocol
 from trellis.worker.isolation.protocol import CHANNEL_CLOSED, BadMessage, Message
 from trellis.worker.locks import LockService
+from trellis.worker.session import Lease
 
 #: How long an idle process is kept, in seconds.
 IDLE_TIME: Final = 60.0
@@ -128,6 +129,11 @@ class HandlerPool:
                 self.retire(process)
             else:
                 process.send("stopping")
+
+    def notify_renewed(self, lease: Lease | None) -> None:
+        """Report the lease of the worker to the handlers."""
+        for process in self._living - self._idle.keys():
+            process.send("renewed", lease=protocol.encode_lease(lease))
 
     async def close(self) -> None:
         """End all processes."""

@@ -2,8 +2,9 @@
 
 The worker sends:
 
-- `job`: run this attempt; with the record, the fence, the items of earlier attempts and what is
-  needed to load the handler.
+- `job`: run this attempt; with the record, the fence, the items of earlier attempts, the lease of
+  the worker and what is needed to load the handler.
+- `renewed`: the worker has renewed its lease.
 - `cancel_requested`: the cancellation of the job was requested.
 - `stopping`: the worker is stopping.
 - `interrupt`: end the handler.
@@ -37,6 +38,7 @@ from typing import Any, Final, TypeAlias
 
 from trellis.core import commands
 from trellis.core.commands import FencedCommand
+from trellis.core.durations import Instant, to_datetime, to_instant
 from trellis.core.job import Context as TraceContext
 from trellis.core.job import (
     Dedupe,
@@ -51,6 +53,7 @@ from trellis.core.policy import decode_policy, encode_policy
 from trellis.core.states import State
 from trellis.engines.values import Heartbeat, Item, LogLine, NoteBody, Phase, Progress
 from trellis.worker.attempt import Attempt
+from trellis.worker.session import Lease
 
 #: The exit code of a handler process whose handler has closed the channel.
 CHANNEL_CLOSED: Final = 76
@@ -161,6 +164,16 @@ def decode_record(encoded: Any) -> JobRecord:  # noqa: ANN401 - JSON
             error=None if error is None else Failure(*error),
         ),
     )
+
+
+def encode_lease(lease: Lease | None) -> list[Instant] | None:
+    """Return a lease as plain data."""
+    return None if lease is None else [to_instant(each) for each in lease]
+
+
+def decode_lease(encoded: Any) -> Lease | None:  # noqa: ANN401 - JSON
+    """Return the lease that was encoded."""
+    return None if encoded is None else Lease(*map(to_datetime, encoded))
 
 
 def encode_note(body: NoteBody) -> dict[str, Any]:

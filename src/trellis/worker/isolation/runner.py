@@ -83,6 +83,10 @@ class IsolatedRunner:
         """Report to the handlers that the worker is stopping."""
         self._pool.notify_stopping()
 
+    def notify_renewed(self) -> None:
+        """Report the lease of the worker to the handlers."""
+        self._pool.notify_renewed(self._environment.read_lease())
+
     async def close(self) -> None:
         """End all processes."""
         await self._pool.close()
@@ -256,7 +260,7 @@ class IsolatedRun:
         record = protocol.encode_record(_traced(self.attempt))
         self.process.send(
             "job", record=record, fence=self.attempt.fence, items=self.attempt.earlier_items,
-            **load_fields,
+            lease=protocol.encode_lease(self._environment.read_lease()), **load_fields,
         )  # fmt: skip
         if self.attempt.cancel_requested:
             self._send_cancel()
