@@ -10,12 +10,14 @@ from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant
 from trellis.core.job import JobId, JobRecord
+from trellis.core.names import check_service
 from trellis.core.states import ENDED
 from trellis.engines.archive import ERROR_LENGTH, ArchiveState, switch_of
 from trellis.engines.audit import OPERATOR, By
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.state import decided, latest, purge
 from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.jetstream.subjects import is_token
 from trellis.engines.wire import codec_of
 
 _STATE: Final = codec_of(ArchiveState)
@@ -29,7 +31,7 @@ class Waiting(NamedTuple):
     since: Instant
 
 
-_WAITING: Final = codec_of(Waiting)
+WAITING: Final = codec_of(Waiting)
 
 
 class ArchiveQueue:
@@ -42,17 +44,12 @@ class ArchiveQueue:
         """Stage that a job waits from now on."""
         definition, head = current.record
         subject = self._subject(definition.service, definition.row)
-        await draft.value(subject, _WAITING)
+        await draft.value(subject, WAITING)
         draft.put(subject, Waiting(definition.id, head.version, draft.now))
-
-    async def waiting(self) -> set[tuple[JobId, int]]:
-        """Return the jobs of all services that wait, each at its version then."""
-        found = await latest(self._store, self._filter("*"), _WAITING)
-        return {each.value[:2] for each in found}
 
     async def since(self) -> dict[str, Instant]:
         """Return since when the first job of each service waits."""
-        found = await latest(self._store, self._filter("*"), _WAITING)
+        found = await latest(self._store, self._filter("*"), WAITING)
         first: dict[str, tuple[int, Instant]] = {}
         for subject, value, _ in found:
             *_, service, _, row = subject.split(".")
@@ -63,7 +60,9 @@ class ArchiveQueue:
 
     async def page(self, service: str, limit: int) -> list[Current]:
         """Return the first jobs that wait, by creation; forget those that have run again."""
-        found = await latest(self._store, self._filter(service), _WAITING)
+        if not is_token(service):
+            return []
+        found = await latest(self._store, self._filter(service), WAITING)
         found.sort(key=lambda each: int(each.subject.rpartition(".")[2]))
         current: list[Current] = []
         for subject, value, sequence in found:
@@ -80,7 +79,7 @@ class ArchiveQueue:
         """Return whether a job waits, as it is now."""
         definition, head = current.record
         subject = self._subject(definition.service, definition.row)
-        found = (await self._store.value(subject, _WAITING)).value
+        found = (await self._store.value(subject, WAITING)).value
         return found is not None and found.version == head.version
 
     async def forget(self, current: Current) -> None:
@@ -114,7 +113,7 @@ class ArchiveVerbs:
         return await self._switch(service, is_on=on, by=by, is_declared=False)
 
     async def _switch(self, service: str, *, is_on: bool, by: By, is_declared: bool) -> bool:
-        subject = self._archive(service)
+        subject = self._archive(check_service(service))
 
         async def switch(draft: Draft) -> bool:
             stored: ArchiveState | None = await draft.value(subject, _STATE)
@@ -130,6 +129,8 @@ class ArchiveVerbs:
 
     async def note_archive(self, service: str, error: str | None) -> None:
         """Record that the archiver of a service failed, or that it works."""
+        if not is_token(service):
+            return
         subject = self._archive(service)
 
         async def note(draft: Draft) -> None:

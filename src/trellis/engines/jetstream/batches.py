@@ -7,8 +7,8 @@ that of its first generation. A job that stands for a new one is watched (`depen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from trellis.core.batches import (
@@ -24,12 +24,14 @@ from trellis.core.job import JobId, NewJob, Relations
 from trellis.core.lifecycle import Transition
 from trellis.core.states import ENDED, SUCCEEDED, State
 from trellis.engines.audit import By, cancel_of, seal_of
-from trellis.engines.batches import BatchFilter, BatchStatus, Member
+from trellis.engines.batches import BatchStatus, Member
 from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.message import StoredEvent
+from trellis.engines.jetstream.state import Followed
 from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.jetstream.subjects import check_id, is_token
 from trellis.engines.values import Accepted, Coalesced, CreateResult, Replaced
 from trellis.engines.wire import codec_of
 
@@ -68,26 +70,39 @@ _IS_LINKED: Final = codec_of(bool)
 CreateFollowing: TypeAlias = Callable[[Draft, NewJob], Awaitable[None]]
 
 
+def _is_stopping(value: BatchValue) -> bool:
+    return value.batch.stopping_at is not None and value.batch.finished_at is None
+
+
+def _is_unfinished(value: BatchValue) -> bool:
+    return value.batch.sealed_at is not None and value.batch.finished_at is None
+
+
 class BatchTable:
     """All batches."""
 
     def __init__(self, store: Store, dependencies: Dependencies, create: CreateFollowing) -> None:
         self._store, self._dependencies, self._create = store, dependencies, create
+        wanted = store.subjects.own("batch", "*")
+        self._stopping = Followed(store, wanted, CODEC, _is_stopping)
+        self._unfinished = Followed(store, wanted, CODEC, _is_unfinished)
 
     def _subject(self, batch_id: str) -> str:
         return self._store.subjects.own("batch", batch_id)
 
     async def read(self, draft: Draft, batch_id: str) -> BatchValue | None:
-        """Return a batch."""
+        """Return a batch; a text that is no token names none."""
+        if not is_token(batch_id):
+            return None
         found: BatchValue | None = await draft.value(self._subject(batch_id), CODEC)
         if found is not None and not found.batch.row:
             row = draft.sequence(self._subject(batch_id))
             return found._replace(batch=found.batch._replace(row=row))
         return found
 
-    def put(self, draft: Draft, value: BatchValue) -> None:
-        """Stage a batch."""
-        draft.put(self._subject(value.batch.new.id), value)
+    def put(self, draft: Draft, value: BatchValue, *, first: bool = False) -> None:
+        """Stage a batch; `first`: before the events."""
+        draft.put(self._subject(value.batch.new.id), value, first=first)
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -98,17 +113,19 @@ class BatchTable:
         if value is None or batch_id is None:
             return
         if isinstance(result, Accepted | Replaced):
-            if draft.is_new(new.id):
-                await self._mark(draft, batch_id, new.id, is_linked=False)
+            # A member is counted, then marked, then created: one that is marked is counted, also
+            # if its creation is repeated after an incomplete write.
+            if draft.is_new(new.id) and not await self._is_marked(draft, batch_id, new.id):
                 order = draft.sequence(self._subject(batch_id)) + 1 + draft.count_new()
-                self.put(draft, _joined(value, new.relations, order, waiting=1))
+                self.put(draft, _joined(value, new.relations, order, waiting=1), first=True)
+                self._mark(draft, batch_id, new.id, is_linked=False)
         elif isinstance(result, Coalesced):
             await self._link(draft, value, result.existing)
 
     async def _link(self, draft: Draft, value: BatchValue, existing: JobId) -> None:
         current = await draft.job(existing)
         batch_id = value.batch.new.id
-        if current is None or not await self._mark(draft, batch_id, existing, is_linked=True):
+        if current is None or await self._is_marked(draft, batch_id, existing):
             return
         own = current.definition.relations
         has_ended = current.head.state in ENDED
@@ -117,17 +134,57 @@ class BatchTable:
             linked=value.linked + (not has_ended),
             has_failed=value.has_failed or (has_ended and not is_success(current.head.state)),
         )
-        self.put(draft, value)
         if not has_ended:
             await self._dependencies.stand_in(draft, current, batch_id)
+        self.put(draft, value, first=True)
+        self._mark(draft, batch_id, existing, is_linked=True)
 
-    async def _mark(self, draft: Draft, batch_id: str, job_id: JobId, *, is_linked: bool) -> bool:
-        """Stage that a job is a member; False: it is one already."""
+    async def _is_marked(self, draft: Draft, batch_id: str, job_id: JobId) -> bool:
+        """Return whether a job is a member already."""
         subject = self._store.subjects.own("member", batch_id, job_id, "linked")
-        if await draft.value(subject, _IS_LINKED) is not None:
-            return False
-        draft.put(subject, is_linked)
-        return True
+        return await draft.value(subject, _IS_LINKED) is not None
+
+    def _mark(self, draft: Draft, batch_id: str, job_id: JobId, *, is_linked: bool) -> None:
+        """Stage that a job is a member, which it was not before.
+
+        A job that stands for a new one must be known to projections when they read that it does.
+        """
+        subject = self._store.subjects.own("member", batch_id, job_id, "linked")
+        draft.put(subject, is_linked, first=not is_linked)
+
+    async def restore(self, draft: Draft, batch: Batch) -> None:
+        """Stage a batch of another store, without its members, unless it is here."""
+        if await self.read(draft, batch.new.id) is not None:
+            return
+        self.put(draft, BatchValue(batch))
+        outer = None if batch.new.parent is None else await self.read(draft, batch.new.parent)
+        if outer is not None:
+            self.put(draft, outer._replace(inner=(*outer.inner, batch.new.id)))
+
+    async def restore_member(
+        self, draft: Draft, batch_id: str, current: Current, *,
+        is_linked: bool, succeeded: bool | None,
+    ) -> None:  # fmt: skip
+        """Stage that a job of another store is a member; `succeeded` is None: it has not ended."""
+        value = await self.read(draft, batch_id)
+        job_id = current.job.id
+        if value is None or await self._is_marked(draft, batch_id, job_id):
+            return
+        self._mark(draft, batch_id, job_id, is_linked=is_linked)
+        is_open = succeeded is None
+        order = draft.sequence(self._subject(batch_id)) + 1 + draft.count_new()
+        joined = _joined(
+            value, current.definition.relations, order, waiting=int(is_open and not is_linked)
+        )
+        self.put(
+            draft,
+            joined._replace(
+                linked=joined.linked + int(is_open and is_linked),
+                has_failed=joined.has_failed or succeeded is False,
+            ),
+        )
+        if is_open and is_linked:
+            await self._dependencies.stand_in(draft, current, batch_id)
 
     async def drop_member(self, draft: Draft, batch_id: str, job_id: JobId) -> None:
         """Stage that a member is removed."""
@@ -137,6 +194,8 @@ class BatchTable:
 
     async def members(self, batch_id: str) -> list[tuple[Current, bool]]:
         """Return the members of a batch in creation order; whether each stands for a new job."""
+        if not is_token(batch_id):
+            return []
         wanted = self._store.subjects.own("member", batch_id, "*", "linked")
         found = await self._store.values([wanted], _IS_LINKED)
         ids = [JobId(subject.split(".")[-2]) for subject, _ in found]
@@ -158,6 +217,41 @@ class BatchTable:
                 row = value.batch.row or sequence
                 values.append(value._replace(batch=value.batch._replace(row=row)))
         return sorted(values, key=lambda each: each.batch.row)
+
+    async def stopping(self) -> list[BatchValue]:
+        """Return the batches whose members are to be cancelled."""
+        return [each.value for each in await self._stopping.look()]
+
+    async def unfinished(self) -> dict[str, int]:
+        """Return the sealed batches that have not finished, with the sequences of their states."""
+        return {each.value.batch.new.id: each.sequence for each in await self._unfinished.look()}
+
+    async def count_again(self, batch_id: str, sequence: int) -> bool:
+        """Correct the count of a batch that is still as it was; return whether it has finished."""
+        members = await self.members(batch_id)
+        draft = Draft(self._store)
+        value = await self.read(draft, batch_id)
+        if value is None or draft.sequence(self._subject(batch_id)) != sequence:
+            return False
+        waiting = linked = 0
+        has_failed = value.has_failed
+        for member, is_linked in members:
+            state, generation = member.head.state, member.head.generation
+            if state in ENDED:
+                # A later end than that of its first generation changes nothing.
+                has_failed |= generation == 0 and not is_success(state)
+            elif is_linked:
+                linked += batch_id in (await self._dependencies.watch(draft, member.job.id)).batches
+            else:
+                waiting += generation == 0
+        counted = value._replace(waiting=waiting, linked=linked, has_failed=has_failed)
+        if counted != value:
+            self.put(draft, counted)
+        await self.finish(draft, [batch_id])
+        if draft.is_empty or not isinstance(await draft.write(), Written):
+            return False
+        after = await self.read(Draft(self._store), batch_id)
+        return after is not None and after.batch.finished_at is not None
 
     # -- finishing -----------------------------------------------------------------------------
 
@@ -218,8 +312,9 @@ class BatchTable:
                 self.put(draft, value._replace(batch=batch))
                 if job is not None:
                     jobs.append(job)
-                    await self._create(draft, job)
-                    await self.join(draft, job, Accepted(job.id))
+                    if not isinstance(await draft.find(job.id), Current):
+                        await self._create(draft, job)
+                        await self.join(draft, job, Accepted(job.id))
                 if batch.new.parent is not None:
                     parents.append(batch.new.parent)
             waiting = list(dict.fromkeys(parents))
@@ -243,9 +338,13 @@ class BatchVerbs:
 
     _store: Store
     _batches: BatchTable
+    #: The batches that had not finished at the last look: their sequences, and for how many looks
+    #: these had not changed.
+    _looked: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
     async def open_batch(self, new: NewBatch) -> Batch | None:
         """Open a batch."""
+        check_id(new.id, "batch")
         while True:
             draft = Draft(self._store)
             found = await self._batches.read(draft, new.id)
@@ -255,7 +354,8 @@ class BatchVerbs:
                 outer = await self._batches.read(draft, new.parent)
                 if outer is None or outer.batch.admits != "members":
                     return None
-                self._batches.put(draft, outer._replace(inner=(*outer.inner, new.id)))
+                inner = tuple(each for each in outer.inner if each != new.id)
+                self._batches.put(draft, outer._replace(inner=(*inner, new.id)), first=True)
             self._batches.put(draft, BatchValue(Batch(new, 0, draft.now)))
             await draft.write()
 
@@ -315,19 +415,6 @@ class BatchVerbs:
             value.batch, counts, finished, tuple(each.batch for each in inner if each is not None)
         )
 
-    async def batches(
-        self, where: BatchFilter, *, after: int | None = None, limit: int = 50
-    ) -> list[Batch]:
-        """Return a page of batches, the newest first."""
-        found = (
-            value.batch
-            for value in reversed(await self._batches.all())
-            if (after is None or value.batch.row < after)
-            and where.state in {None, value.batch.state}
-            and (where.opened_before is None or value.batch.created_at < where.opened_before)
-        )
-        return list(islice(found, limit))
-
     async def members(self, batch_id: str, after: int = 0, limit: int = 500) -> list[Member]:
         """Return members of a batch in creation order."""
         found = await self._batches.members(batch_id)
@@ -346,13 +433,11 @@ class BatchVerbs:
     async def _to_cancel(self) -> list[Current]:
         """Return the members that are to be cancelled and were not asked yet."""
         found: dict[int, Current] = {}
-        for value in await self._batches.all():
-            batch = value.batch
-            if batch.stopping_at is None or batch.finished_at is not None:
-                continue
-            for job, is_linked in await self._batches.members(batch.new.id):
+        for value in await self._batches.stopping():
+            for job, is_linked in await self._batches.members(value.batch.new.id):
                 is_live = job.head.state not in ENDED and job.head.asked_at is None
-                if is_live and not is_linked:
+                # One that runs again has finished for the batch before.
+                if is_live and not is_linked and not job.head.generation:
                     found[job.definition.row] = job
         return [found[row] for row in sorted(found)]
 
@@ -363,22 +448,41 @@ class BatchVerbs:
         for value in sorted(old, key=lambda each: each.batch.finished_at or 0):
             if limit <= 0:
                 return
-            batch_id = value.batch.new.id
-            draft = Draft(self._store)
-            inner = [await self._batches.read(draft, name) for name in value.inner]
-            fan_in = value.batch.fan_in
-            job = None if fan_in is None else await draft.job(fan_in)
-            is_read = keeps_members(value.batch, None if job is None else job.head.state)
-            if is_read or any(inner) or await self._batches.members(batch_id):
-                continue
-            if await self._batches.read(draft, batch_id) is not None:
-                draft.put(self._store.subjects.own("batch", batch_id), None)
-                await draft.write()
-                limit -= 1
+            with self._store.passing_over():
+                limit -= await self._prune_batch(value)
 
-    async def finish_batches(self, limit: int) -> int:  # noqa: ARG002 - as in the port
-        """Return that there is nothing to finish: batches finish with their last member."""
-        return 0
+    async def _prune_batch(self, value: BatchValue) -> bool:
+        """Remove a batch that nothing needs any more; return whether it was removed."""
+        batch_id, fan_in = value.batch.new.id, value.batch.fan_in
+        draft = Draft(self._store)
+        inner = [await self._batches.read(draft, name) for name in value.inner]
+        job = None if fan_in is None else await draft.job(fan_in)
+        is_read = keeps_members(value.batch, None if job is None else job.head.state)
+        if is_read or any(inner) or await self._batches.members(batch_id):
+            return False
+        if await self._batches.read(draft, batch_id) is None:
+            return False
+        draft.put(self._store.subjects.own("batch", batch_id), None)
+        await draft.write()
+        return True
+
+    async def finish_batches(self, limit: int) -> int:
+        """Finish batches whose count an incomplete write has left wrong; return how many.
+
+        All others finish with their last member. A batch that has not changed for some calls is
+        counted again.
+        """
+        finished, before = 0, self._looked
+        self._looked = looked = dict[str, tuple[int, int]]()
+        for batch_id, sequence in (await self._batches.unfinished()).items():
+            known, looks = before.get(batch_id, (sequence, 0))
+            looks = looks if known == sequence else 0
+            looked[batch_id] = sequence, looks + 1
+            # All members are read for it: after 1, 2, 4, 8, ... looks without a change.
+            if looks and not looks & (looks - 1) and finished < limit:
+                with self._store.passing_over():
+                    finished += await self._batches.count_again(batch_id, sequence)
+        return finished
 
 
 def _cancelled(batch: Batch, now: Instant) -> Batch:

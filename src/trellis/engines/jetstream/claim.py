@@ -8,11 +8,12 @@ cannot start now is scheduled, or its message is acknowledged because another hi
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from trellis.core.commands import Claim
+from trellis.core.commands import Claim, LoseLease
 from trellis.core.durations import SECOND, Instant
 from trellis.core.job import Fence, JobRecord, SessionId
 from trellis.core.lifecycle import Transition, decide
@@ -21,21 +22,19 @@ from trellis.core.states import WAITING, State
 from trellis.engines.demand import Demand
 from trellis.engines.jetstream import keys
 from trellis.engines.jetstream.claim_limits import ClaimLimits
-from trellis.engines.jetstream.commit import Seen
+from trellis.engines.jetstream.commit import CommitVerb
 from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
-from trellis.engines.jetstream.hints import Work, read_work, schedule
-from trellis.engines.jetstream.limits import LimitTable
+from trellis.engines.jetstream.hints import Work, hint_later, message_of
+from trellis.engines.jetstream.lanes import Lanes
+from trellis.engines.jetstream.line import Line
 from trellis.engines.jetstream.link import Written
-from trellis.engines.jetstream.sessions import Held, SessionTable
-from trellis.engines.jetstream.settings import Openness
-from trellis.engines.jetstream.store import Current, Store
-from trellis.engines.jetstream.subjects import consumer_of
+from trellis.engines.jetstream.sessions import Held
+from trellis.engines.jetstream.settings import CachedSettings, Openness
+from trellis.engines.jetstream.store import Current
 from trellis.engines.values import Claimed
+from trellis.errors import AccessDenied, EngineClosed, EngineError, OutcomeUnknown
 
-#: How long a delivery may go without a sign of its worker, and how often it is repeated.
-ACK_WAIT: Final = 30 * SECOND
-MAX_DELIVERIES: Final = 5
 #: When a job is looked at again that waits in a queue which is paused, or which no worker here
 #: demands.
 _PARKED: Final = 5 * SECOND
@@ -52,110 +51,65 @@ class Start(NamedTuple):
     demand: int
 
 
-class ClaimVerb:
+class ClaimVerb(CommitVerb):
     """The part of the engine that claims."""
 
-    _store: Store
-    _sessions: SessionTable
-    _seen: Seen
     _dependencies: Dependencies
-    _consumers: set[tuple[str, str]]
-    _turn: int
-    _limits: LimitTable
+    _lanes: Lanes
+    _openness: CachedSettings[Openness]
 
-    async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
+    async def claim(  # noqa: C901 - one loop, and the ways in which it ends
+        self, session: SessionId, demands: Sequence[Demand], limit: int
+    ) -> Claimed:
         """Claim due jobs."""
-        if limit <= 0 or await self._sessions.is_over(session):
+        await self._store.refresh_time()
+        if limit <= 0 or not await self._sessions.may_claim(session):
             return Claimed(self._store.time.now(), ())
-        openness, limits = await asyncio.gather(
-            Openness.read(self._store), ClaimLimits.read(self._store, self._limits, demands)
-        )
         left = [demand.limit for demand in demands]
-        taken: list[JobRecord] = []
+        lanes, taken = self._lanes.of(demands), list[JobRecord]()
+        limits = await ClaimLimits.read(self._store, self._limits, demands)
         for _ in range(_ROUNDS):
-            if limits is not None:
-                await limits.begin(taken)
-            pulled = await self._pull(demands, left, limit - len(taken), limits)
-            if not pulled:
-                break
-            started = await self._start(session, demands, left, openness, pulled, limits=limits)
-            taken += started
+            changes = self._store.setting_changes
+            try:
+                if limits is not None:
+                    await limits.begin(taken)
+                pulled = await self._lanes.pull(lanes, left, limit - len(taken), limits)
+                if changes != self._store.setting_changes:
+                    # A change before this claim was heard of at the latest with the answer.
+                    limits = await ClaimLimits.read(self._store, self._limits, demands)
+                    if limits is not None:
+                        await limits.begin(taken)
+                if limits is None and len(taken) + len(pulled) < limit:
+                    self._lanes.stand_soon(lanes)
+                if not pulled:
+                    break
+                openness = await self._openness.get()
+                taken += await self._start(session, demands, left, openness, pulled, limits=limits)
+            except EngineError:
+                if not taken:
+                    raise
+                limits = None
+                break  # the caller must learn of what has started
             if len(taken) >= limit:
                 break
-        next_at = None if limits is None else await limits.end(openness)
+        next_at = await self._next_at(limits, taken)
         return Claimed(self._store.time.now(), tuple(sorted(taken, key=_order)), next_at)
 
-    # -- work messages -------------------------------------------------------------------------
+    async def _next_at(
+        self, limits: ClaimLimits | None, taken: Sequence[JobRecord]
+    ) -> Instant | None:
+        """Return when a rate lets the next job start, if a rate holds one back.
 
-    async def _pull(
-        self,
-        demands: Sequence[Demand],
-        left: Sequence[int],
-        limit: int,
-        limits: ClaimLimits | None,
-    ) -> list[tuple[Work, int]]:
-        """Return work messages, with the index of their demand: at most `limit` in all."""
-        lanes = [
-            (index, demand.service, job_type)
-            for index, demand in enumerate(demands)
-            for job_type in demand.types
-            if left[index] > 0
-        ]
-        self._turn += 1
-        start = self._turn % len(lanes) if lanes else 0
-        room, of_demand = limit, list(left)
-        found: list[tuple[Work, int]] = []
-        for place, (index, service, job_type) in enumerate(lanes[start:] + lanes[:start]):
-            # Every type gets its share of the room before one gets all of it.
-            share = -(-room // (len(lanes) - place))
-            size = min(share, of_demand[index])
-            allowed = None if limits is None else limits.room(service, job_type)
-            if allowed is not None:
-                size = min(size, -(-allowed // (len(lanes) - place)))
-            if size <= 0:
-                continue
-            works = await self._pull_lane(service, job_type, size)
-            if limits is not None:
-                limits.pull(service, job_type, len(works))
-            room -= len(works)
-            of_demand[index] -= len(works)
-            found += [(work, index) for work in works]
-        return found
-
-    async def _pull_lane(self, service: str, job_type: str, limit: int) -> list[Work]:
-        link, stream = self._store.link, self._store.subjects.work
-        await self._provide_consumer(service, job_type)
-        messages = await link.pull(stream, consumer_of(service, job_type), limit)
-        works = []
-        for message in messages:
-            work = read_work(self._store.subjects, message)
-            if work is None:
-                await link.tell(message.reply, b"+TERM")
-            else:
-                works.append(work)
-        return works
-
-    async def _provide_consumer(self, service: str, job_type: str) -> None:
-        if (service, job_type) in self._consumers:
-            return
-        name, stream = consumer_of(service, job_type), self._store.subjects.work
-        subject = self._store.subjects.work_of(service, job_type)
-        await self._store.link.api(
-            f"CONSUMER.CREATE.{stream}.{name}.{subject}",
-            {
-                "stream_name": stream,
-                "config": {
-                    "name": name,
-                    "durable_name": name,
-                    "filter_subject": subject,
-                    "ack_policy": "explicit",
-                    "ack_wait": ACK_WAIT * 1000,
-                    "max_deliver": MAX_DELIVERIES,
-                    "max_ack_pending": -1,
-                },
-            },
-        )
-        self._consumers.add((service, job_type))
+        If that cannot be read, what has started is returned nevertheless.
+        """
+        if limits is None:
+            return None
+        try:
+            return await limits.end(await self._openness.get())
+        except EngineError:
+            if not taken:
+                raise
+            return None
 
     # -- looking at jobs -----------------------------------------------------------------------
 
@@ -171,10 +125,7 @@ class ClaimVerb:
     ) -> list[JobRecord]:
         """Start what can start of the jobs that were pulled."""
         starts: dict[str, Start] = {}
-        looks = (self._look(session, demands[index], openness, work) for work, index in pulled)
-        for (work, index), start in zip(pulled, await asyncio.gather(*looks), strict=True):
-            if start is None:
-                continue
+        for work, index, start in await self._look_at(session, demands, openness, pulled):
             if work.job.id in starts:
                 await self._ack(work)  # two hints at one job
                 continue
@@ -182,16 +133,58 @@ class ClaimVerb:
         if not starts:
             return []
         await self._sessions.intend(session, [_held(each) for each in starts.values()])
-        started = await self._write(list(starts.values()), demands, session, openness, limits)
+        stored, problem = await self._write(
+            list(starts.values()), demands, session, openness, limits
+        )
         for start in starts.values():
-            current = started.get(start.current.job.id)
+            current = stored.get(start.current.job.id)
             fence = start.transition.head.fence
             if current is not None:
                 left[start.demand] -= 1
                 self._seen.add(current)
-            elif fence is not None:
+            elif start.current.job.id not in stored and fence is not None:
                 self._sessions.drop(fence)
-        return [current.record for current in started.values()]
+        started = [current.record for current in stored.values() if current is not None]
+        if problem is not None and not started:
+            raise problem
+        return started
+
+    async def _look_at(
+        self,
+        session: SessionId,
+        demands: Sequence[Demand],
+        openness: Openness,
+        pulled: Sequence[tuple[Work, int]],
+    ) -> list[tuple[Work, int, Start]]:
+        """Return which of the jobs that were pulled can start, with their messages and demands.
+
+        A message whose job cannot be looked at is delivered again, and delays no other one.
+        """
+        told = [pair for pair in pulled if pair[0].event is not None]
+        named = [pair for pair in pulled if pair[0].event is None]
+        looks = [
+            await self._try_look(session, demands[index], openness, work) for work, index in told
+        ]
+        if named:  # they are read, at the same time
+            looks += await asyncio.gather(
+                *(self._try_look(session, demands[index], openness, work) for work, index in named)
+            )
+        failed = [each for each in looks if isinstance(each, EngineError)]
+        if len(failed) == len(looks):
+            raise failed[0]
+        return [
+            (work, index, look)
+            for (work, index), look in zip((*told, *named), looks, strict=True)
+            if isinstance(look, Start)
+        ]
+
+    async def _try_look(
+        self, session: SessionId, demand: Demand, openness: Openness, work: Work
+    ) -> Start | EngineError | None:
+        try:
+            return await self._look(session, demand, openness, work)
+        except EngineError as error:
+            return error
 
     async def _look(
         self,
@@ -205,33 +198,56 @@ class ClaimVerb:
         """Return how the job of a work message starts; or deal with the message."""
         current = await self._present(work, afresh=afresh)
         if current is None or current.head.state not in WAITING:
-            # The first delivery about a claimed job is not the one by which it was claimed. Others
-            # are left to the end of the session: maintenance settles what is lost.
-            is_claimed = current is not None and current.head.state is State.ACTIVE
-            if not is_claimed or work.deliveries == 1:
+            if current is None or await self._is_over(work, current):
                 await self._ack(work)
             return None
         definition, now = current.definition, max(self._store.time.now(), current.at)
+        if current.head.run_at > now and work.run_at != current.head.run_at:
+            await self._postpone(work, current)
+            return None
+        # Only what is due is parked: the hint that opens its queue says that its time has come.
         is_open = (definition.service, definition.queue) not in openness.paused
         if not is_open or (demand.queues and definition.queue not in demand.queues):
             await self._park(work, current, now)
             return None
-        if current.head.run_at > now and work.run_at != current.head.run_at:
-            await self._postpone(work, current)
-            return None
         transition = None
         if not await self._dependencies.is_unresolved(current):
             transition = decide_claim(current, session, now, demand)
+        elif work.event is None:
+            await self._followups.resume(current)
         if transition is None:
             # Its resolution is the next hint; past its deadline, maintenance expires it.
             await self._ack(work)
             return None
         return Start(work, current, transition, 0)
 
+    async def _is_over(self, work: Work, current: Current) -> bool:
+        """Return whether a message about a job that does not wait is needed no more.
+
+        A claimed job is left to the end of its session: the message by which it was claimed is
+        delivered again if its worker does not renew it, and any other one is superfluous. If no
+        place of an ended session names it, as after a loss of the last writes of a stream, it is
+        given up here, because maintenance does not find it.
+        """
+        head = current.head
+        if head.state is not State.ACTIVE or head.blocked or head.fence is None:
+            return True
+        held = (await self._sessions.places(head.fence.session)).get(head.fence)
+        if held is not None:
+            return message_of(held.ack) != message_of(work.ack)
+        if not await self._sessions.is_over(head.fence.session):
+            return False
+        command = LoseLease(head.fence, roll=random.random())  # noqa: S311 - no secret
+        decision = decide(current.record, command, self._store.time.now())
+        if isinstance(decision, Transition):
+            await self.commit([decision])
+        return True
+
     async def _present(self, work: Work, *, afresh: bool) -> Current | None:
         """Return the job of a work message as it is, or as the message says."""
         if work.event is not None and not afresh:
-            return await self._store.complete(work.event)
+            # What workers declare is in the demand.
+            return await self._store.complete(work.event, declared=False)
         found = await self._store.read(work.job)
         return found if isinstance(found, Current) else None
 
@@ -240,18 +256,12 @@ class ClaimVerb:
 
     async def _postpone(self, work: Work, current: Current) -> None:
         """Have a job looked at again when its time has come."""
-        run_at = current.head.run_at
-        await self._store.link.write(
-            schedule(self._store.subjects, current.job, run_at, run_at, "")
-        )
+        await hint_later(self._store, current, current.head.run_at)
         await self._ack(work)
 
     async def _park(self, work: Work, current: Current, now: Instant) -> None:
         """Have a job looked at again a little later, or when its queue is opened."""
-        run_at = current.head.run_at
-        at = max(now + _PARKED, run_at)
-        queue = current.definition.queue
-        await self._store.link.write(schedule(self._store.subjects, current.job, at, run_at, queue))
+        await hint_later(self._store, current, now + _PARKED, current.definition.queue)
         await self._ack(work)
 
     # -- starting ------------------------------------------------------------------------------
@@ -263,30 +273,62 @@ class ClaimVerb:
         session: SessionId,
         openness: Openness,
         limits: ClaimLimits | None,
-    ) -> dict[str, Current]:
-        """Store `started` of these jobs, all together or each alone; return those that started."""
-        free = [each for each in starts if each.current.definition.key_hash is None]
-        started: dict[str, Current] = {}
-        if len(free) > 1:
-            started = await self._write_together(free, limits)
-        for each in starts:
-            if each.current.job.id not in started:
-                current = await self._start_one(
-                    each, demands[each.demand], session, openness, limits
-                )
-                if current is not None:
-                    started[each.current.job.id] = current
-        return started
+    ) -> tuple[dict[str, Current | None], EngineError | None]:
+        """Store `started` of these jobs, all together or each alone.
 
-    async def _write_together(
-        self, starts: Sequence[Start], limits: ClaimLimits | None
+        Return those that started, with None for those that may have, and what went wrong.
+        """
+        free = [each for each in starts if each.current.definition.key_hash is None]
+        stored: dict[str, Current | None] = {}
+        problem: EngineError | None = None
+        if limits is None:
+            stored, problem = await self._write_plain(free)
+        elif len(free) > 1:
+            stored |= await self._write_limited(free, limits)
+        for each in starts:
+            job_id = each.current.job.id
+            if problem is not None:
+                break
+            if job_id in stored:
+                continue
+            is_tried = limits is None and each.current.definition.key_hash is None
+            try:
+                current = await self._start_one(
+                    each, demands[each.demand], session, openness, limits, is_tried=is_tried
+                )
+            except EngineError as error:
+                problem = error
+                if _may_be_stored(error):
+                    stored[job_id] = None
+            else:
+                if current is not None:
+                    stored[job_id] = current
+        return stored, problem
+
+    async def _write_plain(
+        self, starts: Sequence[Start]
+    ) -> tuple[dict[str, Current | None], EngineError | None]:
+        """Store `started` of jobs that nothing limits; those that have changed are left out."""
+        stored: dict[str, Current | None] = {}
+        problem: EngineError | None = None
+        found = await self._plain.store([(each.current, each.transition) for each in starts])
+        for each, result in zip(starts, found, strict=True):
+            if isinstance(result, Current):
+                stored[each.current.job.id] = result
+            elif isinstance(result, EngineError):
+                problem = result
+                if _may_be_stored(result):
+                    stored[each.current.job.id] = None
+        return stored, problem
+
+    async def _write_limited(
+        self, starts: Sequence[Start], limits: ClaimLimits
     ) -> dict[str, Current]:
         """Store `started` of the jobs that the limits let start; return them, or none."""
-        draft = Draft(self._store) if limits is None else limits.draft
-        if limits is not None:
-            ordered = sorted(starts, key=lambda each: _order(each.current.record))
-            may_start = await limits.admit(draft, [_claimed(each) for each in ordered])
-            starts = [each for each, may in zip(ordered, may_start, strict=True) if may]
+        draft = limits.draft
+        ordered = sorted(starts, key=lambda each: _order(each.current.record))
+        may_start = await limits.admit(draft, [_claimed(each) for each in ordered])
+        starts = [each for each, may in zip(ordered, may_start, strict=True) if may]
         for each in starts:
             draft.know(each.current)
             draft.transition(each.current, each.transition)
@@ -301,38 +343,65 @@ class ClaimVerb:
         session: SessionId,
         openness: Openness,
         limits: ClaimLimits | None,
+        *,
+        is_tried: bool,
     ) -> Current | None:
-        """Store `started` of one job; None if it cannot start now."""
+        """Store `started` of one job; None if it cannot start now.
+
+        `is_tried`: it was tried before, and the job has changed since it was looked at.
+        """
         current: Start | None = start
+        if is_tried:
+            current = await self._look_again(start, demand, session, openness)
         while current is not None:
+            work = current.work
             draft = Draft(self._store)
             draft.know(current.current)
             if await self._has_slot(draft, current):
                 if limits is not None and not all(await limits.admit(draft, [_claimed(current)])):
-                    await self._park(start.work, current.current, draft.now)
+                    await self._park(work, current.current, draft.now)
                     return None
                 draft.transition(current.current, current.transition)
                 if isinstance(await draft.write(), Written):
                     return draft.written(current.current.job.id)
             elif draft.is_empty or isinstance(await draft.write(), Written):
-                await self._ack(start.work)
+                await self._ack(work)
                 return None
-            fence = current.transition.head.fence
-            current = await self._look(session, demand, openness, start.work, afresh=True)
-            if current is not None and fence is not None:
-                current = current._replace(transition=_with_fence(current, fence))
+            current = await self._look_again(current, demand, session, openness)
         return None
+
+    async def _look_again(
+        self, start: Start, demand: Demand, session: SessionId, openness: Openness
+    ) -> Start | None:
+        """Look at a job that has changed since, to start it with the fence that was intended."""
+        found = await self._look(session, demand, openness, start.work, afresh=True)
+        fence = start.transition.head.fence
+        if found is None or fence is None:
+            return found
+        self._sessions.expect(fence, found.current.sequence)
+        return found._replace(transition=_with_fence(found, fence))
 
     async def _has_slot(self, draft: Draft, start: Start) -> bool:
         """Stage that a job starts with a slot of its key, if it has or gets one."""
-        definition, fence = start.current.definition, start.transition.head.fence
+        current, fence = start.current, start.transition.head.fence
+        definition = current.definition
         if definition.key_hash is None or fence is None:
             return True
-        subject = self._store.subjects.key(definition.service, definition.type, definition.key_hash)
-        state = await draft.value(subject, keys.CODEC)
-        if state is None:
-            return False
-        after, handed = keys.hand_over(state, draft.now, [definition.id])
+        line = Line(draft, definition.service, definition.type, definition.key_hash)
+        state = await line.find(await line.read(definition.key or ""), current)
+        before = state
+        if not state.has(definition.id) and state.slot_of(definition.id) is None:
+            # An incomplete write has left it out of its line; or it does not wait any more.
+            order = current.created.request.order
+            waiter = keys.waiter_of(*current.record, order, is_unresolved=False)
+            state = keys.enter(state._replace(latest=max(state.latest, order)), waiter)
+        after, handed, *_ = await line.hand_over(state, draft.now, [definition.id])
+        if after.slot_of(definition.id) is None and start.work.event is None:
+            # It was hinted at because it is its turn, so another slot may be left over.
+            over = await line.over(after)
+            freed = after._replace(slots=tuple(each for each in after.slots if each not in over))
+            after, more, *_ = await line.hand_over(freed, draft.now, [definition.id])
+            handed += more
         for job_id in handed:
             other = None if job_id == definition.id else await draft.job(job_id)
             if other is not None:
@@ -340,8 +409,10 @@ class ClaimVerb:
         has_slot = after.slot_of(definition.id) is not None
         if has_slot:
             after = keys.give_to_attempt(after, definition.id, fence)
-        if after != state:
-            draft.put(subject, after)
+        elif state is not before:
+            draft.guard(current.job, current.sequence, current.head.version)
+        if after.slots != before.slots or state is not before:
+            await line.put(after)
         return has_slot
 
 
@@ -367,6 +438,11 @@ def decide_claim(
     return decision._replace(before=head, head=decision.head._replace(run_at=head.run_at))
 
 
+def _may_be_stored(error: EngineError) -> bool:
+    """Return whether a write that failed may be stored nevertheless, now or later."""
+    return isinstance(error, OutcomeUnknown | EngineClosed | AccessDenied)
+
+
 def _with_fence(start: Start, fence: Fence) -> Transition:
     """Return the decision with the fence that was written down as intended."""
     transition = start.transition
@@ -381,8 +457,9 @@ def _held(start: Start) -> Held:
     definition, fence = start.current.definition, start.transition.head.fence
     token = 0 if fence is None else fence.token
     return Held(
-        definition.service, definition.type, definition.id, definition.row, token, start.work.ack
-    )
+        definition.service, definition.type, definition.id, definition.row, token,
+        start.work.ack, start.current.sequence,
+    )  # fmt: skip
 
 
 def _claimed(start: Start) -> JobRecord:

@@ -7,26 +7,25 @@ of a type wait: the process remembers it, or looks at the first work message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trellis.core.durations import Instant
-from trellis.core.job import JobId, JobRecord
+from trellis.core.job import JobRecord
 from trellis.core.limits import LimitSetting, Scope
 from trellis.core.states import WAITING
 from trellis.engines.demand import Demand
 from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.hints import job_of_work
 from trellis.engines.jetstream.limits import LimitTable, lane_of
 from trellis.engines.jetstream.link import Got
 from trellis.engines.jetstream.settings import Openness
 from trellis.engines.jetstream.store import Current, Store
-from trellis.engines.jetstream.subjects import JobName, consumer_of
+from trellis.engines.jetstream.subjects import consumer_of
 from trellis.engines.limits import Budget, Names, next_token, scopes_of
 
 #: How many work messages are looked at to find one whose job waits for a token.
 _LOOKS: Final = 8
-#: Which token of the subject of an event or hint is the id of its job.
-_ID: Final = 4
 
 
 class ClaimLimits:
@@ -70,7 +69,7 @@ class ClaimLimits:
         return None if lane is None or self._budget is None else self._budget.room(lane)
 
     def pull(self, service: str, job_type: str, number: int) -> None:
-        """Count jobs that were pulled."""
+        """Count jobs that are to be pulled; a negative number of them were not there."""
         lane = self._widest(service, job_type)
         if lane is not None and self._budget is not None:
             self._budget.take(lane, number)
@@ -190,14 +189,6 @@ class ClaimLimits:
 
     async def _job_of(self, got: Got) -> Current | None:
         """Return the job of a stored work message."""
-        parts = _source_of(got.headers)
-        if len(parts) <= _ID:
-            return None
-        found = await self._store.read(JobName(parts[2], parts[3], JobId(parts[_ID])))
+        job = job_of_work(self._store.subjects, got.headers)
+        found = None if job is None else await self._store.read(job)
         return found if isinstance(found, Current) else None
-
-
-def _source_of(headers: Mapping[str, str]) -> list[str]:
-    """Return the tokens of the subject from which a work message was taken."""
-    source = headers.get("Nats-Stream-Source", "").split(" ")
-    return source[4].split(".") if len(source) > 4 else []  # noqa: PLR2004 - see hints.py

@@ -7,36 +7,39 @@ audit) is in the same batch. Decisions about jobs without any of that are stored
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from trellis.core.admission import Reject, revive_key
 from trellis.core.audit import recorded
-from trellis.core.commands import Resolve
+from trellis.core.commands import Crash, LoseLease, Resolve
 from trellis.core.durations import Instant
 from trellis.core.followups import is_end, is_followed
 from trellis.core.job import Fence, Head, JobId
 from trellis.core.lifecycle import Transition
 from trellis.core.slots import may_run_on
-from trellis.core.states import ENDED, WAITING, State
+from trellis.core.states import ENDED, WAITING
 from trellis.engines.jetstream import keys
-from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.draft import OVERHEAD, Draft
 from trellis.engines.jetstream.followups import Followups
-from trellis.engines.jetstream.hints import schedule
+from trellis.engines.jetstream.hints import hint_later
 from trellis.engines.jetstream.limits import LimitTable, lane_of
-from trellis.engines.jetstream.link import BATCH, Written
+from trellis.engines.jetstream.line import Line
+from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.locks import LockTable
+from trellis.engines.jetstream.plain import PlainWriter
 from trellis.engines.jetstream.sessions import SessionTable
 from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.jetstream.subjects import JobName
+from trellis.engines.jetstream.writing import BATCH
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
-from trellis.errors import ConflictPersists, Unstorable
+from trellis.errors import ConflictPersists, EngineError, Unstorable
 
 _TRIES: Final = 50
-#: From this number of plain decisions on, one batch is faster than as many writes at once.
-_BATCHED: Final = 8
-_TOGETHER: Final = 500
 #: How many decisions that change the same states are stored in one batch.
 _SHARED: Final = 100
 _REMEMBERED: Final = 20_000
@@ -75,86 +78,70 @@ class CommitVerb:
     _followups: Followups
     _locks: LockTable
     _limits: LimitTable
+    _plain: PlainWriter
 
     async def commit(self, transitions: Sequence[Transition]) -> list[CommitResult]:
         """Store decisions, guarded by version and fence."""
+        for transition in transitions:
+            self._check_size(transition)
         results: list[CommitResult | None] = [None] * len(transitions)
-        plain: dict[int, Current] = {}
+        rows = Counter(each.definition.row for each in transitions)
+        plain: dict[int, tuple[Current, Transition]] = {}
         for index, transition in enumerate(transitions):
-            current = self._seen.find(transition.definition.row, transition.before)
-            if current is not None and _is_plain(transition, current):
-                plain[index] = current
-        rows = [transitions[index].definition.row for index in plain]
-        if len(plain) >= _BATCHED and len(set(rows)) == len(rows):
-            for index in await self._commit_plain(transitions, plain):
-                results[index] = Committed()
-        await self._commit_rest(transitions, results)
+            row = transition.definition.row
+            current = self._seen.find(row, transition.before)
+            if current is not None and rows[row] == 1 and _is_plain(transition, current):
+                plain[index] = current, transition
+        # What follows from a decision must not overtake another decision of the call: first those
+        # are stored that nothing follows from.
+        await self._commit_plain(plain, results)
+        await self._commit_rest(transitions, rows, results)
         return [each for each in results if each is not None]
 
-    async def _commit_rest(
-        self, transitions: Sequence[Transition], results: list[CommitResult | None]
-    ) -> None:
-        """Store the decisions that have no answer yet: about each job in their order."""
-        groups: dict[int, list[int]] = {}
-        for index, transition in enumerate(transitions):
-            if results[index] is None:
-                groups.setdefault(transition.definition.row, []).append(index)
+    def _check_size(self, transition: Transition) -> None:
+        """Raise `Unstorable` for a result or error that the server does not take.
 
-        async def in_turn(indexes: Iterable[int]) -> None:
-            for index in indexes:
-                results[index] = await self._commit_one(transitions[index])
-
-        if len(groups) > 1:
-            # What follows from a decision must not overtake another decision of the call: first
-            # those are stored that nothing follows from, then the others, together.
-            singles = [indexes[0] for indexes in groups.values() if len(indexes) == 1]
-            await asyncio.gather(*(self._attempt(transitions, each, results) for each in singles))
-            left = [index for index in range(len(results)) if results[index] is None]
-            left = await self._commit_shared(transitions, left, results)
-            await in_turn(left)
-            return
-        for indexes in groups.values():
-            await in_turn(indexes)
-
-    async def _attempt(
-        self, transitions: Sequence[Transition], index: int, results: list[CommitResult | None]
-    ) -> None:
-        """Store a decision that changes nothing but its job, if the job is as it was last seen."""
-        transition = transitions[index]
-        row = transition.definition.row
-        current = self._seen.find(row, transition.before)
-        if current is None or not _is_plain(transition, current):
-            return
-        draft = Draft(self._store)
-        draft.know(current)
-        draft.transition(current, transition)
-        if isinstance(await draft.write(), Written):
-            await self._after(transition, draft.written(current.job.id))
-            results[index] = Committed()
-        else:
-            self._seen.drop(row)
+        Before anything is stored: the caller divides such a call and repeats its parts.
+        """
+        result, error = getattr(transition.command, "result", None), transition.head.error
+        texts = [result, *(error or ())]
+        size = sum(len(text.encode()) for text in texts if isinstance(text, str))
+        most = self._store.link.max_payload
+        if size + OVERHEAD > most:
+            raise Unstorable(
+                f"The result or error has {size:,} bytes; the NATS server takes messages of "
+                f"{most:,} bytes. Nothing was stored. Store the data elsewhere and return its "
+                "name, or raise max_payload."
+            )
 
     async def _commit_plain(
-        self, transitions: Sequence[Transition], plain: dict[int, Current]
-    ) -> list[int]:
-        """Store decisions that change nothing but their jobs; return which are stored."""
-        stored: list[int] = []
-        indexes = list(plain)
-        for start in range(0, len(indexes), _TOGETHER):
-            part = indexes[start : start + _TOGETHER]
-            draft = Draft(self._store)
-            for index in part:
-                draft.know(plain[index])
-                draft.transition(plain[index], transitions[index])
-            try:
-                answer = await draft.write()
-            except Unstorable:
-                continue  # each alone, so that only one of them fails
-            if isinstance(answer, Written):
-                stored += part
-                for index in part:
-                    await self._after(transitions[index], draft.written(plain[index].job.id))
-        return stored
+        self, plain: dict[int, tuple[Current, Transition]], results: list[CommitResult | None]
+    ) -> None:
+        """Store decisions that change nothing but their jobs, if these are as last seen."""
+        with suppress(Unstorable):  # each alone, so that only one of them fails
+            stored = await self._plain.store(list(plain.values()))
+            for index, found in zip(plain, stored, strict=True):
+                if isinstance(found, Current):
+                    results[index] = Committed()
+                    await self._after(plain[index][1], found)
+                else:
+                    self._seen.drop(plain[index][1].definition.row)
+            for found in stored:
+                if isinstance(found, EngineError):
+                    raise found
+
+    async def _commit_rest(
+        self,
+        transitions: Sequence[Transition],
+        rows: Counter[int],
+        results: list[CommitResult | None],
+    ) -> None:
+        """Store the decisions that have no answer yet: about each job in their order."""
+        left = [index for index, result in enumerate(results) if result is None]
+        if len(rows) > 1:
+            left = await self._commit_shared(transitions, left, results)
+        for index in left:
+            results[index] = await self._commit_one(transitions[index])
 
     async def _commit_shared(
         self,
@@ -182,6 +169,7 @@ class CommitVerb:
         draft, ended = Draft(self._store), []
         if len(rows) < len(transitions):
             return False
+        await self._add_hooks(draft, transitions)
         for transition, current in zip(transitions, jobs, strict=True):
             if current is None:
                 return False
@@ -224,6 +212,7 @@ class CommitVerb:
                 return Conflict(current.record)
             draft = Draft(self._store)
             draft.know(current)
+            await self._add_hooks(draft, [transition])
             refused = await self._stage(draft, current, transition)
             if refused is not None:
                 return refused
@@ -244,7 +233,7 @@ class CommitVerb:
         definition = transition.definition
         until = await self._linger_until(transition)
         if definition.key_hash is not None:
-            refused = await self._stage_key(draft, transition, until)
+            refused = await self._stage_key(draft, current, transition, until)
             if refused is not None:
                 return refused
         fence = transition.before.fence
@@ -258,6 +247,11 @@ class CommitVerb:
         if follows and is_end(transition):
             await self._followups.end(draft, [transition])
         return None
+
+    async def _add_hooks(self, draft: Draft, transitions: Sequence[Transition]) -> None:
+        for transition in transitions:
+            if is_end(transition):
+                await self._followups.add_hooks(draft, transition)
 
     async def _stage_following(
         self, draft: Draft, current: Current, transition: Transition
@@ -276,33 +270,34 @@ class CommitVerb:
         return self._store.time.now() + session.lease
 
     async def _stage_key(
-        self, draft: Draft, transition: Transition, until: Instant | None
+        self, draft: Draft, current: Current, transition: Transition, until: Instant | None
     ) -> KeyRefused | None:
         definition, head = transition.definition, transition.head
-        subject = self._store.subjects.key(
-            definition.service, definition.type, definition.key_hash or ""
-        )
-        found = await draft.value(subject, keys.CODEC)
-        state: keys.KeyState = found or keys.KeyState(definition.key or "")
+        line = Line(draft, definition.service, definition.type, definition.key_hash or "")
+        state = await line.read(definition.key or "")
         if transition.before.state in ENDED and head.state in WAITING:
-            state, handed = keys.hand_over(state, draft.now)
+            state, handed, *_ = await line.hand_over(state, draft.now)
             key = definition.policy.key
             decision = None if key is None else revive_key(key, state.facts)
             if isinstance(decision, Reject):
                 return KeyRefused(*decision)
             await self._hint(draft, handed)
+        elif transition.before.state in WAITING:
+            state = await line.find(state, current)
         was = next((each for each in state.waiting if each.id == definition.id), None)
         is_unresolved = (
             was is not None and was.is_unresolved and type(transition.command) is not Resolve
         )
-        state = keys.settle(state, transition, until, is_unresolved=is_unresolved)
-        if transition.before.state is State.ACTIVE and not transition.command.stopped:
+        order = current.created.request.order
+        state = keys.settle(state, transition, order, until, is_unresolved=is_unresolved)
+        if isinstance(transition.command, LoseLease | Crash) and not head.blocked:
             state = state._replace(takeovers=state.takeovers + 1)
-        state, handed = keys.hand_over(state, max(draft.now, transition.event.at))
-        draft.put(subject, None if state.is_empty else state)
+        state, handed, *_ = await line.hand_over(state, max(draft.now, transition.event.at))
+        # A job that comes back to its key must be there first; what leaves it can be done again.
+        await line.put(state, first=transition.before.state not in ENDED)
         await self._hint(draft, [each for each in handed if each != definition.id])
-        if until is not None and state.waiting:
-            await self._schedule(state, definition.service, definition.type, until)
+        if until is not None:
+            await self._schedule(await line.load(state, state.pages[:1]), current.job, until)
         return None
 
     async def _hint(self, draft: Draft, handed: Iterable[JobId]) -> None:
@@ -311,24 +306,24 @@ class CommitVerb:
             if current is not None:
                 draft.hint(current)
 
-    async def _schedule(
-        self, state: keys.KeyState, service: str, job_type: str, until: Instant
-    ) -> None:
+    async def _schedule(self, state: keys.KeyState, job: JobName, until: Instant) -> None:
         """Have the next waiting job of a key looked at when its lingering slot is free."""
-        names = await asyncio.gather(*(self._store.job(each.id) for each in state.waiting[:1]))
-        for current in names:
-            if current is not None and (service, job_type) == current.job[:2]:
-                at = max(until, current.head.run_at)
-                await self._store.link.write(
-                    schedule(self._store.subjects, current.job, at, current.head.run_at, "")
-                )
+        waiting = (each.id for each in state.waiting if state.slot_of(each.id) is None)
+        for job_id in islice(waiting, 1):
+            current = await self._store.job(job_id)
+            if current is not None and job[:2] == current.job[:2]:
+                await hint_later(self._store, current, until)
 
     async def _after(self, transition: Transition, current: Current) -> None:
-        """Remember the job; acknowledge the work message of an attempt that is over."""
+        """Remember the job; deal with the locks and the work message of an attempt that is over."""
         self._seen.add(current)
         fence = transition.before.fence
         if fence is None or current.head.fence == fence:
             return
+        with suppress(EngineError):  # the end is stored
+            until = await self._linger_until(transition)
+            if until is not None:
+                await self._locks.linger(fence, until)
         if self._limits.is_limited(lane_of(transition.definition)):
             await self._store.link.tell(self._store.subjects.woken("limit"))
         held = self._sessions.held.get(fence)
@@ -354,29 +349,26 @@ class CommitVerb:
                     held.service, held.type, created.definition.key_hash
                 )
                 ended += await self._end_in_key(subject, partial(_has_fence, fence))
-            self._sessions.drop(fence)
+            # A handler may have stopped before its attempt is settled: the claim still counts.
+            if not await self._sessions.claimed({fence: held}):
+                self._sessions.drop(fence)
         return ended
 
     async def _end_in_key(self, subject: str, is_over: Callable[[keys.Slot], bool]) -> int:
         """End lingering in one key, and hand over what is free then; return how many ended."""
         while True:
             draft = Draft(self._store)
-            state = await draft.value(subject, keys.CODEC)
-            if state is None:
-                return 0
+            line = Line.at(draft, subject)
+            state = await line.read("")
             after = keys.end_lingering(state, is_over)
             ended = sum(each.linger_until is not None for each in state.slots) - sum(
                 each.linger_until is not None for each in after.slots
             )
-            waiting = {each.id for each in after.waiting}
-            kept = [
-                each.id for each in after.slots
-                if each.linger_until is None and each.id in waiting and each not in state.slots
-            ]  # fmt: skip
-            after, handed = keys.hand_over(after, draft.now)
-            if after == state:
+            kept = keys.returned_to(state, after)
+            after, handed, *_ = await line.hand_over(after, draft.now)
+            if after.slots == state.slots:
                 return 0
-            draft.put(subject, None if after.is_empty else after)
+            await line.put(after)
             await self._hint(draft, [*kept, *handed])
             if isinstance(await draft.write(), Written):
                 return ended

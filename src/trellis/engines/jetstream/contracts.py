@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from trellis.core.names import check_service
 from trellis.engines.audit import OPERATOR, By, storable_by
 from trellis.engines.contracts import (
     KEEP_CONTRACTS,
@@ -21,9 +22,11 @@ from trellis.engines.contracts import (
     acceptance,
 )
 from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.lanes import Lanes
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.state import decided, latest, purge
 from trellis.engines.jetstream.store import Store
+from trellis.engines.jetstream.subjects import is_token
 from trellis.engines.wire import codec_of
 
 
@@ -57,11 +60,12 @@ class ContractVerbs:
     """The part of the engine that keeps what services declare."""
 
     _store: Store
+    _lanes: Lanes
 
     async def put_contract(self, new: NewContract, by: By = OPERATOR) -> ContractRecord | None:
         """Store a contract as the next of its service; None if there is another next one."""
         by, dropped = storable_by(by), set[int]()
-        subject = self._store.subjects.own("contracts", new.service)
+        subject = self._store.subjects.own("contracts", check_service(new.service))
 
         async def put(draft: Draft) -> ContractRecord | None:
             dropped.clear()
@@ -92,6 +96,8 @@ class ContractVerbs:
         self, service: str | None = None, limit: int = KEPT_CONTRACTS
     ) -> list[ContractRecord]:
         """Return stored contracts, by service, the latest first."""
+        if service is not None and not is_token(service):
+            return []
         subject = self._store.subjects.own("contracts", service or "*")
         found = await latest(self._store, subject, _KEPT)
         lists: list[Kept] = sorted(each.value for each in found)
@@ -106,6 +112,11 @@ class ContractVerbs:
         """Store what workers declare; jobs that are not claimed are read with it."""
         declared = {(each.service, each.type): each for each in types}
         await asyncio.gather(*(_declare(self._store, each) for each in declared.values()))
+        # A worker that may not have a consumer learns so when it starts.
+        await asyncio.gather(*(
+            self._lanes.provide_consumer(each.service, each.type, each.policy)
+            for each in declared.values()
+        ))  # fmt: skip
 
     async def declared_types(self) -> list[DeclaredType]:
         """Return what is declared about job types, by service and type."""

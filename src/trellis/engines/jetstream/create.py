@@ -7,7 +7,6 @@ something has changed since, the draft is made again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,25 +28,32 @@ from trellis.core.job import JobId, NewJob
 from trellis.core.lifecycle import Transition, decide
 from trellis.engines.audit import By, creation_of
 from trellis.engines.jetstream import keys
-from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.draft import OVERHEAD, Draft
 from trellis.engines.jetstream.followups import Followups
+from trellis.engines.jetstream.line import Line
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.message import StoredRemoval
-from trellis.engines.jetstream.settings import Openness
+from trellis.engines.jetstream.plain import TOGETHER, PlainWriter
+from trellis.engines.jetstream.settings import CachedSettings, Openness
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.jetstream.subjects import check_id
+from trellis.engines.jetstream.writing import BATCH
 from trellis.engines.values import Accepted, CreateResult, answer_to
 from trellis.engines.wire import codec_of
-from trellis.errors import CapabilityMissing, ConflictPersists, PayloadTooLarge, Unstorable
+from trellis.errors import (
+    CapabilityMissing,
+    ConflictPersists,
+    EngineError,
+    PayloadTooLarge,
+    Unstorable,
+)
 
-_MARK: Final = codec_of(JobId)
+MARK: Final = codec_of(JobId)
+#: What a full key does that names another waiting job: then the whole line must be known.
+_NAMING: Final = ("coalesce", "replace-oldest")
 #: How many requests are decided in one draft, and how often a draft is made again.
 _TOGETHER: Final = 200
 _TRIES: Final = 50
-#: From this number of plain requests on, one batch is faster than as many writes at once.
-_BATCHED: Final = 8
-#: About what a message takes beside its payload and configuration.
-_OVERHEAD: Final = 8 * 1024
 
 
 class CreateVerb:
@@ -55,14 +61,18 @@ class CreateVerb:
 
     _store: Store
     _followups: Followups
+    _openness: CachedSettings[Openness]
+    _plain: PlainWriter
 
     async def create(self, jobs: Sequence[NewJob], by: By | None = None) -> list[CreateResult]:
         """Admit and store new jobs."""
         checked = [self._check(check_new_job(new)) for new in jobs]
         if not checked:
             return []
-        openness = await Openness.read(self._store, {(new.service, new.queue) for new in checked})
-        is_plain = by is None and not openness.drains
+        await self._store.refresh_time()
+        openness = await self._openness.get()
+        queues = {(new.service, new.queue) for new in checked}
+        is_plain = by is None and not openness.drains(queues)
         if is_plain and all(map(_is_plain, checked)):
             return await self._create_plain(checked)
         if any(new.together for new in checked):
@@ -81,11 +91,13 @@ class CreateVerb:
             raise Unstorable(
                 "The payload has a lone surrogate, which is no character. Nothing was stored."
             ) from error
-        if size + _OVERHEAD > self._store.link.max_payload:
+        most = self._store.link.max_payload
+        if size + OVERHEAD > most:
             raise PayloadTooLarge(
-                f"The payload and configuration have {size:,} bytes; the NATS server takes "
-                f"messages of {self._store.link.max_payload:,} bytes. Nothing was stored. Store "
-                "the data elsewhere and pass its name, or raise max_payload."
+                f"The payload and configuration have {size:,} bytes. The NATS server takes "
+                f"messages of {most:,} bytes (max_payload), which leaves "
+                f"{most - OVERHEAD:,} for them. Nothing was stored. Store the data elsewhere and "
+                "pass its name, or raise max_payload."
             )
         if new.policy.key is not None and new.policy.key.rate is not None:
             raise CapabilityMissing(
@@ -97,25 +109,20 @@ class CreateVerb:
     # -- plain requests ------------------------------------------------------------------------
 
     async def _create_plain(self, jobs: Sequence[NewJob]) -> list[CreateResult]:
-        if len(jobs) >= _BATCHED:
-            results: list[CreateResult] = []
-            for start in range(0, len(jobs), _TOGETHER):
-                part = jobs[start : start + _TOGETHER]
-                draft = Draft(self._store)
-                for new in part:
-                    draft.create(new)
-                is_stored = len({new.id for new in part}) == len(part) and isinstance(
-                    await draft.write(), Written
-                )
-                results += (
-                    [Accepted(new.id) for new in part]
-                    if is_stored
-                    else [await self._create_one(new) for new in part]
-                )
-            return results
         if len({new.id for new in jobs}) < len(jobs):
             return [await self._create_one(new) for new in jobs]
-        return list(await asyncio.gather(*map(self._create_one, jobs)))
+        results: list[CreateResult] = []
+        for start in range(0, len(jobs), TOGETHER):
+            part = jobs[start : start + TOGETHER]
+            draft = Draft(self._store)
+            for new in part:
+                draft.create(new)
+            for new, answer in zip(part, await self._plain.write(draft.messages), strict=True):
+                if isinstance(answer, EngineError):
+                    raise answer  # the caller repeats the call with the same ids
+                is_stored = isinstance(answer, Written)
+                results.append(Accepted(new.id) if is_stored else await self._create_one(new))
+        return results
 
     async def _create_one(self, new: NewJob) -> CreateResult:
         known: Current | StoredRemoval | None = None
@@ -150,9 +157,28 @@ class CreateVerb:
             ]
             await self._followups.settle_new(draft, linked)
             await self._hand_over(draft, jobs, decisions)
+            if draft.size > BATCH:
+                return await self._divide(jobs, openness, by, draft.size)
             if draft.is_empty or isinstance(await draft.write(), Written):
                 return [answer_to(new, each) for new, each in pairs]
         raise _restless(jobs[0])
+
+    async def _divide(
+        self, jobs: Sequence[NewJob], openness: Openness, by: By | None, size: int
+    ) -> list[CreateResult]:
+        """Store requests in two drafts that need too many messages for one."""
+        half = len(jobs) // 2
+        if not half or any(new.together for new in jobs):
+            raise CapabilityMissing(
+                f"On NATS JetStream all jobs of a chain or workflow are one write of at most "
+                f"{BATCH:,} messages, and these need {size:,}: four per job of a chain, and three "
+                "more for each further job that one waits for. Nothing was stored. Divide it, or "
+                "put the jobs into a batch whose then= continues."
+            )
+        return [
+            *await self._create_in_draft(jobs[:half], openness, by),
+            *await self._create_in_draft(jobs[half:], openness, by),
+        ]
 
     async def _decide(
         self, draft: Draft, new: NewJob, openness: Openness, by: By | None
@@ -160,13 +186,17 @@ class CreateVerb:
         """Decide about one request, and stage what it stores."""
         decision = admit(new, await self._facts(draft, new, openness))
         if isinstance(decision, CheckKey):
-            state = await self._key_state(draft, new)
-            state, _ = keys.hand_over(state, draft.now)
+            line = _line(draft, new)
+            # Jobs of this call that come before have their slots when the next one is decided.
+            state = await self._give_slots(draft, line, new.key or "")
+            if decision.policy.when_full in _NAMING:
+                state = await line.load(state, state.pages)
             decision = admit_key(decision.policy, state.facts)
         if isinstance(decision, Replace):
             await self._skip(draft, decision.existing, new)
         if isinstance(decision, Admit | Replace):
-            await self._stage_new(draft, new)
+            replaced = decision.existing if isinstance(decision, Replace) else None
+            await self._stage_new(draft, new, replaced)
             if by is not None:
                 draft.record(creation_of(new), by)
         if not isinstance(decision, Reject):
@@ -194,32 +224,31 @@ class CreateVerb:
     async def _marked(self, draft: Draft, new: NewJob, kind: str, text: str) -> Current | None:
         """Return the job that has a mark; it is read through the mark, so none is ever cleared."""
         subject = self._store.subjects.mark(new.service, new.type, kind, text)
-        marked = await draft.value(subject, _MARK)
+        marked = await draft.value(subject, MARK)
         return None if marked is None else await draft.job(marked)
 
-    async def _stage_new(self, draft: Draft, new: NewJob) -> None:
-        current = draft.create(new)
+    async def _stage_new(self, draft: Draft, new: NewJob, replaced: JobId | None = None) -> None:
+        # A mark or link of a job that is not stored does no harm; a job without them would.
         for kind, text in (("i", new.idempotency_key), ("d", new.dedupe and new.dedupe.key)):
             if text is not None:
                 subject = self._store.subjects.mark(new.service, new.type, kind, text)
-                await draft.value(subject, _MARK)
-                draft.put(subject, new.id)
-        if new.key_hash is not None:
-            state = await self._key_state(draft, new)
-            subject = self._store.subjects.key(new.service, new.type, new.key_hash)
-            order = keys.order_of(draft.sequence(subject), 0, draft.count_new())
-            waiter = keys.waiter_of(*current.record, order, is_unresolved=bool(new.after))
-            draft.put(subject, keys.enter(state, waiter))
+                await draft.value(subject, MARK)
+                draft.put(subject, new.id, first=True)
         await self._followups.stage(draft, new)
+        if new.key_hash is None:
+            draft.create(new)
+            return
+        line = _line(draft, new)
+        state = await line.read(new.key or "")
+        order = keys.next_order(state, draft.now)
+        current = draft.create(new, order, replaced)
+        waiter = keys.waiter_of(*current.record, order, is_unresolved=bool(new.after))
+        await line.put(keys.enter(state._replace(latest=order), waiter))
 
     async def _create_following(self, draft: Draft, new: NewJob) -> None:
         """Stage a job that follows others: without admission, but in the line of its key."""
         await self._stage_new(draft, new)
         await self._hand_over(draft, [new], [Admit()])
-
-    async def _key_state(self, draft: Draft, new: NewJob) -> keys.KeyState:
-        subject = self._store.subjects.key(new.service, new.type, new.key_hash or "")
-        return await draft.value(subject, keys.CODEC) or keys.KeyState(new.key or "")
 
     async def _skip(self, draft: Draft, existing: JobId, new: NewJob) -> None:
         current = await draft.job(existing)
@@ -227,10 +256,11 @@ class CreateVerb:
             return
         decision = decide(current.record, Skip(new.id), draft.now)
         if isinstance(decision, Transition):
+            await self._followups.add_hooks(draft, decision)
             draft.transition(current, decision)
-            state = await self._key_state(draft, new)
-            subject = self._store.subjects.key(new.service, new.type, new.key_hash or "")
-            draft.put(subject, keys.settle(state, decision, None, is_unresolved=False))
+            line, order = _line(draft, new), current.created.request.order
+            state = await line.find(await line.read(new.key or ""), current)
+            await line.put(keys.settle(state, decision, order, None, is_unresolved=False))
             await self._followups.end(draft, [decision])
 
     async def _hand_over(
@@ -242,15 +272,26 @@ class CreateVerb:
             for new, each in zip(jobs, decisions, strict=True)
             if new.key_hash is not None and isinstance(each, Admit | Replace)
         }
-        for (service, job_type, key_hash), new in touched.items():
-            subject = self._store.subjects.key(service, job_type, key_hash or "")
-            state, handed = keys.hand_over(await self._key_state(draft, new), draft.now)
-            draft.put(subject, state)
-            for job_id in handed:
-                current = await draft.job(job_id)
-                # A new job is a hint itself.
-                if current is not None and not draft.is_new(job_id):
-                    draft.hint(current)
+        for new in touched.values():
+            await self._give_slots(draft, _line(draft, new), new.key or "")
+
+    @staticmethod
+    async def _give_slots(draft: Draft, line: Line, key: str) -> keys.KeyState:
+        """Stage that free slots of a key are given to waiting jobs; return its state."""
+        before = await line.read(key)
+        state, handed, *_ = await line.hand_over(before, draft.now)
+        if state.slots != before.slots:
+            await line.put(state)
+        for job_id in handed:
+            current = await draft.job(job_id)
+            # A new job is a hint itself.
+            if current is not None and not draft.is_new(job_id):
+                draft.hint(current)
+        return state
+
+
+def _line(draft: Draft, new: NewJob) -> Line:
+    return Line(draft, new.service, new.type, new.key_hash or "")
 
 
 def _is_plain(new: NewJob) -> bool:

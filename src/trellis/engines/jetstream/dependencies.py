@@ -22,8 +22,16 @@ from trellis.errors import CapabilityMissing
 
 #: How many unfinished jobs one job can wait for: each takes two messages of the batch.
 MOST_PREREQUISITES: Final = 400
-#: How many messages the move of one waiting job takes at most, beside those of a batch of jobs.
-_PER_JOB: Final = 5
+#: How many messages it takes at most to decide about a waiting job that ends then: its links and
+#: event, those that wait for it, and that some of these are left.
+_PER_JOB: Final = 4
+#: How many more, if it has a key: the key, two pages of its line, a hint at the next job.
+_PER_KEY: Final = 4
+#: How many more for each batch: the batch and the one around it, and the job that follows, with
+#: its key, marks and hint.
+_PER_BATCH: Final = 8
+#: How many messages the end of a job takes itself: those that wait for it, and that some are left.
+_PER_END: Final = 2
 
 
 class Bond(NamedTuple):
@@ -87,21 +95,36 @@ class Dependencies:
         found = (await self._store.value(self._waits(current.job.id), WAITS)).value
         return found is not None and not found.is_resolved
 
+    async def overlooked(self, current: Current) -> list[JobId]:
+        """Return the ended jobs for which a job still waits.
+
+        Not all of what follows their end is stored: a batch had no room for it, or was incomplete.
+        """
+        waits: Waits | None = (await self._store.value(self._waits(current.job.id), WAITS)).value
+        if waits is None or waits.is_resolved:
+            return []
+        names = [each.prerequisite for each in waits.bonds if each.ended is None]
+        jobs = await self._store.find_many(names)
+        return [
+            each.job.id for each in jobs if isinstance(each, Current) and each.head.state in ENDED
+        ]
+
     # -- linking -------------------------------------------------------------------------------
 
     async def add(self, draft: Draft, new: NewJob) -> None:
-        """Stage the links of a new job."""
+        """Stage the links of a new job, in the order in which the others were created."""
         bonds = []
-        for each in new.after:
-            other = await draft.job(each.id)
-            if other is None:
-                continue
+        found = [(each, await draft.job(each.id)) for each in new.after]
+        known = [(each, other) for each, other in found if other is not None]
+        for each, other in sorted(known, key=lambda one: draft.place(one[1])):
             has_ended = other.head.state in ENDED
             bonds.append(
                 Bond(each.id, each.on, other.head.state, other.head.generation)
                 if has_ended
                 else Bond(each.id, each.on)
             )
+            if has_ended and new.relations is not None and new.relations.payload_from == each.id:
+                draft.watch(other)  # a removal of it at the same time would lose its result
             await self._link(draft, other, new.id, is_open=not has_ended)
         if sum(each.ended is None for each in bonds) > MOST_PREREQUISITES:
             raise CapabilityMissing(
@@ -109,7 +132,25 @@ class Dependencies:
                 "not ended. Nothing was stored. Put them into a batch and let the job be its then=."
             )
         await draft.value(self._waits(new.id), WAITS)
-        draft.put(self._waits(new.id), Waits(tuple(bonds)))
+        draft.put(self._waits(new.id), Waits(tuple(bonds)), first=True)
+
+    async def restore(
+        self, draft: Draft, job_id: JobId, links: Sequence[Bond], *, is_resolved: bool
+    ) -> None:
+        """Stage the links of a job of another store to the jobs that are here."""
+        bonds = []
+        for each in links:
+            other = await draft.job(each.prerequisite)
+            if other is None:
+                continue  # it had decided its links before
+            is_open = each.ended is None and other.head.state not in ENDED
+            bond = each
+            if each.ended is None and not is_open:
+                bond = each._replace(ended=other.head.state, generation=other.head.generation)
+            bonds.append(bond)
+            await self._link(draft, other, job_id, is_open=is_open)
+        await draft.value(self._waits(job_id), WAITS)
+        draft.put(self._waits(job_id), Waits(tuple(bonds), is_resolved))
 
     async def _link(self, draft: Draft, other: Current, job_id: JobId, *, is_open: bool) -> None:
         watch = await self.watch(draft, other.job.id)
@@ -118,9 +159,10 @@ class Dependencies:
         draft.put(
             self._watch(other.job.id),
             watch._replace(
-                dependents=(*watch.dependents, job_id),
-                open=(*watch.open, job_id) if is_open else watch.open,
+                dependents=_with(watch.dependents, job_id),
+                open=_with(watch.open, job_id) if is_open else watch.open,
             ),
+            first=True,
         )
 
     async def watch(self, draft: Draft, job_id: JobId) -> Watch:
@@ -131,24 +173,54 @@ class Dependencies:
         """Stage that a batch waits for a job that stands for one of its members."""
         watch = await self.watch(draft, current.job.id)
         draft.watch(current)
-        draft.put(self._watch(current.job.id), watch._replace(batches=(*watch.batches, batch_id)))
+        # A creation that is repeated may have left it there.
+        others = (each for each in watch.batches if each != batch_id)
+        after = watch._replace(batches=(*others, batch_id))
+        draft.put(self._watch(current.job.id), after, first=True)
 
     # -- ending --------------------------------------------------------------------------------
 
-    async def end(self, draft: Draft, transition: Transition) -> list[JobId]:
-        """Stage that a job has ended for those that wait for it; return these."""
-        job_id, head = transition.definition.id, transition.head
-        watch = await self.watch(draft, job_id)
-        room = draft.room // _PER_JOB
-        now, later = watch.open[:room], watch.open[room:]
-        for dependent in now:
-            await self._decide(draft, dependent, job_id, head.state, head.generation)
-        if watch.open or watch.batches:
-            draft.put(self._watch(job_id), watch._replace(open=later, batches=()))
-        if later:
-            await draft.value(self._left(job_id), _LEFT)
-            draft.put(self._left(job_id), job_id)
-        return list(now)
+    async def end(self, draft: Draft, ended: Sequence[Transition]) -> list[JobId]:
+        """Stage that jobs have ended for those that wait for them; return these.
+
+        What follows from the decisions about them has room in the same batch. Those for which there
+        is no room are left to `more`.
+        """
+        watches: list[tuple[Transition, Watch]] = []
+        for transition in ended:
+            current = await draft.job(transition.definition.id)
+            if current is not None and current.is_watched:
+                watches.append((transition, await self.watch(draft, current.job.id)))
+        room, batches = draft.room - _PER_END * len(watches), set[str]()
+        moved: list[JobId] = []
+        for transition, watch in watches:
+            job_id, head = transition.definition.id, transition.head
+            number, room = await self._divide(draft, watch.open, room, batches)
+            now, later = watch.open[:number], watch.open[number:]
+            for dependent in now:
+                await self._decide(draft, dependent, job_id, head.state, head.generation)
+            if watch.open or watch.batches:
+                draft.put(self._watch(job_id), watch._replace(open=later, batches=()))
+            if later:
+                await draft.value(self._left(job_id), _LEFT)
+                draft.put(self._left(job_id), job_id)
+            moved += now
+        return moved
+
+    async def _divide(
+        self, draft: Draft, dependents: Sequence[JobId], room: int, batches: set[str]
+    ) -> tuple[int, int]:
+        """Return for how many of these jobs there is room, and how much room is left then.
+
+        `batches`: those for which there is room already.
+        """
+        for number, job_id in enumerate(dependents):
+            current = await draft.job(job_id)
+            size = _PER_JOB if current is None else _size(current, batches)
+            if size > room:
+                return number, 0
+            room -= size
+        return len(dependents), room
 
     async def _decide(
         self, draft: Draft, dependent: JobId, job_id: JobId, state: State, generation: int
@@ -250,8 +322,8 @@ class Dependencies:
         """Stage the end of a job for more of those that wait for it; return these."""
         job_id, head = current.job.id, current.head
         watch = await self.watch(draft, job_id)
-        room = draft.room // _PER_JOB
-        now, later = watch.open[:room], watch.open[room:]
+        number, _ = await self._divide(draft, watch.open, draft.room - _PER_END, set())
+        now, later = watch.open[:number], watch.open[number:]
         for dependent in now:
             await self._decide(draft, dependent, job_id, head.state, head.generation)
         if now:
@@ -266,3 +338,21 @@ class Dependencies:
         for subject, codec in ((self._waits(job_id), WAITS), (self._watch(job_id), WATCH)):
             if await draft.value(subject, codec) is not None:
                 draft.put(subject, None)
+
+
+def _size(current: Current, batches: set[str]) -> int:
+    """Return how many messages the decision about a waiting job takes at most; add its batch."""
+    definition = current.definition
+    size = _PER_JOB + len(definition.policy.hooks)
+    if definition.key_hash is not None:
+        size += _PER_KEY
+    batch = definition.relations and definition.relations.batch
+    if batch is not None and batch not in batches:
+        batches.add(batch)
+        size += _PER_BATCH
+    return size
+
+
+def _with(ids: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
+    """Return ids with another one: a creation that is repeated may have left it there."""
+    return ids if job_id in ids else (*ids, job_id)

@@ -67,6 +67,15 @@ class Followups:
 
     # -- ending --------------------------------------------------------------------------------
 
+    async def add_hooks(self, draft: Draft, transition: Transition) -> None:
+        """Stage the hooks of a job that ends, unless they are there.
+
+        Nothing makes one later whose job has ended, so they come before the end.
+        """
+        for new in hook_jobs(transition):
+            if not isinstance(await draft.find(new.id), Current):
+                await self._create(draft, new)
+
     async def end(self, draft: Draft, ended: Sequence[Transition]) -> None:
         """Stage what follows the end of jobs, and of those that end because of it."""
         while ended:
@@ -75,24 +84,21 @@ class Followups:
     async def _follow(self, draft: Draft, ended: Sequence[Transition]) -> list[Transition]:
         """Stage hooks, then batches, then jobs that wait; return the ends among the last."""
         touched: list[str] = []
-        dependents: dict[JobId, None] = {}
         results: dict[JobId, str] = {}
         for transition in ended:
-            for new in hook_jobs(transition):
-                if not isinstance(await draft.find(new.id), Current):
-                    await self._create(draft, new)
+            await self.add_hooks(draft, transition)
         for transition in ended:
             job_id = transition.definition.id
             current = await draft.job(job_id)
             linked: Sequence[str] = ()
             if current is not None and current.is_watched:
                 linked = (await self._dependencies.watch(draft, job_id)).batches
-                moved = await self._dependencies.end(draft, transition)
-                dependents |= dict.fromkeys(moved)
                 results[job_id] = getattr(transition.command, "result", None) or "null"
             touched += await self._batches.end(draft, transition, linked)
         await self._batches.finish(draft, touched)
-        return await self._judge(draft, list(dependents), results)
+        # Last: how many of the jobs that wait can be decided about is known then.
+        dependents = await self._dependencies.end(draft, ended)
+        return await self._judge(draft, list(dict.fromkeys(dependents)), results)
 
     async def _judge(
         self, draft: Draft, jobs: Sequence[JobId], results: dict[JobId, str]
@@ -108,22 +114,30 @@ class Followups:
             result = None if source is None else results.get(source)
             transition = await self._dependencies.judge(draft, job_id, result)
             if transition is not None:
-                await self._stage(draft, current, transition)
                 if is_end(transition):
+                    await self.add_hooks(draft, transition)
                     ended.append(transition)
+                await self._stage(draft, current, transition)
         return ended
 
     async def move_left(self) -> int:
         """Move jobs that a batch had no room for; return how many."""
+        return sum([await self._move(each) for each in await self._dependencies.left()])
+
+    async def resume(self, current: Current) -> None:
+        """Move a job that waits for jobs which have ended."""
+        for job_id in await self._dependencies.overlooked(current):
+            await self._move(job_id)
+
+    async def _move(self, job_id: JobId) -> int:
+        """Move the jobs that wait for one that has ended; return how many."""
         moved = 0
-        for job_id in await self._dependencies.left():
-            while True:
-                draft = Draft(self._store)
-                current = await draft.job(job_id)
-                found = [] if current is None else await self._dependencies.more(draft, current)
-                await self.end(draft, await self._judge(draft, found, {}))
-                if draft.is_empty or isinstance(await draft.write(), Written):
-                    moved += len(found)
-                    if not found:
-                        break
-        return moved
+        while True:
+            draft = Draft(self._store)
+            current = await draft.job(job_id)
+            found = [] if current is None else await self._dependencies.more(draft, current)
+            await self.end(draft, await self._judge(draft, found, {}))
+            if draft.is_empty or isinstance(await draft.write(), Written):
+                moved += len(found)
+                if not found:
+                    return moved

@@ -3,13 +3,13 @@
 The state changes in the same batch as the event that makes the change, with an expectation of its
 own, so that slots are never given twice. A slot is owned by a job, then by its attempt. The
 functions here return the state after a step; `core` decides who is admitted and what a transition
-does to a slot.
+does to a slot. Of a long line the state has the head; the rest is in pages (`line.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from trellis.core.admission import KeyFacts
 from trellis.core.durations import Instant
@@ -33,6 +33,12 @@ class Slot(NamedTuple):
     keeps: bool = False
 
 
+#: By what waiting jobs are sorted: priority, run time, order of creation.
+Rank: TypeAlias = tuple[int, Instant, int]
+#: Stands for the run time of a job that waits for other jobs.
+NEVER: Final[Instant] = 2**62
+
+
 class Waiter(NamedTuple):
     """A waiting job of the key, with or without a slot."""
 
@@ -46,6 +52,23 @@ class Waiter(NamedTuple):
     #: Waits for other jobs, too.
     is_unresolved: bool = False
 
+    @property
+    def rank(self) -> Rank:
+        """Its place in the line."""
+        return -self.priority, NEVER if self.is_unresolved else self.run_at, self.order
+
+
+class Page(NamedTuple):
+    """A part of a long line that is stored by itself, as the state knows it."""
+
+    number: int
+    #: The rank of its first job; ranks of the page before are lower, of the next one higher.
+    first: Rank
+    size: int
+    #: The earliest run time of its jobs, and the most slots that the policy of one of them allows.
+    earliest: Instant
+    active: int
+
 
 class KeyState(NamedTuple):
     """One key."""
@@ -55,27 +78,46 @@ class KeyState(NamedTuple):
     waiting: tuple[Waiter, ...] = ()
     #: How often a slot was taken from a lost attempt.
     takeovers: int = 0
+    #: The last number in the order of creation.
+    latest: int = 0
+    #: The rest of the line, in its order.
+    pages: tuple[Page, ...] = ()
+    #: The numbers of the pages whose jobs are among `waiting` now; none when it is stored.
+    loaded: tuple[int, ...] = ()
 
     def slot_of(self, job_id: JobId) -> Slot | None:
         """Return the slot that a job holds for its next or present attempt."""
         found = (each for each in self.slots if each.id == job_id and each.linger_until is None)
         return next(found, None)
 
+    def has(self, job_id: JobId) -> bool:
+        """Return whether a job waits, as far as the state is loaded."""
+        return any(each.id == job_id for each in self.waiting)
+
     @property
     def is_empty(self) -> bool:
         """Whether no job holds the key or waits for it."""
-        return not self.slots and not self.waiting
+        return not self.slots and not self.waiting and not self.pages
+
+    @property
+    def beyond(self) -> int:
+        """How many jobs are in pages that are not loaded."""
+        return sum(page.size for page in self.pages)
 
     @property
     def facts(self) -> KeyFacts:
-        """What admission must know."""
+        """What admission must know; of pages that are not loaded only how many jobs they have."""
         held = {each.id for each in self.slots if each.linger_until is None}
-        unclaimed = [each.id for each in self.waiting if not each.was_claimed]
+        unclaimed = [
+            each.id
+            for each in sorted(self.waiting, key=lambda each: each.order)
+            if not each.was_claimed
+        ]
         holders = (each for each in self.slots if each.linger_until is None)
         holder = min(holders, key=lambda each: each.order, default=None)
         return KeyFacts(
             len(self.slots),
-            sum(each.id not in held for each in self.waiting),
+            sum(each.id not in held for each in self.waiting) + self.beyond,
             None if holder is None else holder.id,
             unclaimed[-1] if unclaimed else None,
             unclaimed[0] if unclaimed else None,
@@ -83,6 +125,8 @@ class KeyState(NamedTuple):
 
 
 _STATE: Final = codec_of(KeyState)
+#: How many waiting jobs other programs are shown.
+_SHOWN: Final = 32
 
 
 def _write(state: KeyState) -> dict[str, Any]:
@@ -94,8 +138,8 @@ def _write(state: KeyState) -> dict[str, Any]:
             {"jobId": each.id, "slotToken": each.fence.attempt_id if each.fence else None}
             for each in state.slots
         ],
-        "queued": [{"jobId": each.id} for each in state.waiting[:100]],
-        "queuedCount": len(state.waiting),
+        "queued": [{"jobId": each.id} for each in state.waiting[:_SHOWN]],
+        "queuedCount": len(state.waiting) + state.beyond,
         "staleTakeoverCount": state.takeovers,
         "trellis": _STATE.write(state),
     }
@@ -119,9 +163,9 @@ def waiter_of(definition: Definition, head: Head, order: int, *, is_unresolved: 
 
 
 def enter(state: KeyState, waiter: Waiter) -> KeyState:
-    """Return the state with a waiting job, at its place in the order of creation."""
+    """Return the state with a waiting job, at its place in the line."""
     others = (each for each in state.waiting if each.id != waiter.id)
-    return state._replace(waiting=tuple(sorted((*others, waiter), key=lambda each: each.order)))
+    return state._replace(waiting=tuple(sorted((*others, waiter), key=lambda each: each.rank)))
 
 
 def leave(state: KeyState, job_id: JobId) -> KeyState:
@@ -129,16 +173,28 @@ def leave(state: KeyState, job_id: JobId) -> KeyState:
     return state._replace(waiting=tuple(each for each in state.waiting if each.id != job_id))
 
 
-def hand_over(
-    state: KeyState, now: Instant, due: Iterable[JobId] = ()
-) -> tuple[KeyState, list[JobId]]:
+class Handed(NamedTuple):
+    """A state after free slots were given to waiting jobs."""
+
+    state: KeyState
+    #: Jobs that may start now or at their run time, and need a hint: those that got a slot, and
+    #: those that have theirs back after lingering.
+    jobs: list[JobId]
+    #: How many slots were taken before jobs got one.
+    taken: int
+    #: The last due job that was looked at; and whether no slot was free for it.
+    reached: Rank | None
+    is_full: bool
+
+
+def hand_over(state: KeyState, now: Instant, due: Iterable[JobId] = ()) -> Handed:
     """Return the state after free slots were given to waiting jobs in the order of claims.
 
     `due` names jobs whose time has come although the clock does not say so. Slots whose lingering
     is over are free.
     """
-    state = end_lingering(state, lambda slot: (slot.linger_until or now) <= now)
-    known, slots, handed = set(due), list(state.slots), []
+    before, state = state, end_lingering(state, lambda slot: (slot.linger_until or now) <= now)
+    known, slots, jobs = set(due), list(state.slots), returned_to(before, state)
     with_slot = {each.id for each in slots if each.linger_until is None}
     ready = (
         each
@@ -147,12 +203,15 @@ def hand_over(
         and not each.is_unresolved
         and (each.run_at <= now or each.id in known)
     )
-    for each in sorted(ready, key=lambda one: (-one.priority, one.run_at, one.order)):
-        if len(slots) >= each.active:
+    reached, is_full = None, False
+    for each in sorted(ready, key=lambda one: one.rank):
+        reached, is_full = each.rank, len(slots) >= each.active
+        if is_full:
             break
         slots.append(Slot(each.id, each.order))
-        handed.append(each.id)
-    return state._replace(slots=tuple(slots)), handed
+        jobs.append(each.id)
+    after = state._replace(slots=tuple(slots))
+    return Handed(after, jobs, len(state.slots), reached, is_full)
 
 
 def give_to_attempt(state: KeyState, job_id: JobId, fence: Fence) -> KeyState:
@@ -165,14 +224,19 @@ def give_to_attempt(state: KeyState, job_id: JobId, fence: Fence) -> KeyState:
 
 
 def settle(
-    state: KeyState, transition: Transition, linger_until: Instant | None, *, is_unresolved: bool
+    state: KeyState,
+    transition: Transition,
+    order: int,
+    linger_until: Instant | None,
+    *,
+    is_unresolved: bool,
 ) -> KeyState:
     """Return the state after a transition: its slot is kept, freed or lingers; it waits, or not."""
     definition, head = transition.definition, transition.head
     state = _update(state, transition, linger_until)
     if head.state not in WAITING:
         return leave(state, definition.id)
-    waiter = waiter_of(definition, head, definition.row, is_unresolved=is_unresolved)
+    waiter = waiter_of(definition, head, order, is_unresolved=is_unresolved)
     return enter(state, waiter)
 
 
@@ -198,11 +262,13 @@ def end_lingering(state: KeyState, is_over: Callable[[Slot], bool]) -> KeyState:
     Such a slot is free, unless its job keeps it for its next attempt and has no other.
     """
     slots: list[Slot] = []
-    waiting = {each.id for each in state.waiting}
+    held = {each.id for each in state.slots if each.linger_until is None}
+    may_keep = {each.id for each in state.waiting} - held
     for slot in state.slots:
         if slot.linger_until is None or not is_over(slot):
             slots.append(slot)
-        elif slot.keeps and slot.id in waiting and state.slot_of(slot.id) is None:
+        elif slot.keeps and slot.id in may_keep:
+            may_keep.remove(slot.id)  # of several slots of the job it keeps one
             slots.append(slot._replace(linger_until=None, fence=None, keeps=False))
     return (
         state
@@ -211,11 +277,20 @@ def end_lingering(state: KeyState, is_over: Callable[[Slot], bool]) -> KeyState:
     )
 
 
-def order_of(sequence: int, row: int, index: int) -> int:
-    """Return the place of a job in the order of creation.
+def returned_to(before: KeyState, after: KeyState) -> list[JobId]:
+    """Return the jobs that have their slots back because the lingering of these has ended."""
+    lingered = {each.id for each in before.slots if each.linger_until is not None}
+    return [
+        each.id
+        for each in after.slots
+        if each.linger_until is None and each.id in lingered and each not in before.slots
+    ]
 
-    The row of a job is known only once it is stored. Until then, a number after the sequence of the
-    state (`index` counts the new jobs of a draft) is above the rows of all jobs that are in the
-    state, and not above those of jobs that come later.
+
+def next_order(state: KeyState, now: Instant) -> int:
+    """Return the place of a new job in the order of creation.
+
+    It is above those of all jobs that were created before, also of those that have left the state
+    and come back: the time is above them when the state of an unused key was deleted.
     """
-    return row or sequence + 1 + index
+    return max(state.latest + 1, now)

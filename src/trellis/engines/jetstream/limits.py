@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant, micros
@@ -24,12 +25,14 @@ from trellis.core.limits import (
     Spent,
     Use,
 )
+from trellis.core.names import check_service
 from trellis.engines.audit import By
 from trellis.engines.demand import Demand
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.sessions import Held, SessionTable
+from trellis.engines.jetstream.settings import CachedSettings
 from trellis.engines.jetstream.state import decided, latest
-from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.jetstream.store import Current, Store, Value
 from trellis.engines.jetstream.subjects import JobName
 from trellis.engines.limits import (
     Budget,
@@ -94,25 +97,32 @@ class LimitTable:
 
     def __init__(self, store: Store, sessions: SessionTable) -> None:
         self._store, self._sessions = store, sessions
+        #: The service whose limits are maintained here, or all.
+        self.maintained = "*"
         #: What this process last read, for hints.
         self._known: dict[str, frozenset[Scope]] = {}
+        self._cached: dict[str, CachedSettings[Value[Limits]]] = {}
         #: In which queues this process has seen jobs of a type.
         self._queues: dict[tuple[str, str], set[str]] = {}
 
     # -- claims --------------------------------------------------------------------------------
 
     async def in_force(self, services: Iterable[str]) -> dict[Scope, LimitSetting]:
-        """Return the limits of these services that limit anything; one read for each."""
+        """Return the limits of these services that limit anything."""
         names = sorted(set(services))
-        found = await asyncio.gather(
-            *(self._store.value(self._settings(name), _LIMITS) for name in names)
-        )
+        found = [await self._cached_of(name).get() for name in names]
         in_force: dict[Scope, LimitSetting] = {}
         for name, value in zip(names, found, strict=True):
             of_service = limited(value.value.settings if value.value is not None else ())
             self._known[name] = frozenset(of_service)
             in_force |= of_service
         return in_force
+
+    def _cached_of(self, service: str) -> CachedSettings[Value[Limits]]:
+        if service not in self._cached:
+            read = partial(self._store.value, self._settings(service), _LIMITS)
+            self._cached[service] = CachedSettings(self._store, read)
+        return self._cached[service]
 
     def is_limited(self, lane: Names) -> bool:
         """Return whether a limit of a lane was in force when this process last looked."""
@@ -267,7 +277,7 @@ class LimitTable:
         record: Callable[[Draft, LimitSetting, LimitSetting], None] | None = None,
     ) -> Limits:
         """Store what `change` makes of the limits of a service."""
-        subject = self._settings(service)
+        subject = self._settings(check_service(service))
 
         async def store(draft: Draft) -> Limits:
             before: Limits = await draft.value(subject, _LIMITS) or Limits()
@@ -311,13 +321,17 @@ class LimitTable:
 
     async def _still(self, counted: Sequence[Counted], now: Instant = 0) -> tuple[Counted, ...]:
         """Return those of these attempts that count now."""
-        found = await asyncio.gather(*(self._store.read(each.job) for each in counted))
+        found = await asyncio.gather(*map(self._holds, counted))
         return tuple(
-            each
-            for each, current in zip(counted, found, strict=True)
-            if each.lingers(now)
-            or (isinstance(current, Current) and current.head.fence == each.fence)
+            each for each, holds in zip(counted, found, strict=True) if each.lingers(now) or holds
         )
+
+    async def _holds(self, counted: Counted) -> bool:
+        """Return whether an attempt is the present one, or its job cannot be read."""
+        with self._store.passing_over():
+            current = await self._store.read(counted.job)
+            return isinstance(current, Current) and current.head.fence == counted.fence
+        return True
 
     async def _running(self, scope: Scope) -> list[Counted]:
         return [
@@ -342,7 +356,7 @@ class LimitTable:
 
     @property
     def _use_filter(self) -> str:
-        return self._store.subjects.own("used", "*", "*", "*")
+        return self._store.subjects.own("used", "*", self.maintained, "*")
 
 
 def lane_of(definition: Definition) -> Names:

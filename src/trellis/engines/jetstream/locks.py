@@ -3,14 +3,16 @@
 A lock is written only when it is taken or freed. Whether it still counts is read: its session must
 be open and within its lease, and the attempt must be the present one of its job. Before an attempt
 is ended from outside, its locks are marked (`linger`): they count until the handler has stopped, at
-most until the moment of the mark. While the attempt is the present one the mark means nothing, so
-it does no harm if the end is not stored after all.
+most until the moment of the mark. Those that it takes until then are marked once the end is stored,
+and one that it takes later is given back. While the attempt is the present one the mark means
+nothing, so it does no harm if the end is not stored after all.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from trellis.core.durations import Instant
@@ -18,11 +20,12 @@ from trellis.core.job import Fence, SessionId
 from trellis.core.names import check_lock_name
 from trellis.engines.jetstream.link import Outdated
 from trellis.engines.jetstream.sessions import Held, SessionTable, SessionValue
-from trellis.engines.jetstream.state import Listed, latest, purge
+from trellis.engines.jetstream.state import Followed, Listed, latest, purge
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.jetstream.subjects import JobName, digest
 from trellis.engines.values import LockHolder
 from trellis.engines.wire import codec_of
+from trellis.errors import AccessDenied
 
 
 class Lock(NamedTuple):
@@ -54,11 +57,17 @@ class Judged(NamedTuple):
 _LOCK: Final = codec_of(Lock)
 
 
+def _lingers(lock: Lock) -> bool:
+    return lock.linger_until is not None
+
+
 class LockTable:
     """All locks."""
 
     def __init__(self, store: Store, sessions: SessionTable) -> None:
         self._store, self._sessions = store, sessions
+        self._wanted = store.subjects.value("lock", "*")
+        self._lingering = Followed(store, self._wanted, _LOCK, _lingers)
 
     async def take(self, name: str, session: SessionId, token: int) -> LockHolder | None:
         """Take a lock that is free or already the caller's; otherwise return its holder."""
@@ -79,8 +88,13 @@ class LockTable:
                     await self._delete(subject, sequence)
                 return LockHolder(name, session, token, "", None, now)
             answer = await self._store.put(subject, _LOCK, wanted, sequence)
-            if not isinstance(answer, Outdated):
-                return None
+            if isinstance(answer, Outdated):
+                continue
+            if token and not await self._is_present(wanted):
+                # It ended in between, and its end has looked for locks before this one was there.
+                await self._delete(subject, answer.sequence)
+                return LockHolder(name, session, token, "", None, now)
+            return None
 
     async def free(self, name: str, session: SessionId, token: int) -> bool:
         """Release a lock; False if this holder does not have it."""
@@ -89,7 +103,9 @@ class LockTable:
             lock, sequence = await self._store.value(subject, _LOCK)
             if lock is None or lock.fence != (session, token):
                 return False
-            counts = await self._judge(lock) is not None
+            # A lapsed session has its locks until it is reaped or another caller takes them.
+            is_kept = not lock.token and not await self._sessions.is_over(session)
+            counts = is_kept or await self._judge(lock) is not None
             if await self._delete(subject, sequence):
                 return counts
 
@@ -103,8 +119,8 @@ class LockTable:
     async def linger(self, fence: Fence, until: Instant) -> None:
         """Mark the locks of an attempt that is about to be ended while its handler may run.
 
-        To be awaited before the end is stored. A lock that another call frees or takes at the same
-        time is left.
+        To be awaited before the end is stored, and again afterwards: in between the handler may
+        take a further lock. A lock that another call frees or takes at the same time is left.
         """
         for subject, lock, sequence in await self._all():
             if lock.token and lock.fence == fence:
@@ -126,14 +142,19 @@ class LockTable:
             lambda lock: lock.linger_until is not None and lock.linger_until <= now
         )
 
+    async def count_lingering(self, now: Instant) -> int:
+        """Return how many locks count only because a handler may still run."""
+        locks = [each.value for each in await self._all()]
+        return sum((each.linger_until or 0) > now for each in locks)
+
     async def _drop(self, is_meant: Callable[[Lock], bool]) -> int:
         """Delete marked locks, unless their attempt is still the present one."""
         dropped = 0
-        for subject, lock, sequence in await self._all():
-            if lock.linger_until is None or not is_meant(lock):
-                continue
-            if not await self._is_present(lock):
-                dropped += await self._delete(subject, sequence)
+        for subject, lock, sequence in await self._lingering.look():
+            with self._store.passing_over():
+                if is_meant(lock) and not await self._is_present(lock):
+                    dropped += await self._delete(subject, sequence)
+                    self._lingering.forget(subject)
         return dropped
 
     async def forget(self, limit: int) -> int:
@@ -142,9 +163,10 @@ class LockTable:
         for subject, lock, sequence in await self._all():
             if forgotten >= limit:
                 break
-            is_over = await self._sessions.is_over(lock.session)
-            if is_over and await self._judge(lock) is None:
-                forgotten += await self._delete(subject, sequence)
+            with self._store.passing_over():
+                is_over = await self._sessions.is_over(lock.session)
+                if is_over and await self._judge(lock) is None:
+                    forgotten += await self._delete(subject, sequence)
         return forgotten
 
     # -- judging -------------------------------------------------------------------------------
@@ -178,13 +200,14 @@ class LockTable:
         return known or (await self._sessions.places(fence.session)).get(fence)
 
     async def _all(self) -> list[Listed]:
-        return await latest(self._store, self._store.subjects.value("lock", "*"), _LOCK)
+        return await latest(self._store, self._wanted, _LOCK)
 
     async def _delete(self, subject: str, sequence: int) -> bool:
         answer = await self._store.put(subject, _LOCK, None, sequence)
         if isinstance(answer, Outdated):
             return False
-        await purge(self._store, subject, seq=answer.sequence + 1)
+        with suppress(AccessDenied):  # a service may delete no message: an empty one is left
+            await purge(self._store, subject, seq=answer.sequence + 1)
         return True
 
     def _subject(self, name: str) -> str:

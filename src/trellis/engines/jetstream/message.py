@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from trellis.core.durations import Instant, to_datetime, to_instant
+from trellis.core.durations import SECOND, Instant, to_datetime, to_instant
 from trellis.core.events import Event, EventKind, late_result
 from trellis.core.job import (
     Definition,
@@ -51,12 +53,22 @@ REMOVED: Final = "removed"
 #: was decided without it is refused; it is no event of the lifecycle.
 WATCHED: Final = "watched"
 
+#: What `decode` and `decode_note` raise for a body that this version cannot read.
+UNREADABLE: Final = (
+    ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+
 _FIRST: Final = to_instant(datetime.min.replace(tzinfo=UTC))
 _LAST: Final = to_instant(datetime.max.replace(tzinfo=UTC))
+#: After the fields that other programs read; within a text, its quotes would be escaped.
+_OWN: Final = ',"trellis":'
+_decode_at: Final = json.JSONDecoder().raw_decode
 _HEAD: Final = codec_of(Head)
 _EVENT: Final = codec_of(Event)
 _DEFINITION: Final = codec_of(Definition)
 _BODY: Final = codec_of(NoteBody)
+_FENCE: Final = codec_of(Fence)
+_NUMBER: Final = codec_of(int)
 _NOTE_NAMES: Final[Mapping[type, str]] = {
     Begun: "progress",
     Progress: "progress",
@@ -66,6 +78,10 @@ _NOTE_NAMES: Final[Mapping[type, str]] = {
     Heartbeat: "heartbeat",
     LateResult: EventKind.STALE_COMPLETION_IGNORED.value,
 }
+
+
+#: Levels of log lines as programs in other languages know them; the others are `info`.
+LEVELS: Final[Mapping[str, str]] = {"warning": "warn", "error": "error", "critical": "error"}
 
 
 class Wire(NamedTuple):
@@ -92,11 +108,23 @@ class Request(NamedTuple):
     policy: Policy
     idempotency_key: str | None = None
     after: tuple[Prerequisite, ...] = ()
+    #: Its place in the order of creation among the jobs of its key.
+    order: int = 0
+
+
+class _SentRequest(NamedTuple):
+    """A request as it is sent; no policy: that of the definition."""
+
+    policy: Policy | None
+    idempotency_key: str | None = None
+    after: tuple[Prerequisite, ...] = ()
+    order: int = 0
 
 
 _REDEFINED: Final = codec_of(Redefined)
-_REQUEST: Final = codec_of(Request)
+_REQUEST: Final = codec_of(_SentRequest)
 _UNCHANGED: Final = Redefined()
+_redefinable: Final = attrgetter(*Redefined._fields)
 
 
 class Created(NamedTuple):
@@ -104,6 +132,8 @@ class Created(NamedTuple):
 
     definition: Definition
     request: Request
+    #: Nothing had its id when it was stored: the server has checked that.
+    is_sole: bool = False
 
 
 class StoredEvent(NamedTuple):
@@ -156,15 +186,32 @@ Stored: TypeAlias = StoredEvent | StoredRemoval
 # -- lifecycle events --------------------------------------------------------------------------
 
 
-def encode_created(new: NewJob, definition: Definition, event: Event, head: Head) -> Wire:
-    """Return the first message of a job. The row of the definition is not sent."""
-    request = Request(new.policy, new.idempotency_key, new.after)
+def request_of(new: NewJob, order: int = 0) -> Request:
+    """Return what a job is created with, beside its definition."""
+    return Request(new.policy, new.idempotency_key, new.after, order)
+
+
+def encode_created(
+    new: NewJob, definition: Definition, event: Event, head: Head, order: int = 0, *,
+    replaced: JobId | None = None,
+) -> Wire:  # fmt: skip
+    """Return the first message of a job. The row of the definition is not sent.
+
+    `order` is its place among the jobs of its key, `replaced` the waiting job whose place it takes.
+    """
+    # Most requests have the policy of the definition: it is sent once.
+    policy = None if new.policy == definition.policy else new.policy
+    request = _SentRequest(policy, new.idempotency_key, new.after, order)
     bare = definition._replace(row=0, payload="")
     own = {
         "definition": _DEFINITION.write(bare),
         "request": _REQUEST.write(request),
     } | _own(event, head)
     fields = _fields(definition, None, event, head)
+    if definition.key is not None:
+        fields["queuePolicy"] = {"outcome": "accepted" if replaced is None else "replaced"}
+        if replaced is not None:
+            fields["queuePolicy"]["replacedJobId"] = replaced
     return _wire(definition, event.at, fields, own, "payload", definition.payload)
 
 
@@ -213,42 +260,57 @@ def encode_removal(record: JobRecord, at: Instant) -> Wire:
 
 
 def decode(job: JobName, sequence: int, headers: Mapping[str, str], body: bytes) -> Stored:
-    """Read a lifecycle event, or a removal; raise `ValueError` for anything else."""
-    fields, raw = _read(headers, body)
-    own = fields["trellis"]
-    if fields["eventType"] == REMOVED:
-        return StoredRemoval(job, sequence, own["row"], own["at"], State(own["state"]))
+    """Read a lifecycle event, or a removal; raise one of `UNREADABLE` for anything else."""
+    own, raw = _read(headers, body)
+    row = _row_in(own, sequence)
+    if "head" not in own:
+        at = _NUMBER.decode(own["at"])
+        return StoredRemoval(job, sequence, row, at, State(own["state"]))
     head = _HEAD.decode(own["head"])
-    event = None if fields["eventType"] == WATCHED else _EVENT.decode(own["event"])
+    event = _EVENT.decode(own["event"]) if "event" in own else None
     is_first = event is not None and event.kind is EventKind.CREATED
     created = _read_created(own, sequence, raw) if is_first else None
+    if created is not None and (row, name_of(created.definition)) != (sequence, job):
+        raise ValueError("it is the first message of another job")
     redefined = _REDEFINED.decode(own["redefined"]) if "redefined" in own else _UNCHANGED
     return StoredEvent(
-        job, sequence, own.get("row", sequence - own.get("back", 0)), event, head, redefined,
-        own["at"] if event is None else event.at, own.get("watched", False),
-        own.get("startedAt"), raw, created,
+        job, sequence, row, event, head, redefined,
+        _NUMBER.decode(own["at"]) if event is None else event.at, bool(own.get("watched")),
+        _NUMBER.decode(own["startedAt"]) if "startedAt" in own else None, raw, created,
     )  # fmt: skip
+
+
+def _row_in(own: Mapping[str, Any], sequence: int) -> int:
+    """Return the sequence of the first message of the job that a message says it is about."""
+    row: int = _NUMBER.decode(own.get("row", sequence - own.get("back", 0)))
+    if not 0 < row <= sequence:
+        raise ValueError(f"row: {row} is no message before it")
+    return row
 
 
 def _read_created(own: Mapping[str, Any], sequence: int, payload: str | None) -> Created:
     definition = _DEFINITION.decode(own["definition"])
-    request = _REQUEST.decode(own["request"])
+    sent = _REQUEST.decode(own["request"])
+    request = Request(sent.policy or definition.policy, *sent[1:])
     return Created(definition._replace(row=sequence, payload=payload or ""), request)
 
 
 def redefinition(definition: Definition, first: Definition) -> Redefined:
     """Return in what a definition differs from the one at creation; the payload is not in it."""
-    return Redefined(*(
-        None if getattr(definition, name) == getattr(first, name) else getattr(definition, name)
-        for name in Redefined._fields
-    ))  # fmt: skip
+    before, after = _redefinable(first), _redefinable(definition)
+    if before == after:
+        return _UNCHANGED
+    pairs = zip(before, after, strict=True)
+    return Redefined(*(None if old == new else new for old, new in pairs))
 
 
 def record_of(created: Created, latest: StoredEvent, payload: str | None = None) -> JobRecord:
     """Return the job; `payload` is the one that was handed on to it, if there is one."""
-    changes = {
-        name: value for name, value in latest.redefined._asdict().items() if value is not None
-    }
+    changes: dict[str, Any] = {}
+    if latest.redefined is not _UNCHANGED:
+        changes = {
+            name: value for name, value in latest.redefined._asdict().items() if value is not None
+        }
     if payload is not None:
         changes["payload"] = payload
     definition = created.definition._replace(**changes) if changes else created.definition
@@ -269,10 +331,22 @@ def note_name(body: NoteBody) -> str:
     return _NOTE_NAMES[type(body)]
 
 
-def encode_note(definition: Definition, head: Head, note: Note, at: Instant) -> Wire:
-    """Return the message of a note about this job."""
-    own: dict[str, Any] = {
-        "row": definition.row,
+def encode_note(
+    definition: Definition,
+    head: Head,
+    note: Note,
+    at: Instant,
+    *,
+    back: int = 0,
+    event: Event | None = None,
+) -> Wire:
+    """Return the message of a note about this job.
+
+    In a batch that creates the job, `created` is so many messages back, and the row is not known.
+    `event` is that of a late result, if it is known already.
+    """
+    place: dict[str, Any] = {"back": back} if back else {"row": definition.row}
+    own: dict[str, Any] = place | {
         "at": at,
         "claim": note.claim,
         "fence": note.fence,
@@ -285,9 +359,11 @@ def encode_note(definition: Definition, head: Head, note: Note, at: Instant) -> 
     match note.body:
         case LateResult(command, detail):
             data = {"command": command, "detail": detail}
-            own["event"] = _EVENT.write(late_result(head, at, note.fence, data))
+            own["event"] = _EVENT.write(event or late_result(head, at, note.fence, data))
         case LogLine(level, message):
-            fields["logs"] = [{"timestamp": _iso(at), "level": level, "message": message}]
+            fields["logs"] = [
+                {"timestamp": _iso(at), "level": LEVELS.get(level, "info"), "message": message}
+            ]
         case Progress() as progress:
             shown = progress._asdict().items()
             fields["progress"] = {name: value for name, value in shown if value is not None}
@@ -297,11 +373,12 @@ def encode_note(definition: Definition, head: Head, note: Note, at: Instant) -> 
 
 
 def decode_note(job: JobName, sequence: int, body: bytes) -> StoredNote:
-    """Read a note; raise `ValueError` for anything else."""
+    """Read a note; raise one of `UNREADABLE` for anything else."""
     own = json.loads(body)["trellis"]
     event = _EVENT.decode(own["event"]) if "event" in own else None
+    at, claim = _NUMBER.decode(own["at"]), _NUMBER.decode(own["claim"])
     return StoredNote(
-        job, sequence, own["row"], own["at"], own["claim"], Fence(*own["fence"]),
+        job, sequence, _row_in(own, sequence), at, claim, _FENCE.decode(own["fence"]),
         _BODY.decode(own["note"]), event,
     )  # fmt: skip
 
@@ -353,8 +430,13 @@ def _fields(
 
 def _iso(at: Instant) -> str:
     """Return a moment as other programs read it; one beyond their calendar is its last or first."""
-    at = max(_FIRST, min(at, _LAST))
-    return to_datetime(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    second, rest = divmod(max(_FIRST, min(at, _LAST)), SECOND)
+    return f"{_iso_second(second)}.{rest:06}Z"
+
+
+@lru_cache(maxsize=64)
+def _iso_second(second: int) -> str:
+    return to_datetime(second * SECOND).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def _wire(  # noqa: PLR0917 - the parts of one message, in their order
@@ -368,7 +450,7 @@ def _wire(  # noqa: PLR0917 - the parts of one message, in their order
     context = definition.context
     headers = {
         "request-id": _header(context.request_id),
-        "traceparent": context.traceparent,
+        "traceparent": _header(context.traceparent),
         AT: str(at),
     }
     if context.tracestate is not None:
@@ -383,17 +465,16 @@ def _wire(  # noqa: PLR0917 - the parts of one message, in their order
 
 def _header(text: str) -> str:
     """Return a text as a header may have it: printable ASCII. The body has all of it."""
+    if text.isascii() and text.isprintable():
+        return text.strip()
     return "".join(letter if " " <= letter <= "~" else "?" for letter in text).strip()
 
 
 def _read(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], str | None]:
-    """Return the fields of a body, and the text that was given."""
-    offset = headers.get(RAW)
-    if offset is None:
-        return json.loads(body), None
-    start = int(offset)
-    fields = json.loads(body[:start] + b"null}")
-    return fields, body[start:-1].decode()
+    """Return the part of a body that Trellis itself reads, and the text that was given."""
+    text, offset = body.decode(), headers.get(RAW)
+    own, _ = _decode_at(text, text.index(_OWN) + len(_OWN))
+    return own, None if offset is None else body[int(offset) : -1].decode()
 
 
 def name_of(definition: Definition | NewJob) -> JobName:

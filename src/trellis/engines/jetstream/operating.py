@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from trellis.core.durations import Micros
+from trellis.core.names import check_queue, check_service
 from trellis.engines.audit import OPERATOR, By, aging_change, drain_of_all, settings_of
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.hints import open_parked
@@ -37,7 +38,8 @@ class OperatingVerbs:
 
     async def set_queue(self, settings: QueueSettings, by: By = OPERATOR) -> None:
         """Pause, drain or reopen a queue."""
-        subject = self._setting("queue", settings.service, settings.queue)
+        names = check_service(settings.service), check_queue(settings.queue)
+        subject = self._setting("queue", *names)
 
         async def set_it(draft: Draft) -> None:
             stored: QueueSettings | None = await draft.value(subject, QUEUE)

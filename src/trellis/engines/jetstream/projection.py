@@ -1,38 +1,59 @@
 """Verbs that need an index over all jobs: they are asked of the admin runtime.
 
-The runtime keeps a projection of the stream in a SQL engine and answers the same verbs from it. A
-request names the last sequence that this process has written, and is answered once the projection
-has come so far. Without a runtime, jobs are created, run and settled all the same.
+The runtime keeps a projection of the stream in a SQL engine and answers the same verbs from it,
+once the projection has what the streams had when the request came. Without a runtime, jobs are
+created, run and settled all the same.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from nats import errors as nats_errors
+from nats.aio.msg import Msg
 
+from trellis.core.batches import Batch
 from trellis.core.durations import Instant
-from trellis.core.job import JobId, JobRecord
-from trellis.engines.calls import port_verbs
+from trellis.core.job import JobId
+from trellis.engines.batches import BatchFilter
+from trellis.engines.calls import Verb, build_verb, port_verbs
 from trellis.engines.feed import Changes, Expired
-from trellis.engines.jetstream.batches import BatchTable
 from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.limits import Names
-from trellis.engines.operating import RATE_EVENTS, JobFacts, Rates
-from trellis.engines.values import Counts, GroupBy, JobFilter, Page
-from trellis.errors import CapabilityMissing, CursorInvalid, EngineError, EngineUnavailable
+from trellis.engines.operating import RATE_EVENTS, Rates
+from trellis.engines.projection import Keeper, Lag
+from trellis.engines.projection import Projection as ProjectionPort
+from trellis.engines.values import Counts, GroupBy, Health, JobFilter, Page
+from trellis.errors import CursorInvalid, EngineError, ProjectionUnavailable
 
-_ANSWER: Final = 30.0
-_VERBS: Final = port_verbs("commit", "watch")
+#: Seconds until a request counts as unanswered: longer than an admin runtime waits for its
+#: projection. One that is killed does not say so, and maintenance waits for its answer.
+_ANSWER: Final = 12.0
+#: Seconds within which a node of a cluster knows which programs answer at other nodes.
+_JOINING: Final = 0.3
+_PAUSE: Final = 0.05
+#: Seconds behind from which on the doctor warns.
+_BEHIND: Final = 10.0
+#: Verbs that only a projection has. Those of the same names in the port go by the engine's clock;
+#: the projection, whose database may be on another machine, is told the time.
+OWN_VERBS: Final = ("due", "past_retention", "promote")
 _ERROR: Final = "Nats-Service-Error"
-#: By what members of a batch can be counted, and how many are read at once.
-_GROUPS: Final = frozenset({"state", "type", "queue", "service"})
-_PAGE: Final = 500
 #: The code of the error, if it is one of Trellis.
 KIND_HEADER: Final = "Trellis-Error"
+
+
+def projected_verbs() -> dict[str, Verb]:
+    """Return the verbs that a projection may be asked: those of the port, and its own."""
+    own = {name: build_verb(name, getattr(ProjectionPort, name)) for name in OWN_VERBS}
+    return port_verbs("commit", "watch") | own | {"lag": build_verb("lag", Keeper.lag)}
+
+
+_VERBS: Final = projected_verbs()
 
 
 class Projection:
@@ -45,97 +66,90 @@ class Projection:
         """Call a verb of the port on the projection."""
         verb = _VERBS[name]
         try:
-            answer = await self._link.ask(
-                self._subjects.internal(name), verb.write(*arguments, **options), _ANSWER
-            )
+            answer = await self._answer(name, verb.write(*arguments, **options))
         except (nats_errors.NoRespondersError, nats_errors.TimeoutError) as error:
-            raise EngineUnavailable(
-                f"{name} needs the projection of the jobs, and no program answers for it. Nothing "
-                "was changed; jobs run on without it. Start `trellis jobs serve`."
+            raise ProjectionUnavailable(
+                "No admin runtime answers, and lists, counts and deadlines of jobs on NATS need "
+                "one. Nothing was changed; jobs run on. Start `trellis jobs serve`."
             ) from error
-        headers = answer.headers or {}
+        headers = answer[0].headers or {}
         refused = headers.get(_ERROR)
         if refused is not None:
             if headers.get(KIND_HEADER) == CursorInvalid.code:
                 raise CursorInvalid(refused)
             raise EngineError(f"The admin runtime refused {name}: {refused}")
-        return verb.read_answer(answer.data)
+        return verb.read_answer(b"".join(part.data for part in answer))
+
+    async def _answer(self, name: str, body: bytes) -> list[Msg]:
+        end = time.monotonic() + _JOINING
+        while True:
+            try:
+                subject = self._subjects.internal(name)
+                return await self._link.ask_in_parts(subject, body, _ANSWER)
+            except nats_errors.NoRespondersError:
+                if time.monotonic() > end:
+                    raise
+            await asyncio.sleep(_PAUSE)
+
+
+async def with_lag(health: Health, projection: Projection) -> Health:
+    """Return what is known of the health with how far the projection is behind."""
+    try:
+        lags: list[Lag] = await projection.ask("lag")
+    except EngineError as error:
+        return health._replace(facts={**health.facts, "projection": str(error)})
+    behind = [each for each in lags if each.messages]
+    words = [
+        f"{each.messages:,} messages of {each.stream} ({each.seconds:.1f} s) behind"
+        for each in behind
+    ]
+    facts = {**health.facts, "projection": "; ".join(words) or "up to date"}
+    if any(each.seconds > _BEHIND for each in behind):
+        warning = (
+            f"The projection is {'; '.join(words)}: lists and counts are that old, and deadlines "
+            "pass late. See the log of `trellis jobs serve`; it may be made again."
+        )
+        return health._replace(facts=facts, warnings=(*health.warnings, warning))
+    return health._replace(facts=facts)
 
 
 class ProjectedVerbs:
-    """The verbs that the projection answers as they are."""
+    """The verbs that the projection answers as they are, but for the time."""
 
+    _store: Store
     _projection: Projection
-    _batches: BatchTable
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return a page of matching jobs, newest first."""
-        if where.batch is not None:
-            return await self._find_members(where, after, limit)
         page: Page = await self._projection.ask("find", where, after=after, limit=limit)
-        return page
-
-    async def _find_members(self, where: JobFilter, after: int | None, limit: int) -> Page:
-        """Return a page of matching members of a batch: the projection does not know which."""
-        members = await self._batches.members(where.batch or "")
-        rows = {job.definition.row for job, _ in members}
-        found: list[JobRecord] = []
-        while True:
-            page: Page = await self._projection.ask(
-                "find", where._replace(batch=None), after=after, limit=limit
-            )
-            found += [each for each in page.jobs if each.definition.row in rows]
-            after = page.next_after
-            if len(found) > limit:
-                last = found[limit - 1].definition.row
-                return Page(page.as_of, tuple(found[:limit]), last)
-            if after is None:
-                return Page(page.as_of, tuple(found), None)
+        return page._replace(as_of=self._store.time.now())
 
     async def count(self, where: JobFilter, *group_by: GroupBy) -> Counts:
         """Count matching jobs per combination of groups."""
-        if where.batch is not None:
-            return await self._count_members(where, group_by)
         counts: Counts = await self._projection.ask("count", where, *group_by)
-        return counts
+        return counts._replace(as_of=self._store.time.now())
 
-    async def _count_members(self, where: JobFilter, group_by: Sequence[GroupBy]) -> Counts:
-        """Count matching members of a batch."""
-        if any(each not in _GROUPS for each in group_by):
-            raise CapabilityMissing(
-                "Members of a batch on NATS JetStream can be counted by state, type, queue and "
-                "service only."
-            )
-        numbers: Counter[tuple[str, ...]] = Counter()
-        after: int | None = None
-        while True:
-            page = await self._find_members(where, after, _PAGE)
-            for definition, head in page.jobs:
-                names = {
-                    "state": head.state.value,
-                    "type": definition.type,
-                    "queue": definition.queue,
-                    "service": definition.service,
-                }
-                numbers[tuple(names[str(each)] for each in group_by)] += 1
-            after = page.next_after
-            if after is None:
-                return Counts(page.as_of, dict(sorted(numbers.items())))
+    async def batches(
+        self, where: BatchFilter, *, after: int | None = None, limit: int = 50
+    ) -> list[Batch]:
+        """Return a page of batches, the newest first."""
+        page: list[Batch] = await self._projection.ask("batches", where, after=after, limit=limit)
+        return page
+
+    async def projection_lag(self) -> list[Lag]:
+        """Return how far the projection is behind each of its streams."""
+        lags: list[Lag] = await self._projection.ask("lag")
+        return lags
 
     async def ahead(self, job_id: JobId, types: Sequence[str], limit: int) -> dict[Names, int]:
         """Count the claimable jobs of these types that a claim takes before this one."""
         counts: dict[Names, int] = await self._projection.ask("ahead", job_id, types, limit)
         return counts
 
-    async def facts(self, ids: Sequence[JobId]) -> dict[JobId, JobFacts]:
-        """Return facts about these jobs."""
-        facts: dict[JobId, JobFacts] = await self._projection.ask("facts", ids)
-        return facts
-
     async def rates(self, limit: int = RATE_EVENTS) -> Rates:
         """Return what has happened recently."""
         rates: Rates = await self._projection.ask("rates", limit)
-        return rates
+        return rates._replace(as_of=self._store.time.now())
 
     async def changes(self, after: str | None = None, limit: int = 1000) -> Changes | Expired:
         """Return events after a cursor, in the order of the projection."""
@@ -149,6 +163,6 @@ class ProjectedVerbs:
         """
         try:
             moment: Instant | None = await self._projection.ask("next_due")
-        except EngineUnavailable:
+        except ProjectionUnavailable:
             return None
         return moment

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from trellis.core.events import Event
-from trellis.core.job import JobId
+from trellis.core.job import JobId, SessionId
 from trellis.core.states import ENDED, State
 from trellis.engines.jetstream.commit import Seen
 from trellis.engines.jetstream.keys import CODEC, KeyState
 from trellis.engines.jetstream.message import StoredEvent, StoredRemoval, decode_note
+from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.store import Current, Store
-from trellis.engines.values import KeyStatus, Loaded, Outcome
+from trellis.engines.jetstream.subjects import is_token
+from trellis.engines.operating import JobFacts, WorkerName
+from trellis.engines.values import Activity, KeyStatus, Loaded, Outcome
+
+#: Of how many jobs at most facts are read from the stream.
+_FEW: Final = 8
 
 
 class ReadVerbs:
@@ -20,6 +27,7 @@ class ReadVerbs:
 
     _store: Store
     _seen: Seen
+    _projection: Projection
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
@@ -83,8 +91,47 @@ class ReadVerbs:
             )  # fmt: skip
         return outcomes
 
+    async def facts(self, ids: Sequence[JobId]) -> dict[JobId, JobFacts]:
+        """Return what people want to know of jobs beside their records.
+
+        Those of a few jobs are read from the stream: the state of a job needs no admin runtime.
+        """
+        if len(ids) > _FEW:
+            known: dict[JobId, JobFacts] = await self._projection.ask("facts", ids)
+            return known
+        found = await asyncio.gather(*map(self._facts_of, ids))
+        return {job_id: each for job_id, each in zip(ids, found, strict=True) if each is not None}
+
+    async def _facts_of(self, job_id: JobId) -> JobFacts | None:
+        current = await self._store.job(job_id)
+        if current is None:
+            return None
+        events = [each.event for each in await self._events(current) if each.event is not None]
+        fences = [event.fence for event in events if event.fence is not None]
+        session = fences[-1].session if fences else None
+        names = {} if session is None else await self.identify([session])
+        started_at = result = None
+        if current.head.state in ENDED:
+            outcome = (await self.outcomes(job_id))[-1]
+            started_at, result = outcome.started_at, outcome.result
+        if started_at is None:
+            activity = await self.activity(job_id)
+            started_at = None if activity is None else activity.began_at
+        worker = None if session is None else names.get(session)
+        return JobFacts(started_at, events[-1].at, session, worker, result)
+
+    async def activity(self, job_id: JobId) -> Activity | None:
+        """Return what the latest attempt reported about itself."""
+        raise NotImplementedError
+
+    async def identify(self, sessions: Sequence[SessionId]) -> dict[SessionId, WorkerName]:
+        """Return the worker processes of sessions."""
+        raise NotImplementedError
+
     async def keys(self, service: str, job_type: str) -> list[KeyStatus]:
         """Return every key of a type that has a holder or a waiting job, in order of key."""
+        if not (is_token(service) and is_token(job_type)):
+            return []
         wanted = self._store.subjects.key(service, job_type, "*")
         found = await self._store.values([wanted], CODEC)
         statuses = await asyncio.gather(

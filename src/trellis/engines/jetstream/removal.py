@@ -7,14 +7,13 @@ no read finds; the next removal of the same id deletes them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trellis.core.batches import KEEP_BATCHES, keeps_members
 from trellis.core.durations import Instant
-from trellis.core.job import JobId, JobRecord
+from trellis.core.job import JobId
 from trellis.core.states import ENDED
-from trellis.core.timers import keep_until
 from trellis.engines.archive import KEEP_REMOVALS, Archived
 from trellis.engines.audit import OPERATOR, By, removal_of
 from trellis.engines.jetstream.archive import ArchiveVerbs
@@ -22,14 +21,16 @@ from trellis.engines.jetstream.batches import BatchVerbs
 from trellis.engines.jetstream.commit import Seen
 from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
-from trellis.engines.jetstream.link import Written
+from trellis.engines.jetstream.link import Got, Written
 from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.sessions import SessionTable
 from trellis.engines.jetstream.store import Current
 from trellis.engines.jetstream.tokens import TokenVerbs
+from trellis.engines.projection import PastRetention
 from trellis.engines.tokens import KEEP_LOGINS
-from trellis.engines.values import KEEP_SESSIONS, JobFilter, Page, Removal
+from trellis.engines.values import KEEP_SESSIONS, Removal
 
+#: How many more removals are read than may be forgotten.
 _PAGE: Final = 200
 
 
@@ -40,6 +41,8 @@ class RemovalVerbs(ArchiveVerbs, BatchVerbs, TokenVerbs):
     _sessions: SessionTable
     _dependencies: Dependencies
     _projection: Projection
+    #: No job was removed before this moment whose removal is still kept.
+    _earliest_removal: Instant = 0
 
     async def remove(self, ids: Sequence[JobId], by: By = OPERATOR) -> list[Removal]:
         """Remove ended jobs at once."""
@@ -115,49 +118,26 @@ class RemovalVerbs(ArchiveVerbs, BatchVerbs, TokenVerbs):
         """Remove jobs that retention no longer keeps, and sessions that ended long ago."""
         now = self._store.time.now()
         removed: int = 0
-        archives, waiting = await self._services(), await self._archiving.waiting()
-        for expired in await self._past_retention(now, waiting):
-            if removed >= limit:
-                break
-            removed += await self._expire(expired, archives)
-        removed += await self._remove_left_behind(archives, limit - removed)
         await self._prune_batches(now - KEEP_BATCHES, limit)
+        archives = await self._services()
+        expired: list[PastRetention] = await self._projection.ask("past_retention", now, limit)
+        for each in expired:
+            with self._store.passing_over():
+                removed += await self._expire(each, is_archived=archives.get(each.service, False))
+        removed += await self._remove_left_behind(archives, limit - removed)
         await self._forget_removals(now - KEEP_REMOVALS, limit)
         await self._drop_logins(now - KEEP_LOGINS, limit)
         return removed + await self._prune_sessions(now - KEEP_SESSIONS, limit - removed)
 
-    async def _past_retention(
-        self, now: Instant, waiting: Container[tuple[JobId, int]]
-    ) -> list[JobRecord]:
-        """Return the jobs whose retention is over, the longest overdue first.
-
-        Those that wait for the archive of their service are left out.
-        """
-        found: list[tuple[Instant, int, JobRecord]] = []
-        after: int | None = None
-        while True:
-            page: Page = await self._projection.ask(
-                "find", JobFilter(states=tuple(sorted(ENDED))), after=after, limit=_PAGE
-            )
-            for each in page.jobs:
-                until = keep_until(*each)
-                is_known = (each.definition.id, each.head.version) in waiting
-                if until is not None and until <= now and not is_known:
-                    found.append((until, each.definition.row, each))
-            after = page.next_after
-            if after is None:
-                return [record for *_, record in sorted(found, key=lambda one: one[:2])]
-
-    async def _expire(self, expired: JobRecord, archives: Mapping[str, bool]) -> bool:
+    async def _expire(self, expired: PastRetention, *, is_archived: bool) -> bool:
         """Remove an expired job, or let it wait for the archive of its service."""
-        job_id = expired.definition.id
-        if not archives.get(expired.definition.service):
-            return await self._remove(job_id, None) == "removed"
         while True:
             draft = Draft(self._store)
-            current = await self._removable(draft, job_id)
-            if not isinstance(current, Current):
+            current = await self._removable(draft, expired.job_id)
+            if not isinstance(current, Current) or current.head.version != expired.version:
                 return False
+            if not is_archived:
+                return await self._remove(expired.job_id, None) == "removed"
             await self._archiving.add(draft, current)
             if isinstance(await draft.write(), Written):
                 return True
@@ -172,13 +152,21 @@ class RemovalVerbs(ArchiveVerbs, BatchVerbs, TokenVerbs):
         return removed
 
     async def _forget_removals(self, before: int, limit: int) -> None:
-        """Delete the last events of jobs that were removed long ago."""
-        subjects = self._store.subjects
+        """Delete the last events of jobs that were removed long ago, the earliest first.
+
+        The server looks at every subject to find removals, so they are read only when it is time.
+        """
+        if before < self._earliest_removal:
+            return
+        now, subjects = self._store.time.now(), self._store.subjects
         wanted = f"{subjects.prefix}.jobs.*.*.*.removed"
-        for got in await self._store.link.following(subjects.jobs, wanted, 1, limit):
-            if int(got.headers.get("Trellis-At", "0")) > before:
-                break
-            await self._store.link.api(f"STREAM.PURGE.{subjects.jobs}", {"filter": got.subject})
+        found = await self._store.link.following(subjects.jobs, wanted, 1, limit + _PAGE)
+        kept = sorted((_removed_at(got), _id_of(got.subject), got.subject) for got in found)
+        old = [each for each in kept if each[0] <= before]
+        for _, _, subject in old[:limit]:
+            await self._store.link.api(f"STREAM.PURGE.{subjects.jobs}", {"filter": subject})
+        if not old:
+            self._earliest_removal = kept[0][0] if kept else now
 
     async def _prune_sessions(self, ended: int, limit: int) -> int:
         """Remove sessions that ended at or before this moment, the earliest first."""
@@ -191,3 +179,14 @@ class RemovalVerbs(ArchiveVerbs, BatchVerbs, TokenVerbs):
         for _, session in oldest:
             await self._sessions.forget(session)
         return len(oldest)
+
+
+def _removed_at(got: Got) -> Instant:
+    """Return when a job was removed: by its last event, or, if that says no time, as stored."""
+    at = got.headers.get("Trellis-At", "")
+    return int(at) if at.isdecimal() else got.at
+
+
+def _id_of(subject: str) -> str:
+    """Return the id of the job that an event is about."""
+    return subject.split(".")[-2]

@@ -14,22 +14,25 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
-from trellis.core.durations import Instant, micros
+from trellis.core.durations import Instant
 from trellis.core.job import NewJob
+from trellis.core.names import check_schedule, check_service
 from trellis.core.schedules import KEEP_SLOTS, Schedule, SlotDecision, Step, remember
 from trellis.engines.audit import OPERATOR, By, Change, run_of
 from trellis.engines.jetstream.draft import Draft
-from trellis.engines.jetstream.state import decided, latest, purge, subjects_of
+from trellis.engines.jetstream.state import decided, latest, purge
 from trellis.engines.jetstream.store import Store
+from trellis.engines.jetstream.subjects import is_token
 from trellis.engines.schedules import DueSchedules, SlotRecord, advanced, slot_record
 from trellis.engines.values import Accepted, CreateResult, Replaced
 from trellis.engines.wire import codec_of
 
 #: How many slots are written in one batch: a job may need several messages.
 _TOGETHER: Final = 200
-_DAY: Final = micros("1d")
+#: How many of the oldest slots of a ledger are looked at together.
+_PRUNED: Final = 20
 _SCHEDULE: Final = codec_of(Schedule)
-_SLOT: Final = codec_of(SlotRecord)
+SLOT: Final = codec_of(SlotRecord)
 
 
 #: Decides about new jobs as `create` does, and stages those that are admitted.
@@ -46,7 +49,7 @@ class ScheduleTable:
 
     async def all(self, services: Sequence[str] = ()) -> list[Schedule]:
         """Return the schedules of these services, or of all."""
-        wanted = set(services) or {"*"}
+        wanted = set(filter(is_token, services)) if services else {"*"}
         found = await asyncio.gather(*(
             latest(self._store, self._schedule(service, "*"), _SCHEDULE) for service in wanted
         ))  # fmt: skip
@@ -68,22 +71,31 @@ class ScheduleTable:
         self, service: str, name: str, before: Instant | None, limit: int
     ) -> list[SlotRecord]:
         """Return a part of the ledger of a schedule, the latest slots first."""
+        if not (is_token(service) and is_token(name)):
+            return []
         known = await self._known_slots(service, name)
         wanted = sorted((slot for slot in known if before is None or slot < before), reverse=True)
         found = await asyncio.gather(*(
-            self._store.value(self._slot(service, name, slot), _SLOT) for slot in wanted[:limit]
+            self._store.value(self._slot(service, name, slot), SLOT) for slot in wanted[:limit]
         ))  # fmt: skip
         return [each.value for each in found if each.value is not None]
 
     async def _known_slots(self, service: str, name: str) -> list[Instant]:
-        found = await subjects_of(self._store, self._slot(service, name, "*"))
+        found = await self._store.subjects_of(self._slot(service, name, "*"))
         return [int(subject.rpartition(".")[2]) for subject in found]
+
+    async def restore(self, draft: Draft, service: str, name: str, record: SlotRecord) -> None:
+        """Stage a slot of another store; one that was decided here stays as it is."""
+        subject = self._slot(service, name, record.decision.slot)
+        if await draft.value(subject, SLOT) is None:
+            draft.put(subject, record)
 
     # -- changes -------------------------------------------------------------------------------
 
     async def add(self, schedule: Schedule) -> bool:
         """Store a new schedule; False: there is one of that name already."""
-        subject = self._schedule(schedule.service, schedule.name)
+        names = check_service(schedule.service), check_schedule(schedule.name)
+        subject = self._schedule(*names)
 
         async def stage(draft: Draft) -> bool:
             if await draft.value(subject, _SCHEDULE) is not None:
@@ -104,7 +116,7 @@ class ScheduleTable:
             if new is None:
                 return None
             records += new
-        if records and _day(records[0].decision.slot) != _day(step.schedule.next_slot):
+        if records:
             await self._prune(step.schedule, {each.decision.slot for each in records})
         return records
 
@@ -168,7 +180,7 @@ class ScheduleTable:
         """Stage the slots that the ledger does not have, and their jobs."""
         service, name = step.schedule.service, step.schedule.name
         subjects = {each.slot: self._slot(service, name, each.slot) for each in part}
-        values = await asyncio.gather(*(draft.value(each, _SLOT) for each in subjects.values()))
+        values = await asyncio.gather(*(draft.value(each, SLOT) for each in subjects.values()))
         known = {slot for slot, value in zip(subjects, values, strict=True) if value is not None}
         wanted = {each.slot for each in part} - known
         jobs = {slot: new for slot, new in step.jobs if slot in wanted}
@@ -188,20 +200,22 @@ class ScheduleTable:
     async def _prune(self, schedule: Schedule, new: Container[Instant]) -> None:
         """Remove old slots from a ledger, except those that were just decided."""
         oldest = self._store.time.now() - KEEP_SLOTS
-        known = await self._known_slots(schedule.service, schedule.name)
-        for slot in known:
-            if slot < oldest and slot not in new:
+        wanted = self._slot(schedule.service, schedule.name, "*")
+        stream = self._store.stream_of(wanted)
+        while True:
+            found = await self._store.link.following(stream, wanted, 1, _PRUNED)
+            slots = {int(got.subject.rpartition(".")[2]) for got in found}
+            old = [slot for slot in slots if slot < oldest and slot not in new]
+            for slot in old:
                 await purge(self._store, self._slot(schedule.service, schedule.name, slot))
+            if len(old) < _PRUNED:
+                return
 
     def _schedule(self, service: str, name: str) -> str:
         return self._store.subjects.own("schedules", service, "n", name)
 
     def _slot(self, service: str, name: str, slot: Instant | str) -> str:
         return self._store.subjects.own("slots", service, "n", name, str(slot))
-
-
-def _day(at: Instant | None) -> int | None:
-    return None if at is None else at // _DAY
 
 
 class ScheduleVerbs:

@@ -21,7 +21,8 @@ _PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 #: One token of a subject: printable, and none of the characters that NATS gives a meaning.
 _TOKEN: Final = re.compile(r"[!-~]+")
 _RESERVED: Final = re.compile(r"[.*>]")
-_JOB_TOKENS: Final = 6
+#: Of a lifecycle event; a note or hint has one more.
+EVENT_TOKENS: Final = 6
 #: The service under which Trellis keeps its own state beside the jobs; no service has this name.
 OWN: Final = "trellis"
 
@@ -94,21 +95,21 @@ class Subjects(NamedTuple):
     def job_of(self, subject: str) -> JobName | None:
         """Return which job a lifecycle event, note or hint is about; None: it is about none."""
         tokens = subject.split(".")
-        if len(tokens) not in {_JOB_TOKENS, _JOB_TOKENS + 1} or tokens[2] in {OWN, "workers"}:
+        if len(tokens) not in {EVENT_TOKENS, EVENT_TOKENS + 1} or tokens[2] in {OWN, "workers"}:
             return None
         return JobName(tokens[2], tokens[3], JobId(tokens[4]))
 
     def event_of(self, subject: str) -> str | None:
         """Return the name of the lifecycle event that a subject is of; None: it is none."""
         tokens = subject.split(".")
-        if len(tokens) != _JOB_TOKENS or tokens[2] in {OWN, "workers"}:
+        if len(tokens) != EVENT_TOKENS or tokens[2] in {OWN, "workers"}:
             return None
         return tokens[5]
 
     def note_of(self, subject: str) -> str | None:
         """Return the name of the note (or `ready`) that a subject is of; None: it is none."""
         tokens = subject.split(".")
-        if len(tokens) != _JOB_TOKENS + 1 or tokens[2] in {OWN, "workers"}:
+        if len(tokens) != EVENT_TOKENS + 1 or tokens[2] in {OWN, "workers"}:
             return None
         return tokens[5]
 
@@ -120,7 +121,7 @@ class Subjects(NamedTuple):
         Filters over it may have wildcards as tokens. It never has six tokens.
         """
         subject = ".".join((self.prefix, "jobs", OWN, *tokens))
-        if subject.count(".") + 1 == _JOB_TOKENS:
+        if subject.count(".") + 1 == EVENT_TOKENS:
             raise ValueError(f"{subject} has as many tokens as a lifecycle event.")
         return subject
 
@@ -190,14 +191,13 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None and _RESERVED.search(text) is None
 
 
-def check_id(job_id: JobId) -> JobId:
-    """Return the id of a new job; raise `ConfigurationError` if it cannot be a token."""
-    if not is_token(job_id):
+def check_id(new_id: str, what: str = "job") -> None:
+    """Raise `ConfigurationError` if the id of a new job or batch cannot be a token."""
+    if not is_token(new_id):
         raise ConfigurationError(
-            f"{job_id!r} cannot be the id of a job on NATS: an id is one token of a subject. "
+            f"{new_id!r} cannot be the id of a {what} on NATS: an id is one token of a subject. "
             "Nothing was stored. Use printable ASCII without spaces, '.', '*' and '>'."
         )
-    return job_id
 
 
 def check_prefix(prefix: str) -> str:
