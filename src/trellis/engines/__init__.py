@@ -81,15 +81,17 @@ def _postgres(url: str) -> Engine:
 
 def _nats(url: str) -> Engine:
     try:
-        from trellis.engines.jetstream import JetStreamEngine  # noqa: PLC0415 - loaded only when needed
+        from trellis.engines.jetstream import JetStreamEngine, ServiceEngine  # noqa: PLC0415 - loaded only when needed
         from trellis.engines.jetstream.url import deployment_of  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CapabilityMissing(
             f"Jobs on NATS need {error.name}, which is not installed. Run: "
             "pip install 'trellis-jobs[nats]'"
         ) from error
-    servers, prefix = deployment_of(url)
-    return JetStreamEngine(servers, prefix=prefix)
+    servers, prefix, service, replicas = deployment_of(url)
+    if service is not None:
+        return ServiceEngine(servers, service, prefix=prefix)
+    return JetStreamEngine(servers, prefix=prefix, replicas=replicas)
 
 
 def _http(url: str) -> Engine:

@@ -8,7 +8,8 @@ stored there once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from trellis.core.audit import By, Change
@@ -20,6 +21,8 @@ Row: TypeAlias = Sequence[Any]
 Kind: TypeAlias = Literal["audit", "batches", "slots"]
 
 _SHOWN: Final = 5
+#: Characters of payload after which a batch takes no more jobs.
+_BATCH_CHARACTERS: Final = 4_000_000
 
 
 class Seal(NamedTuple):
@@ -31,6 +34,22 @@ class Seal(NamedTuple):
     instance: str
     address: str
     is_finished: bool
+
+
+def seal_warnings(seal: Seal | None) -> Iterator[str]:
+    """Say that a store was moved: its jobs look as if they waited, and no worker will run them."""
+    if seal is None:
+        return
+    if seal.is_finished:
+        yield (
+            f"The jobs of this store were moved to {seal.address}. Nothing here can be changed any "
+            "more, and what is listed as waiting runs there. Use that URL instead."
+        )
+    else:
+        yield (
+            f"A move of the jobs of this store to {seal.address} was begun and has not ended. "
+            "Nothing here can be changed any more. Run the same `trellis move` again to finish it."
+        )
 
 
 class Busy(NamedTuple):
@@ -131,6 +150,19 @@ class JobBatch(NamedTuple):
     workers: Sequence[Row] = ()
 
 
+def fitting(page: Sequence[Row]) -> list[int]:
+    """Return the numbers of the jobs that fit into one batch; at least one.
+
+    A page has the number of each job and the size of its payload.
+    """
+    sizes = accumulate(size for _, size in page)
+    return [
+        number
+        for (number, own), size in zip(page, sizes, strict=True)
+        if size - own < _BATCH_CHARACTERS
+    ]
+
+
 class Clash(NamedTuple):
     """A job that the target cannot store, and the reason."""
 
@@ -190,14 +222,24 @@ class Exporter(Protocol):
 class Importer(Protocol):
     """Stores the jobs of another store."""
 
+    @property
+    def is_thorough(self) -> bool:
+        """Whether `compare` needs whole batches: the store may refuse a job for its history."""
+
     async def instance(self) -> str:
         """Return the identity of this database."""
+
+    async def sealed_for(self) -> str | None:
+        """Return where the jobs of this database were moved to; None: it takes jobs."""
 
     async def cursor(self, move: str) -> int:
         """Return the number of the last job that was stored; 0 before the first."""
 
     async def compare(self, batch: JobBatch) -> Compared:
         """Return which jobs are already stored, and which cannot be."""
+
+    async def known(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        """Return which of these jobs are stored, or were and have been removed since."""
 
     async def import_batch(self, move: str, batch: JobBatch) -> int:
         """Store a batch together with the progress; return the number of new jobs."""

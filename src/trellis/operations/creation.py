@@ -60,8 +60,19 @@ def declared_type(type_name: str, declared: Iterable[JobType]) -> KnownType:
     return KnownType(matching[0])
 
 
-async def stored_type(engine: Engine, type_name: str) -> KnownType:
-    """Return the type of this name, written as service/type, as its newest job has it."""
+async def known_type(engine: Engine, type_name: str) -> KnownType:
+    """Return the type of this name, written as service/type: of a deployed contract, else stored.
+
+    Workers store the contract of their services when they start.
+    """
+    service, _, name = type_name.rpartition("/")
+    contracted = await _contracted_types(engine, service) if service else []
+    found = next((each for each in contracted if each.job_type.name == name), None)
+    return found or await _stored_type(engine, type_name)
+
+
+async def _stored_type(engine: Engine, type_name: str) -> KnownType:
+    """Return the type as its newest job has it."""
     service, _, name = type_name.rpartition("/")
     if not service:
         raise ConfigurationError(
@@ -84,7 +95,7 @@ async def stored_type(engine: Engine, type_name: str) -> KnownType:
     return KnownType(job_type, newest.id)
 
 
-async def contracted_types(engine: Engine, service: str) -> list[KnownType]:
+async def _contracted_types(engine: Engine, service: str) -> list[KnownType]:
     """Return the types of the deployed contract of a service, which checks payloads; or none."""
     for record in await engine.contracts(service):
         if record.status == "deployed":

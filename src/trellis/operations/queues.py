@@ -14,7 +14,7 @@ from trellis.engines.audit import By
 from trellis.engines.operating import RATE_WINDOW, Drain, LaneRates
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter, QueueSettings
-from trellis.errors import AmbiguousId, ConfigurationError
+from trellis.errors import AmbiguousId, ConfigurationError, ProjectionUnavailable
 from trellis.insight.limits import limit_view
 from trellis.insight.shared_views import DrainView, QueueView, drain_view, queue_view, rate_view
 
@@ -90,7 +90,11 @@ async def change_queue(
     )
     if found or after != before:  # a queue without settings is open
         await engine.set_queue(after, by)
-    known = [each for each in await list_queues(engine) if (each.service, each.queue) == after[:2]]
+    try:
+        queues = await list_queues(engine)
+    except ProjectionUnavailable:  # the change is stored; what is in the queue is not known
+        queues = []
+    known = [each for each in queues if (each.service, each.queue) == after[:2]]
     return known[0] if known else queue_view(after, 0, 0, rate_view((), RATE_WINDOW))
 
 

@@ -1,4 +1,4 @@
-"""Move jobs from one store to another: from SQLite to PostgreSQL.
+"""Move jobs from one store to another: between SQLite, PostgreSQL and NATS JetStream.
 
 First every reason to refuse is checked, with nothing changed. Then the source is sealed for good:
 from that moment no job can be started, changed or created there. Only then are its jobs copied,
@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from trellis import failpoints
-from trellis.core.batches import BatchState
 from trellis.core.states import WAITING, State
 from trellis.engines.audit import OPERATOR, By, Change
-from trellis.engines.batches import BatchFilter
 from trellis.engines.contracts import NewContract
 from trellis.engines.port import Engine
 from trellis.engines.transfer import (
@@ -28,7 +26,6 @@ from trellis.engines.transfer import (
     Seal,
     refusal,
 )
-from trellis.engines.values import JobFilter
 from trellis.errors import CapabilityMissing, MoveRefused
 
 Progress = Callable[[int, int], None]
@@ -38,8 +35,9 @@ BATCH_SIZE: Final = 500
 _PROMOTED: Final = 1000
 _SHOWN: Final = 5
 _PAGE: Final = 100
-#: Batches in these states were sealed at the source.
-_SEALED: Final[tuple[BatchState, ...]] = ("sealed", "cancelled")
+#: Where the row of a batch says when it was sealed, and when it finished.
+_SEALED_AT: Final = 9
+_FINISHED_AT: Final = 12
 _ALL_CONTRACTS: Final = 1_000_000
 _ALWAYS: Final = (*sorted(WAITING), State.DEAD)
 #: A job that runs is never moved.
@@ -51,6 +49,8 @@ class Endpoint(NamedTuple):
 
     engine: Engine
     address: str
+    #: None: that of the engine.
+    exporter: Exporter | None = None
 
 
 class _Transfer(NamedTuple):
@@ -91,6 +91,8 @@ async def move(
     """Move the jobs, `batch_size` at once; with `dry_run` only return what would be done."""
     transfer = _Transfer(source, target, _exporter(source), _importer(target), batch_size)
     states = _HISTORY if history else _ALWAYS
+    await _refuse_sealed(transfer)
+    await _refuse_itself(transfer)
     seal = await _known_seal(transfer)
     known = await _look_for_clashes(transfer, seal, states)
     if dry_run:
@@ -107,7 +109,8 @@ async def move(
     await _copy_contracts(source.engine, target.engine)
     copied = await _copy(transfer, _move_of(seal, states), states, progress)
     await transfer.importer.assign_slots()
-    await _seal_batches(source.engine, target.engine)
+    await _verify(transfer, states)
+    await _seal_batches(transfer)
     what = Change("store.move", source.address, None, {"to": target.address})
     await transfer.importer.record(f"{_move_of(seal, states)}/recorded", what, by)
     failpoints.reach("move.before-finish")
@@ -118,9 +121,12 @@ async def move(
 
 
 def _exporter(source: Endpoint) -> Exporter:
+    if source.exporter is not None:
+        return source.exporter
     if not isinstance(source.engine, CanExport):
         raise CapabilityMissing(
-            f"Jobs cannot be moved out of {source.address}. Move from sqlite:///path/to/jobs.db."
+            f"Jobs cannot be moved out of {source.address}. Move from sqlite:///path/to/jobs.db, "
+            "postgresql://host/database or nats://host."
         )
     return source.engine.exporter()
 
@@ -128,7 +134,8 @@ def _exporter(source: Endpoint) -> Exporter:
 def _importer(target: Endpoint) -> Importer:
     if not isinstance(target.engine, CanImport):
         raise CapabilityMissing(
-            f"Jobs cannot be moved into {target.address}. Move to postgresql://host/database."
+            f"Jobs cannot be moved into {target.address}. Move to postgresql://host/database, "
+            "nats://host or sqlite:///path/to/jobs.db."
         )
     return target.engine.importer()
 
@@ -141,11 +148,35 @@ def _move_of(seal: Seal, states: Sequence[State]) -> str:
 # -- before anything is changed ----------------------------------------------------------------
 
 
+async def _refuse_itself(transfer: _Transfer) -> None:
+    """Refuse a target that is the source."""
+    source = transfer.source.engine
+    if (
+        isinstance(source, CanImport)
+        and await source.importer().instance() == await transfer.importer.instance()
+    ):
+        raise MoveRefused(
+            f"{transfer.target.address} is where the jobs are already. Nothing was changed."
+        )
+
+
+async def _refuse_sealed(transfer: _Transfer) -> None:
+    """Refuse a target whose own jobs were moved away: it takes none."""
+    address = await transfer.importer.sealed_for()
+    if address is not None:
+        raise MoveRefused(
+            f"The jobs of {transfer.target.address} were moved to {address} before, so it takes "
+            "none. Give an empty store as --to, or lift the seal as docs/guides/growing.md "
+            "describes. Nothing was changed."
+        )
+
+
 async def _known_seal(transfer: _Transfer) -> Seal | None:
     """Return the seal of an earlier run; refuse another target, or a source with live workers."""
     seal = await transfer.exporter.seal_of()
     if seal is None:
-        await _refuse_if_busy(transfer.source)
+        await _refuse_if_busy(transfer)
+        await _refuse_if_empty(transfer)
     elif seal.instance != await transfer.importer.instance():
         raise MoveRefused(
             f"An earlier `trellis move` began to move the jobs of {transfer.source.address} to "
@@ -155,8 +186,9 @@ async def _known_seal(transfer: _Transfer) -> Seal | None:
     return seal
 
 
-async def _refuse_if_busy(source: Endpoint) -> None:
+async def _refuse_if_busy(transfer: _Transfer) -> None:
     """Raise `MoveRefused` with what still works at the source, and what to do about it."""
+    source = transfer.source
     live = [
         f"{each.info.name} (process {each.info.pid})"
         for each in await source.engine.sessions()
@@ -168,16 +200,39 @@ async def _refuse_if_busy(source: Endpoint) -> None:
             f"finish with `trellis workers drain NAME --url {source.address}` or stop them, then "
             "move again. Nothing was changed."
         )
-    running = JobFilter(states=(State.ACTIVE,))
-    active = (await source.engine.count(running, "state")).groups
+    active = (await transfer.exporter.counts((State.ACTIVE,))).get(State.ACTIVE, 0)
     if active:
-        found = (await source.engine.find(running, limit=_SHOWN)).jobs
         raise MoveRefused(
-            f"{source.address} has {_many(sum(active.values()), 'active job')} whose worker is "
-            f"gone: {_some([each.definition.id for each in found])}. Start a worker there: it "
+            f"{source.address} has {_many(active, 'active job')} whose worker is gone: "
+            f"{_some(await _active(transfer.exporter))}. Start a worker there: it "
             "takes them over when their lease has expired. Let it finish and stop it; then move "
             "again. Nothing was changed."
         )
+
+
+async def _refuse_if_empty(transfer: _Transfer) -> None:
+    """Refuse a source without jobs and schedules: the two URLs may have been mixed up."""
+    engine = transfer.source.engine
+    if await transfer.exporter.counts(tuple(State)) or await engine.schedules():
+        return
+    raise MoveRefused(
+        f"There is nothing to move in {transfer.source.address}: it has neither jobs nor "
+        "schedules. Check --from and --to. Nothing was changed."
+    )
+
+
+async def _active(exporter: Exporter) -> list[str]:
+    """Return the ids of some active jobs."""
+    found: list[str] = []
+    after = 0
+    while len(found) <= _SHOWN:
+        batch = await exporter.batch(after, _PAGE, (State.ACTIVE,), whole=False)
+        if not batch.jobs:
+            break
+        active = {head.row for head in batch.heads if head.state == State.ACTIVE}
+        found += [job.id for job in batch.jobs if job.row in active]
+        after = batch.last
+    return found
 
 
 def _many(count: int, noun: str) -> str:
@@ -194,8 +249,9 @@ async def _look_for_clashes(transfer: _Transfer, seal: Seal | None, states: Sequ
     after = 0 if seal is None else await transfer.importer.cursor(_move_of(seal, states))
     known = sum((await transfer.exporter.counts(states, after)).values())
     clashes: list[Clash] = []
+    whole = transfer.importer.is_thorough
     while (
-        batch := await transfer.exporter.batch(after, transfer.batch_size, states, whole=False)
+        batch := await transfer.exporter.batch(after, transfer.batch_size, states, whole=whole)
     ).jobs:
         compared = await transfer.importer.compare(batch)
         known += len(compared.known)
@@ -213,7 +269,7 @@ async def _seal(transfer: _Transfer) -> Seal:
     instance = await transfer.importer.instance()
     sealed = await transfer.exporter.seal(instance, transfer.target.address)
     if isinstance(sealed, Busy):
-        await _refuse_if_busy(transfer.source)
+        await _refuse_if_busy(transfer)
         raise MoveRefused(
             f"A handler at {transfer.source.address} that was stopped from outside may still be "
             "running. It counts as stopped after one lease (30 s by default); then move again. "
@@ -238,15 +294,14 @@ async def _copy_rows(transfer: _Transfer, seal: Seal, kind: Kind, *of: str) -> N
         after = rows[-1][0]
 
 
-async def _seal_batches(source: Engine, target: Engine) -> None:
+async def _seal_batches(transfer: _Transfer) -> None:
     """Let the batches finish whose members are all at the target now."""
-    for state in _SEALED:
-        after = None
-        while page := await source.batches(BatchFilter(state), after=after, limit=_PAGE):
-            for batch in page:
-                if batch.finished_at is None:
-                    await target.seal_batch(batch.new.id)
-            after = page[-1].row
+    after = 0
+    while rows := await transfer.exporter.rows("batches", after, _PAGE):
+        for row in rows:
+            if row[_SEALED_AT] is not None and row[_FINISHED_AT] is None:
+                await transfer.target.engine.seal_batch(row[1])
+        after = rows[-1][0]
 
 
 async def _copy_settings(source: Engine, target: Engine, by: By) -> None:
@@ -309,10 +364,28 @@ async def _copy(transfer: _Transfer, name: str, states: Sequence[State], progres
     return copied
 
 
+async def _verify(transfer: _Transfer, states: Sequence[State]) -> None:
+    """Raise `MoveRefused` unless the target has every job, or has removed it since."""
+    after, missing, importer = 0, list[str](), _importer(transfer.target)
+    while (
+        batch := await transfer.exporter.batch(after, transfer.batch_size, states, whole=False)
+    ).jobs:
+        known = await importer.known([job.id for job in batch.jobs])
+        missing += [job.id for job in batch.jobs if job.id not in known]
+        after = batch.last
+    if missing:
+        raise MoveRefused(
+            f"{transfer.target.address} lacks {_many(len(missing), 'copied job')}: "
+            f"{_some(missing)}. {transfer.source.address} still has them and stays sealed. Find "
+            "out who removed them; then make the target anew and move again."
+        )
+
+
 async def _summary(transfer: _Transfer, states: Sequence[State], *, known: int = 0) -> Moved:
     source = transfer.source.engine
     chosen = dict(await transfer.exporter.counts(states))
-    left = (await source.count(JobFilter())).total - sum(chosen.values())
+    everything = await transfer.exporter.counts(tuple(State))
+    left = sum(everything.values()) - sum(chosen.values())
     queues = len(await source.queue_settings())
     schedules = len(await source.schedules())
     return Moved(chosen, 0, known, left, queues, schedules, is_finished=False)

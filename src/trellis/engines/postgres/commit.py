@@ -25,6 +25,7 @@ from trellis.core.job import Definition, Head
 from trellis.core.lifecycle import Transition
 from trellis.core.slots import may_run_on
 from trellis.core.timers import keep_until
+from trellis.engines.hints import is_asked
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.storage import (
@@ -84,6 +85,8 @@ async def commit_batch(
             await _explain(link, placed, set(held), results)
             topics |= await _store_followed(link, registry, placed, [], results)
         return results, topics
+    if any(map(is_asked, transitions)):
+        topics.add("asked")
     is_first = True
     try:
         for part in commit.rounds(enumerate(transitions)):

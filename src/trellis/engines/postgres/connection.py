@@ -85,6 +85,10 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
     "schedules": (*_CREATE, "dependencies", "maintenance", "schedules"),
     "contracts": ("common", "contracts", "audit"),
     "tokens": ("common", "tokens", "audit"),
+    "projection": (
+        "common", "projection", "batches", "maintenance", "notes", "feed", "archive", "schedules",
+        "contracts",
+    ),
 }  # fmt: skip
 
 

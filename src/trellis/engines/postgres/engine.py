@@ -21,6 +21,7 @@ from trellis.core.job import Fence, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.core.names import check_lock_name
 from trellis.engines.audit import By
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.demand import Demand
 from trellis.engines.hints import Hints
@@ -35,8 +36,10 @@ from trellis.engines.postgres import (
 )
 from trellis.engines.postgres.claim import Claimer
 from trellis.engines.postgres.connection import PINNED, PLAIN, Connection, ServerConnection
+from trellis.engines.postgres.export import PostgresExporter
 from trellis.engines.postgres.health import describe
 from trellis.engines.postgres.notifications import Notifications
+from trellis.engines.postgres.projection import PostgresProjection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.statements import fragments
 from trellis.engines.postgres.transaction import Queries, Transaction
@@ -48,7 +51,6 @@ from trellis.engines.sql.notes import keep_notes
 from trellis.engines.sql.verbs import Creating, Query, SharedVerbs, Verb
 from trellis.engines.values import (
     LOCK_DETAILS,
-    Capabilities,
     Claimed,
     CommitResult,
     CreateResult,
@@ -363,11 +365,19 @@ class PostgresEngine(SharedVerbs):
         number_of = self._registry.policy_numbers.__getitem__
         await self._within(lambda tx: contracts.declare_types(tx, types, number_of), "contracts")
 
-    # -- import --------------------------------------------------------------------------------
+    # -- transfer ------------------------------------------------------------------------------
+
+    def exporter(self) -> PostgresExporter:
+        """Return the export of jobs to another store."""
+        return PostgresExporter(self._within, self._hot)
 
     def importer(self) -> import_jobs.PostgresImporter:
         """Return the import of jobs from another store."""
         return import_jobs.PostgresImporter(self._within, self._hot, self._registry)
+
+    def projection(self) -> PostgresProjection:
+        """Return the write side of a projection of another store in this database."""
+        return PostgresProjection(self._within, self._hot, self._registry)
 
     # -- transactions --------------------------------------------------------------------------
 

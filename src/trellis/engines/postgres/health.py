@@ -16,7 +16,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from trellis.engines.postgres.blockers import Blocker, advice, in_units, look
 from trellis.engines.postgres.connection import PINNED, PLAIN, ServerConnection, connect
+from trellis.engines.postgres.export import read_seal
 from trellis.engines.postgres.url import Address
+from trellis.engines.transfer import seal_warnings
 from trellis.engines.values import Health
 from trellis.errors import TrellisError
 
@@ -75,7 +77,14 @@ async def describe(
     ]
     slots = [(name, size) for name, size in await server.rows("health_slots")]
     facts = _facts(row, address, tried)
-    warnings = [*_blockers(blockers), *findings(row, address, tried, holders, slots)]
+    seal = read_seal(await server.value("export_seal"))
+    if seal is not None:
+        facts["moved_to"] = seal.address
+    warnings = [
+        *seal_warnings(seal),
+        *_blockers(blockers),
+        *findings(row, address, tried, holders, slots),
+    ]
     return Health("postgresql", _durability(facts), facts, tuple(warnings))
 
 

@@ -24,6 +24,7 @@ from trellis.core.batches import (
     lacks_tenant,
     stops_the_rest,
 )
+from trellis.core.durations import Instant
 from trellis.core.followups import is_member
 from trellis.core.job import Fence, JobId, NewJob, Relations
 from trellis.core.lifecycle import Transition
@@ -42,7 +43,8 @@ from trellis.engines.sql.transaction import Storage, Transaction
 from trellis.engines.values import Accepted, Coalesced, CreateResult, Replaced
 
 _NO_LIMIT: Final = 2**62
-_SUCCESSES: Final = sorted(state.value for state in State if is_success(state))
+#: The states of a success, as words.
+SUCCESSES: Final = sorted(state.value for state in State if is_success(state))
 #: Whether batches in a state were cancelled, have finished and are sealed.
 _LISTED: Final[dict[BatchState | None, tuple[bool | None, ...]]] = {
     None: (None, None, None),
@@ -92,7 +94,7 @@ async def join(tx: Transaction, jobs: Sequence[NewJob], results: Sequence[Create
     for batch, ids in linked.items():
         # First the mark: what ends after it ends together with its memberships.
         await tx.run("member_watch", tx.array(sorted(ids)))
-        await tx.run("member_link", tx.array(ids), batch, tx.array(_SUCCESSES))
+        await tx.run("member_link", tx.array(ids), batch, tx.array(SUCCESSES))
 
 
 def _batch_of(new: NewJob) -> str | None:
@@ -253,9 +255,13 @@ async def _take(tx: Transaction, batch_id: str) -> Batch | None:
 
 async def prune(tx: Transaction, limit: int) -> None:
     """Keep expired members that batches need for longer; remove batches that are long over."""
-    readers = tx.array(ENDED_READERS)
-    await tx.run("keep_members", readers, tx.now + KEEP_MEMBERS, tx.now, limit)
-    await tx.run("prune_batches", readers, tx.now - KEEP_BATCHES, limit)
+    await keep_members(tx, tx.now, limit)
+    await tx.run("prune_batches", tx.array(ENDED_READERS), tx.now - KEEP_BATCHES, limit)
+
+
+async def keep_members(tx: Transaction, now: Instant, limit: int) -> None:
+    """Keep those jobs for longer that retention looks at next and that batches need."""
+    await tx.run("keep_members", tx.array(ENDED_READERS), now + KEEP_MEMBERS, now, limit)
 
 
 # -- reads -------------------------------------------------------------------------------------

@@ -44,7 +44,16 @@ async def due(tx: Transaction, kind: DueKind, limit: int) -> Due:
         rows = await tx.rows("due_jobs", tx.now, limit)
     if rows:
         await tx.read_clock()  # after the rows: not before any event of these jobs
-    return Due(tx.now, jobs=tuple(DueJob(record_from(row), row[SEEN_AT]) for row in rows))
+    return Due(tx.now, jobs=tuple(map(_due_job, rows)))
+
+
+async def due_jobs(tx: Transaction, now: Instant, limit: int) -> list[DueJob]:
+    """Return the jobs that maintenance must look at by the clock of another store."""
+    return [_due_job(row) for row in await tx.rows("due_jobs", now, limit)]
+
+
+def _due_job(row: Row) -> DueJob:
+    return DueJob(record_from(row), row[SEEN_AT])
 
 
 async def promote(tx: Transaction, lanes: Collection[int], limit: int) -> int:

@@ -7,10 +7,12 @@ that is there, so a repeated page changes nothing.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
+from trellis.core.batches import ENDED_READERS
 from trellis.core.durations import Instant
 from trellis.core.events import EventKind
 from trellis.core.job import Definition, Head, Relations
@@ -19,14 +21,27 @@ from trellis.core.states import LIVE, WAITING
 from trellis.core.timers import keep_until, look_at
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.projection import (
+    PastRetention,
+    Place,
     Presence,
     Projected,
     ProjectedAudit,
     ProjectedEvent,
+    ProjectedMember,
     ProjectedNote,
     ProjectedRemoval,
 )
-from trellis.engines.sql import audit, contracts, maintenance
+from trellis.engines.sql import audit, batches, contracts, maintenance
+from trellis.engines.sql.projected_states import (
+    link_members,
+    store_archiving,
+    store_batches,
+    store_keys,
+    store_links,
+    store_members,
+    store_slots,
+    those,
+)
 from trellis.engines.sql.rows import (
     Lane,
     Row,
@@ -38,15 +53,41 @@ from trellis.engines.sql.rows import (
     record_from,
 )
 from trellis.engines.sql.transaction import Transaction
-from trellis.engines.values import Begun, Item, LogLine, Phase, Progress, SessionRecord
+from trellis.engines.values import (
+    KEEP_SESSIONS,
+    Begun,
+    Item,
+    LogLine,
+    Phase,
+    Progress,
+    SessionRecord,
+)
+from trellis.errors import ConfigurationError
 
-T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 #: Tables whose rows come from the streams.
 PROJECTED: Final = (
-    "archive_queue", "audit", "batch_member", "dependency", "event", "idempotency", "item",
-    "job", "job_type", "log", "note", "outcome", "past_session", "presence",
-    "projection", "queue", "removal", "session",
+    "archive_queue", "audit", "batch", "batch_member", "dependency", "event", "idempotency", "item",
+    "job", "job_type", "key_slot", "log", "note", "outcome", "past_session", "presence",
+    "projection", "queue", "removal", "schedule_slot", "session",
 )  # fmt: skip
+
+
+#: Why a store cannot be a projection.
+OWN_JOBS: Final = (
+    "The database for the projection has jobs of its own; nothing was changed. Name another one "
+    "with --projection."
+)
+
+
+def refuse_other(stream: str | None) -> None:
+    """Raise `ConfigurationError` if a projection has rows of another deployment's stream."""
+    if stream is not None:
+        raise ConfigurationError(
+            f"The database for the projection has the jobs of another deployment (stream {stream})"
+            "; nothing was changed. Each deployment needs one of its own: name another with "
+            "--projection."
+        )
 
 
 class Numbers(Protocol):
@@ -59,40 +100,67 @@ class Numbers(Protocol):
         """Return the number of a policy."""
 
 
-async def place(tx: Transaction, stream: str) -> int:
-    """Return the sequence of the last message that is stored here."""
-    return int(await tx.value("projection_place", stream) or 0)
+async def place(tx: Transaction, stream: str) -> Place | None:
+    """Return how much of a stream is stored here."""
+    found = await tx.one("projection_place", stream)
+    return None if found is None else Place(*found)
 
 
 async def project(
     tx: Transaction,
     numbers: Numbers,
     stream: str,
-    places: tuple[int, int],
+    places: tuple[Place, Place],
     changes: Sequence[Projected],
 ) -> bool:
     """Store what is between two places; False, and nothing is stored, if the first is not ours."""
-    before, after = places
+    (before, stream_id, schema, *_), after = places
+    await tx.read_clock()
     if not before:
-        await tx.run("projection_begin", stream)
-    if await tx.value("projection_advance", after, stream, before) is None:
+        await tx.run("projection_begin", stream, stream_id, schema, tx.now)
+    place = (after.sequence, after.newest_at, stream, before, stream_id, schema)
+    if await tx.value("projection_advance", *place) is None:
         return False
-    # The id of a removed job may be used again in the same page: removals keep their place.
-    for is_removal, group in groupby(changes, lambda each: isinstance(each, ProjectedRemoval)):
-        part = list(group)
-        if is_removal:
-            await _remove(tx, _those(part, ProjectedRemoval))
+    await store_batches(tx, changes)
+    for part in _parts(changes):
+        removals = those(part, ProjectedRemoval)
+        if removals:
+            await _remove(tx, removals)
             await tx.run("projection_forget_sessions")
             continue
-        await _store_events(tx, numbers, _those(part, ProjectedEvent))
-        await _store_notes(tx, _those(part, ProjectedNote))
+        await link_members(tx, those(part, ProjectedMember))
+        events = await _store_events(tx, numbers, those(part, ProjectedEvent))
+        await _store_notes(tx, those(part, ProjectedNote))
+        await store_members(tx, part, events)
+        await store_links(tx, part)
+        await store_keys(tx, part, events)
+        await store_slots(tx, part)
+        await store_archiving(tx, part)
         await _store_others(tx, numbers, part)
-    tx.topics.update({"ready", "settled"})
     return True
 
 
-def _those(changes: Iterable[object], kind: type[T]) -> list[T]:
-    return [each for each in changes if isinstance(each, kind)]
+def _parts(changes: Sequence[Projected]) -> list[list[Projected]]:
+    """Return the changes in parts in which the order of kinds does not matter.
+
+    The id of a removed job may be used again, and a job that ends before it stands for a member
+    has not ended as that member.
+    """
+    parts: list[list[Projected]] = []
+    last = ""
+    for each in changes:
+        is_link = isinstance(each, ProjectedMember) and each.is_linked
+        kind = "removal" if isinstance(each, ProjectedRemoval) else "link" if is_link else "other"
+        if not parts or (kind != last and not (last == "link" and kind == "other")):
+            parts.append([])
+        parts[-1].append(each)
+        last = kind
+    return parts
+
+
+async def promote(tx: Transaction, lanes: Iterable[int], now: Instant, limit: int) -> int:
+    """Count jobs whose time has come as claimable; return how many."""
+    return await tx.changed("projection_promote", tx.array(list(lanes)), now, limit, now)
 
 
 # -- jobs --------------------------------------------------------------------------------------
@@ -100,12 +168,16 @@ def _those(changes: Iterable[object], kind: type[T]) -> list[T]:
 
 async def _store_events(
     tx: Transaction, numbers: Numbers, events: Sequence[ProjectedEvent]
-) -> None:
+) -> list[ProjectedEvent]:
+    """Store the events that are not stored yet; return these."""
     new = await _unknown(tx, events)
     if not new:
-        return
+        return []
     await _create(tx, numbers, [each for each in new if each.event.kind is EventKind.CREATED])
-    await tx.run_many("projection_events", [event_row(_row_of(each), each.event) for each in new])
+    await tx.run_many(
+        "projection_events",
+        [(each.number, *event_row(_row_of(each), each.event)) for each in new],
+    )
     redefined = {
         _row_of(each): each
         for each in new
@@ -119,15 +191,12 @@ async def _store_events(
         if each.event.kind is EventKind.RESOLVED and each.result is not None:
             await tx.run("projection_payload", each.result, _row_of(each))
     await _store_heads(tx, numbers, new)
+    return new
 
 
 async def _unknown(tx: Transaction, events: Sequence[ProjectedEvent]) -> list[ProjectedEvent]:
     """Return the events that are not stored yet, of jobs whose beginning is known."""
-    rows = sorted({_row_of(each) for each in events})
-    versions: dict[int, int] = {}
-    if rows:
-        known = await tx.rows("projection_known", tx.array(rows))
-        versions = {row: version for row, version in known}  # noqa: C416 - rows are no pairs
+    versions = await _versions(tx, sorted({_row_of(each) for each in events}))
     found = []
     for each in events:
         row, version = _row_of(each), each.event.version
@@ -138,16 +207,20 @@ async def _unknown(tx: Transaction, events: Sequence[ProjectedEvent]) -> list[Pr
     return found
 
 
+async def _versions(tx: Transaction, rows: Sequence[int]) -> dict[int, int]:
+    """Return the versions of the jobs that are known."""
+    known = await tx.rows("projection_known", tx.array(rows)) if rows else ()
+    return {row: version for row, version in known}  # noqa: C416 - rows are no pairs
+
+
 async def _create(tx: Transaction, numbers: Numbers, created: Sequence[ProjectedEvent]) -> None:
     await tx.run_many("projection_jobs", [_job_row(numbers, each) for each in created])
-    await tx.run_many(
-        "projection_mark",
-        [
-            (_mark(each.record.definition, each.idempotency_key), _row_of(each))
-            for each in created
-            if each.idempotency_key is not None
-        ],
-    )
+    marks = {
+        _mark(each.record.definition, each.idempotency_key): _row_of(each)
+        for each in created
+        if each.idempotency_key is not None
+    }
+    await tx.run_many("projection_mark", list(marks.items()))
 
 
 async def _store_heads(tx: Transaction, numbers: Numbers, events: Sequence[ProjectedEvent]) -> None:
@@ -162,9 +235,15 @@ async def _store_heads(tx: Transaction, numbers: Numbers, events: Sequence[Proje
     await tx.run_many("projection_queue", queue)
     await tx.run_many("projection_ended", [(row,) for row in sorted(last.keys() - live.keys())])
     await tx.run_many("projection_outcome", _outcomes(numbers, events))
-    for row, each in sorted(last.items()):
-        if each.record.head.generation:
-            await tx.run("projection_revived", row, each.record.head.generation)
+    revived = {
+        row: each.record.head.generation
+        for row, each in sorted(last.items())
+        if each.record.head.generation
+    }
+    await tx.run_many("projection_revived", list(revived.items()))
+    # What has changed after its end expires again; its stream says nothing more of the archive.
+    changed = {_row_of(each) for each in events if each.event.kind is EventKind.DISMISSED}
+    await tx.run_many("prune_archive_queue", [(row,) for row in sorted(changed | revived.keys())])
 
 
 async def _waits_for_jobs(tx: Transaction, events: Sequence[ProjectedEvent]) -> set[int]:
@@ -185,14 +264,17 @@ async def _waits_for_jobs(tx: Transaction, events: Sequence[ProjectedEvent]) -> 
 
 async def _seen(tx: Transaction, live: Iterable[ProjectedEvent]) -> dict[int, Instant]:
     """Return the last signs of life of attempts that continue and are watched for silence."""
-    found: dict[int, Instant] = {}
-    for each in live:
-        policy, kind = each.record.definition.policy, each.event.kind
-        if policy.activity_timeout is not None and kind is not EventKind.STARTED:
-            at = await tx.value("commit_seen_at", _row_of(each))
-            if at is not None and each.record.head.fence is not None:
-                found[_row_of(each)] = at
-    return found
+    watched = [
+        _row_of(each)
+        for each in live
+        if each.record.definition.policy.activity_timeout is not None
+        and each.event.kind is not EventKind.STARTED
+        and each.record.head.fence is not None
+    ]
+    if not watched:
+        return {}
+    found = await tx.rows("projection_seen", tx.array(watched))
+    return {row: at for row, at in found}  # noqa: C416 - rows are no pairs
 
 
 def _row_of(each: ProjectedEvent) -> int:
@@ -273,7 +355,21 @@ def _outcomes(numbers: Numbers, events: Sequence[ProjectedEvent]) -> list[Row]:
 
 
 async def _remove(tx: Transaction, removals: Sequence[ProjectedRemoval]) -> None:
-    for at, group in groupby(removals, lambda each: each.at):
+    """Remove these jobs, but for one that another job's name is given to.
+
+    The first message of a removed job is gone, so nothing but its row tells whose it is.
+    """
+    wanted = tx.array([each.row for each in removals])
+    names = {row: (*name,) for row, *name in await tx.rows("projection_names", wanted)}
+    own = []
+    for each in removals:
+        if each.row not in names:  # its events were deleted before they came here
+            await tx.run("projection_lost", each.number, each.at, each.state.value)
+        elif names[each.row] != (each.id, each.service, each.type):
+            _logger.warning("Message %d removes another job and is left out.", each.number)
+            continue
+        own.append(each)
+    for at, group in groupby(own, lambda each: each.at):
         jobs = [(each.row, each.id, each.state.value) for each in group]
         await maintenance.erase(tx, jobs, at)
 
@@ -286,7 +382,8 @@ async def _store_notes(tx: Transaction, notes: Sequence[ProjectedNote]) -> None:
     items: dict[Row, Row] = {}
     for each in notes:
         if each.event is not None:
-            await tx.run_many("projection_events", [event_row(each.row, each.event)])
+            row = (each.number, *event_row(each.row, each.event))
+            await tx.run_many("projection_events", [row])
             continue
         began_at = each.body.at if isinstance(each.body, Begun) else None
         await tx.run_many("note_touch", [(each.row, each.claim, each.at, began_at)])
@@ -330,14 +427,17 @@ async def _postpone_looks(tx: Transaction, notes: Sequence[ProjectedNote]) -> No
 async def _store_others(tx: Transaction, numbers: Numbers, changes: Sequence[Projected]) -> None:
     entries = [
         (each.number, *audit.row_of(each.at, each.change, each.by))
-        for each in _those(changes, ProjectedAudit)
+        for each in those(changes, ProjectedAudit)
     ]
     await tx.run_many("projection_audit", entries)
-    heard = {(each.service, each.type, each.instance): each for each in _those(changes, Presence)}
+    heard = {(each.service, each.type, each.instance): each for each in those(changes, Presence)}
     await tx.run_many("projection_presence", list(heard.values()))
-    known = {each.id: each for each in _those(changes, SessionRecord)}
+    if heard:
+        latest = max(each.at for each in heard.values())
+        await tx.run("projection_presence_old", latest - KEEP_SESSIONS)
+    known = {each.id: each for each in those(changes, SessionRecord)}
     await tx.run_many("projection_session", [_session_row(each) for each in known.values()])
-    await contracts.declare_types(tx, _those(changes, DeclaredType), numbers.policy)
+    await contracts.declare_types(tx, those(changes, DeclaredType), numbers.policy)
 
 
 def _session_row(session: SessionRecord) -> Row:
@@ -347,10 +447,33 @@ def _session_row(session: SessionRecord) -> Row:
     )  # fmt: skip
 
 
-async def erase(tx: Transaction) -> None:
-    """Remove everything that was projected, and the places in the streams with it."""
+async def erase(tx: Transaction, stream: str | None, at: Place | None) -> bool:
+    """Remove everything that was projected, and the places in the streams with it.
+
+    On PostgreSQL the first statement waits for pages that are being stored, and lets no further one
+    begin: part of its rows would be removed, and its place kept, or the other way round.
+    """
+    await tx.lock("projection_lock")
+    if stream is not None and await place(tx, stream) != at:
+        return False
     for table in PROJECTED:
         await tx.run(f"projection_erase_{table}")
+    return True
+
+
+async def past_retention(tx: Transaction, now: Instant, limit: int) -> list[PastRetention]:
+    """Return jobs that retention no longer keeps, the longest overdue first.
+
+    Members that their batches need are looked at again later.
+    """
+    await batches.keep_members(tx, now, limit)
+    rows = await tx.rows("prune_pick", tx.array(ENDED_READERS), now, limit)
+    versions = await _versions(tx, [row for row, *_ in rows])
+    return [
+        PastRetention(job_id, versions[row], service)
+        for row, job_id, _, service in rows
+        if row in versions
+    ]
 
 
 async def presences(tx: Transaction, since: Instant) -> list[Presence]:

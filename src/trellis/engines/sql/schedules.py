@@ -68,7 +68,8 @@ async def advance_schedule(
     ]
     if records:
         await tx.run("slot_prune", schedule.service, schedule.name, tx.now - KEEP_SLOTS)
-        await tx.run_many("slot_add", [_slot_row(schedule, each) for each in records])
+        rows = [slot_row(schedule.service, schedule.name, each) for each in records]
+        await tx.run_many("slot_add", rows)
     await _update(tx, advanced(step, records))
     if change is not None:
         await audit.record(tx, change, by)
@@ -116,10 +117,11 @@ def _columns(schedule: Schedule) -> tuple[Instant | None, Instant | None, str]:
     return schedule.next_slot, schedule.retired_at, encode_schedule(schedule)
 
 
-def _slot_row(schedule: Schedule, record: SlotRecord) -> Row:
+def slot_row(service: str, name: str, record: SlotRecord) -> Row:
+    """Return the columns of an entry of the ledger."""
     slot, outcome, late, why, through = record.decision
     return (
-        schedule.service, schedule.name, slot, outcome, late, why, through,
+        service, name, slot, outcome, late, why, through,
         record.job_id, record.decided_at,
     )  # fmt: skip
 

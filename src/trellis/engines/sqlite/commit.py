@@ -25,6 +25,7 @@ from trellis.core.lifecycle import Transition
 from trellis.core.policy import Policy
 from trellis.core.slots import may_run_on
 from trellis.core.timers import keep_until
+from trellis.engines.hints import is_asked
 from trellis.engines.sql import audit, commit, followups
 from trellis.engines.sql.rows import Row
 from trellis.engines.sql.transaction import run_through
@@ -86,6 +87,8 @@ def prepare(transitions: Sequence[Transition]) -> Batch:
 def commit_batch(tx: Transaction, batch: Batch) -> list[CommitResult]:
     """Store decisions; each is accepted or refused independently of the others."""
     tx.topics.update(("ready", "settled"))
+    if any(is_asked(batch.transitions[each]) for each in batch.operated_at):
+        tx.topics.add("asked")
     results: list[CommitResult] = [followups.COMMITTED] * len(batch.transitions)
     positions: Sequence[int] = range(len(results))
     if batch.completed or batch.guards:

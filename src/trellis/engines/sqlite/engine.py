@@ -16,6 +16,7 @@ from trellis.core.job import Fence, NewJob, SessionId
 from trellis.core.lifecycle import Transition
 from trellis.core.names import check_lock_name
 from trellis.engines.audit import By, migration_of
+from trellis.engines.capabilities import Capabilities
 from trellis.engines.clock import Clock, SystemClock
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.demand import Demand
@@ -36,13 +37,13 @@ from trellis.engines.sqlite import (
 from trellis.engines.sqlite.connection import ForkSafe, OpenedFile, connect, no_fork
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.health import describe
+from trellis.engines.sqlite.import_jobs import SqliteImporter
 from trellis.engines.sqlite.projection import SqliteProjection
 from trellis.engines.sqlite.reader import Reader
 from trellis.engines.sqlite.transaction import STATEMENTS, Transaction
 from trellis.engines.sqlite.wakeup import Wakeup
 from trellis.engines.sqlite.writer import Writer
 from trellis.engines.values import (
-    Capabilities,
     Claimed,
     CommitResult,
     CreateResult,
@@ -299,11 +300,15 @@ class SqliteEngine(SharedVerbs):
 
         await self._write(declare)
 
-    # -- export --------------------------------------------------------------------------------
+    # -- transfer ------------------------------------------------------------------------------
 
     def exporter(self) -> export.SqliteExporter:
         """Return the export of jobs to another store."""
         return export.SqliteExporter(self._path, self._clock)
+
+    def importer(self) -> SqliteImporter:
+        """Return the import of jobs from another store."""
+        return SqliteImporter(self._write)
 
     def projection(self) -> SqliteProjection:
         """Return the write side of a projection of another store in this file."""

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from trellis.errors import (
+    DatabaseDamaged,
     DiskFull,
     EngineBusy,
     EngineError,
@@ -55,7 +56,7 @@ def translate(error: sqlite3.Error, path: Path, *, committing: bool = False) -> 
             f"{path} is not a SQLite database. Check the URL; the file was left untouched."
         )
     if code == sqlite3.SQLITE_CORRUPT:
-        return EngineError(
+        return DatabaseDamaged(
             f"{path} is damaged ({error}). Stop all workers, keep a copy of the file, and restore "
             "a backup or run `sqlite3 FILE .recover`."
         )

@@ -14,7 +14,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from itertools import accumulate, product
+from itertools import product
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,7 +26,7 @@ from trellis.engines.sql.rows import Row, encode_ids
 from trellis.engines.sqlite.connection import connect, no_fork, patiently
 from trellis.engines.sqlite.errors import translate
 from trellis.engines.sqlite.transaction import FRAGMENTS, STATEMENTS
-from trellis.engines.transfer import Busy, ExportedHead, ExportedJob, JobBatch, Kind, Seal
+from trellis.engines.transfer import Busy, ExportedHead, ExportedJob, JobBatch, Kind, Seal, fitting
 
 T = TypeVar("T")
 _TABLES: Final = (
@@ -39,8 +39,6 @@ _TABLES: Final = (
     "batch", "batch_member",
     "dependency", "ended_prerequisite", "share",
 )  # fmt: skip
-#: Characters of payload after which a batch takes no more jobs.
-_BATCH_CHARACTERS: Final = 4_000_000
 _NO_LIMIT: Final = 2**62
 #: The statement that returns rows of a kind.
 _ROWS: Final[dict[Kind, str]] = {
@@ -159,7 +157,7 @@ def _rows(file: sqlite3.Connection, name: str, *values: object) -> list[Row]:
 def _batch(
     file: sqlite3.Connection, after: int, limit: int, states: str, *, whole: bool
 ) -> JobBatch:
-    numbers = _page(_rows(file, "export_page", after, states, _READERS, limit))
+    numbers = fitting(_rows(file, "export_page", after, states, _READERS, limit))
     picked = encode_ids(numbers)
     outline = JobBatch(
         after,
@@ -180,16 +178,6 @@ def _batch(
         members=_rows(file, "export_members", picked),
         workers=_rows(file, "export_workers", picked),
     )
-
-
-def _page(rows: Sequence[Row]) -> list[int]:
-    """Return the numbers of the jobs that fit into one batch; at least one."""
-    sizes = accumulate(size for _, size in rows)
-    return [
-        number
-        for (number, own), size in zip(rows, sizes, strict=True)
-        if size - own < _BATCH_CHARACTERS
-    ]
 
 
 def _head(row: Row) -> ExportedHead:

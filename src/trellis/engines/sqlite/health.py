@@ -12,7 +12,7 @@ from typing import Any, Final
 from trellis.engines.sqlite import schema
 from trellis.engines.sqlite.connection import LOG_LIMIT, SAFE_RELEASE, read_setting
 from trellis.engines.sqlite.export import read_seal
-from trellis.engines.transfer import Seal
+from trellis.engines.transfer import seal_warnings
 from trellis.engines.values import Health
 
 _MIB: Final = 1024 * 1024
@@ -51,24 +51,8 @@ def describe(connection: sqlite3.Connection, path: Path, *, wakes_others: bool) 
         "sqlite",
         _durability(journal, synchronous),
         facts,
-        (*_seal_warnings(seal), *_warnings(wakes_others=wakes_others), *_log_warnings(path)),
+        (*seal_warnings(seal), *_warnings(wakes_others=wakes_others), *_log_warnings(path)),
     )
-
-
-def _seal_warnings(seal: Seal | None) -> Iterator[str]:
-    """Say that a file was moved: its jobs look as if they waited, and no worker will run them."""
-    if seal is None:
-        return
-    if seal.is_finished:
-        yield (
-            f"The jobs of this file were moved to {seal.address}. Nothing here can be changed any "
-            "more, and what is listed as waiting runs there. Use that URL instead."
-        )
-    else:
-        yield (
-            f"A move of the jobs of this file to {seal.address} was begun and has not ended. "
-            "Nothing here can be changed any more. Run the same `trellis move` again to finish it."
-        )
 
 
 def _durability(journal: str, synchronous: str) -> str:

@@ -28,8 +28,8 @@ from trellis.errors import TrellisError
 _POLL_SECONDS: Final = 0.25
 #: Datagrams to other processes are at least this far apart.
 SEND_SECONDS: Final = 0.003
-_ALL: Final[frozenset[Topic]] = frozenset({"ready", "settled"})
-_LETTERS: Final[dict[Topic, bytes]] = {"ready": b"r", "settled": b"s"}
+_LETTERS: Final[dict[Topic, bytes]] = {"ready": b"r", "settled": b"s", "asked": b"a"}
+_ALL: Final = frozenset(_LETTERS)
 _TOPICS: Final = {letter[0]: topic for topic, letter in _LETTERS.items()}
 
 

@@ -569,6 +569,31 @@ create table trellis.job_type (
   primary key (service, type)
 );
 
+-- Where a projection is in each stream from which its rows come; empty in a store of its own.
+-- stream_id: of the stream, which is another one once it was made again; rebuilt_at: when its first
+-- page was stored; newest_at: when the newest message was, by the clock of the server.
+create table trellis.projection (
+  stream     text primary key,
+  last_seq   bigint not null,
+  stream_id  bigint not null,
+  schema     integer not null,
+  rebuilt_at bigint not null,
+  newest_at  bigint not null
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
+
+-- The worker processes that a projection has heard of.
+create table trellis.presence (
+  service     text not null,
+  type        text not null,
+  instance    text not null,
+  at          bigint not null,
+  concurrency integer,
+  version     text,
+  primary key (service, type, instance)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+create index presence_at on trellis.presence (at);
+
 -- A job with its head in one row, as programs read it. declared: the policy of the worker that claimed
 -- it last; before the first claim, the one that workers declare for its type.
 create view trellis.record as
@@ -946,6 +971,40 @@ from trellis.audit;
 comment on view trellis.audit_log is
   'What operators changed: one row for each change, as long as the setting keep_audit says.';
 comment on column trellis.audit_log.before is 'The values that changed, before; null if there were none.';
+
+-- A projection as programs of other languages read it.
+create view trellis.projection_metadata as
+select stream, last_seq, schema, to_timestamp(rebuilt_at / 1000000.0) as rebuilt_at
+from trellis.projection;
+
+create view trellis.jobs_projection as
+select r.id, r.service, r.type, r.queue, r.state, r.payload, o.result,
+  to_timestamp(r.created_at / 1000000.0) as created_at,
+  to_timestamp((
+    select e.at from trellis.event e
+    where e.job = r.seq and e.version > 0 order by e.seq desc limit 1) / 1000000.0) as updated_at,
+  to_timestamp(coalesce(o.started_at, n.began_at) / 1000000.0) as started_at,
+  to_timestamp(r.finished_at / 1000000.0) as completed_at, r.attempt as tries,
+  coalesce(
+    r.attempts_set,
+    (coalesce(r.declared, r.policy)::json -> 'retry' ->> 'attempts')::integer) as max_tries,
+  replace(r.error, '\u0000', '\ufffd')::json ->> 1 as last_error,
+  to_timestamp(r.deadline_at / 1000000.0) as deadline, r.key, r.key_hash, r.request_id, r.traceparent
+from trellis.record r
+left join trellis.outcome o
+  on r.availability is null and o.job = r.seq and o.generation = r.generation
+left join trellis.note n on n.job = r.seq and n.claim = r.claims;
+
+create view trellis.worker_presence_projection as
+select service, type, instance as instance_id, concurrency, version,
+  to_timestamp(at / 1000000.0) as heartbeat_at
+from trellis.presence;
+
+comment on view trellis.projection_metadata is
+  'How far jobs of NATS JetStream are projected into this database; empty elsewhere.';
+comment on view trellis.jobs_projection is 'Jobs as programs of other languages read them.';
+comment on view trellis.worker_presence_projection is
+  'When a worker process was last heard of, by type; only in a projection.';
 
 create view trellis.workers as
 select

@@ -1,7 +1,7 @@
 -- Importing the jobs of another store.
 
 -- name: import_advance
-update trellis.meta set value = $2::bigint::text where name = $1
+update trellis.meta set value = $1::bigint::text where name = $2
 
 -- name: import_batches
 -- One that has not finished gets its seal when all its members are here.
@@ -41,29 +41,22 @@ from unnest(
 order by d.place
 
 -- name: import_heads
--- The rows of waiting jobs. One that is due is claimable if it needs no slot or has one; that of a
--- tenant waits for its promotion, which gives it a rank.
--- $1 jobs, $2 lanes, then columns in the order of the table.
+-- The rows of waiting jobs: $1 jobs, $2 lanes, then columns in the order of the table.
 insert into trellis.queue (
   job, lane, availability, run_at, state, version, attempt, claims, generation, crashes, blocked,
   suspect, claimed_at, asked_at, look_at, key_hash, dedupe, dedupe_unfinished, error, policy, tenant,
   weight)
-select d.job, d.lane,
-  case when d.run_at > trellis.clock() or j.relations::json ->> 'tenant' is not null then 'scheduled'
-       when d.key_hash is null or exists (select 1 from trellis.key_slot s where s.job = d.job)
-         then 'ready'
-       else 'waiting_for_slot' end::trellis.availability,
-  d.run_at, d.state::trellis.state, d.version, d.attempt, d.claims, d.generation, d.crashes,
-  d.blocked, d.suspect, d.claimed_at, d.asked_at, d.look_at, d.key_hash, d.dedupe,
-  d.dedupe_unfinished, d.error, d.policy, j.relations::json ->> 'tenant',
-  (j.relations::json ->> 'weight')::int
+select d.job, d.lane, d.availability::trellis.availability, d.run_at, d.state::trellis.state,
+  d.version, d.attempt, d.claims, d.generation, d.crashes, d.blocked, d.suspect, d.claimed_at,
+  d.asked_at, d.look_at, d.key_hash, d.dedupe, d.dedupe_unfinished, d.error, d.policy, d.tenant,
+  d.weight
 from unnest(
-  $1::bigint[], $2::int[], $3::bigint[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[],
-  $9::int[], $10::bool[], $11::bool[], $12::bigint[], $13::bigint[], $14::bigint[], $15::text[],
-  $16::text[], $17::bool[], $18::text[], $19::int[])
-  d(job, lane, run_at, state, version, attempt, claims, generation, crashes, blocked, suspect,
-    claimed_at, asked_at, look_at, key_hash, dedupe, dedupe_unfinished, error, policy)
-join trellis.job j on j.seq = d.job
+  $1::bigint[], $2::int[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::int[], $8::int[],
+  $9::int[], $10::int[], $11::bool[], $12::bool[], $13::bigint[], $14::bigint[], $15::bigint[],
+  $16::text[], $17::text[], $18::bool[], $19::text[], $20::int[], $21::text[], $22::int[])
+  d(job, lane, availability, run_at, state, version, attempt, claims, generation, crashes, blocked,
+    suspect, claimed_at, asked_at, look_at, key_hash, dedupe, dedupe_unfinished, error, policy,
+    tenant, weight)
 
 -- name: import_items
 insert into trellis.item (job, claim, phase, name, status, detail)
@@ -96,26 +89,15 @@ select distinct q.key_hash from trellis.queue q
 where q.key_hash is not null and q.key_hash > $1 and q.availability = 'waiting_for_slot' order by q.key_hash limit $2
 
 -- name: import_known
--- Which of these ids are here, and whether as the same jobs; one that was here and was removed is.
--- $1 ids, $2 services, $3 queues, $4 types, $5 priorities, $6 moments of creation, $7 payloads.
-select n.id, (l.service, l.queue, l.type, l.priority, j.created_at, j.payload)
-  = (n.service, n.queue, n.type, n.priority, n.created_at, n.payload)
-from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[])
-  n(id, service, queue, type, priority, created_at, payload)
-join trellis.job j on j.id = n.id join trellis.lane l on l.id = j.lane
+-- Which of these ids are here, with what the job is; one that was removed has only its id.
+select j.id, l.service, l.queue, l.type, l.priority, j.created_at, j.payload
+from trellis.job j join trellis.lane l on l.id = j.lane where j.id = any($1::text[])
 union all
-select n.id, true from unnest($1::text[]) n(id) join trellis.removal r on r.id = n.id
-where not exists (select 1 from trellis.job j where j.id = n.id)
+select r.id, null, null, null, null, null, null from trellis.removal r
+where r.id = any($1::text[]) and not exists (select 1 from trellis.job j where j.id = r.id)
 
--- name: import_links
--- Links to jobs that are here; an ended one that stayed behind has decided its links already.
-insert into trellis.dependency (job, prerequisite, follows_on, ended, generation)
-select d.job, p.seq, d.follows_on, d.ended, d.generation
-from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::int[])
-  d(job, prerequisite, follows_on, ended, generation)
-join trellis.job p on p.id = d.prerequisite
-on conflict do nothing
-returning job, prerequisite
+-- name: import_numbers
+select seq, id from trellis.job where id = any($1::text[])
 
 -- name: import_waits
 -- Let jobs with links that are not decided wait, and mark what they wait for.
@@ -166,8 +148,8 @@ where q.job = any($1::bigint[]) and exists (
 -- name: import_workers
 -- They are kept while there are jobs as old as this import.
 insert into trellis.past_session (id, name, host, pid, ended_at)
-select d.*, trellis.clock()
-from unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[]) d(id, name, host, pid)
+select d.* from unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
+  d(id, name, host, pid, ended_at)
 on conflict do nothing
 
 -- name: import_notes
@@ -186,14 +168,6 @@ from unnest(
   d(job, generation, state, version, attempt, claims, crashes, run_at, started_at, finished_at,
     error, result, keep_until, policy)
 
--- name: import_slot
--- Let a job hold a slot of its key, if one is free by its own policy; the caller has the key's lock.
-insert into trellis.key_slot (key_hash, job)
-select j.key_hash, j.seq from trellis.job j join trellis.policy p on p.id = j.policy
-where j.seq = $1
-  and (select count(*) from trellis.key_slot s where s.key_hash = j.key_hash) < p.active
-returning job
-
 -- name: import_slots
 -- A slot that was decided here stays as it is.
 insert into trellis.schedule_slot
@@ -206,17 +180,16 @@ on conflict do nothing
 
 -- name: import_taken
 -- Which of these marks belong to jobs here: whether it is for deduplication, the mark, the job.
--- $1 idempotency marks; $2 dedupe marks, and until when those hold that have a period.
+-- $1 idempotency marks, $2 dedupe marks, $3 the moment.
 select false, i.mark, j.id from unnest($1::text[]) n(mark)
 join trellis.idempotency i on i.mark = n.mark join trellis.job j on j.seq = i.job
 union all
-select true, n.mark, j.id from unnest($2::text[], $3::bigint[]) n(mark, until)
+select true, n.mark, j.id from unnest($2::text[]) n(mark)
 cross join lateral (
   select q.job from trellis.queue q where q.dedupe = n.mark
   union
-  select x.seq from trellis.job x where x.dedupe = n.mark and x.dedupe_until > trellis.clock()) h
+  select x.seq from trellis.job x where x.dedupe = n.mark and x.dedupe_until > $3::bigint) h
 join trellis.job j on j.seq = h.job
-where n.until is null or n.until > trellis.clock()
 
 -- name: import_turn
 -- The progress of the move; another process that does the same move waits here.

@@ -512,9 +512,15 @@ create table trellis_job_type (
 ) without rowid;
 
 -- Where a projection is in each stream from which its rows come; empty in a store of its own.
+-- stream_id: of the stream, which is another one once it was made again; rebuilt_at: when its first
+-- page was stored; newest_at: when the newest message was, by the clock of the server.
 create table trellis_projection (
-  stream   text primary key,
-  last_seq integer not null
+  stream     text primary key,
+  last_seq   integer not null,
+  stream_id  integer not null,
+  schema     integer not null,
+  rebuilt_at integer not null,
+  newest_at  integer not null
 ) without rowid;
 
 -- The worker processes that a projection has heard of.

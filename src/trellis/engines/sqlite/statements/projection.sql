@@ -1,18 +1,42 @@
 -- The rows of a projection, written from the events of another store.
 
 -- name: projection_place
-select last_seq from trellis_projection where stream = ?
+select last_seq, stream_id, schema, rebuilt_at, newest_at from trellis_projection where stream = ?
+
+-- name: projection_own_jobs
+-- Whether the file has jobs that come from no stream.
+select 1 from trellis_job where not exists (select 1 from trellis_projection) limit 1
+
+-- name: projection_other_stream
+-- A stream of another deployment from which rows come.
+select stream from trellis_projection where stream not in (select value from json_each(?)) limit 1
 
 -- name: projection_begin
-insert into trellis_projection (stream, last_seq) values (?, 0) on conflict (stream) do nothing
+insert into trellis_projection (stream, last_seq, stream_id, schema, rebuilt_at, newest_at)
+values (?, 0, ?, ?, ?, 0)
+on conflict (stream) do nothing
 
 -- name: projection_advance
 -- Where this process thinks the projection is, it must be: another one may have stored the page.
-update trellis_projection set last_seq = ? where stream = ? and last_seq = ?
+update trellis_projection set last_seq = ?, newest_at = ?
+where stream = ? and last_seq = ? and stream_id = ? and schema = ?
 returning last_seq
 
 -- name: projection_known
-select seq, version from trellis_record where seq in (select value from json_each(?))
+-- The version of each of these jobs that is here; versions only rise.
+select n.value, max(
+    coalesce((select q.version from trellis_queue q where q.job = n.value), 0),
+    coalesce((select max(o.version) from trellis_outcome o where o.job = n.value), 0)) as version
+from json_each(?) n
+where version > 0
+
+-- name: projection_names
+select j.seq, j.id, l.service, l.type
+from json_each(?) n join trellis_job j on j.seq = n.value join trellis_lane l on l.id = j.lane
+
+-- name: projection_seen
+select job, seen_at from trellis_queue
+where job in (select value from json_each(?)) and seen_at is not null
 
 -- name: projection_jobs
 insert into trellis_job (
@@ -22,8 +46,14 @@ insert into trellis_job (
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: projection_events
-insert into trellis_event (job, version, kind, state, at, attempt, session, token, data)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- Their numbers are those of the messages: a cursor of the feed is one for every projection.
+insert into trellis_event (seq, job, version, kind, state, at, attempt, session, token, data)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: projection_lost
+-- The events of a removed job never came here: readers of the feed before this number have lost them.
+insert into trellis_event (seq, job, version, kind, at, state, attempt)
+select ?, 0, 0, 'removed', ?, ?, 0
 
 -- name: projection_waits
 select job from trellis_queue
@@ -69,7 +99,9 @@ set state = excluded.state, version = excluded.version, finished_at = excluded.f
 
 -- name: projection_revived
 -- Retention looks at the last end only.
-update trellis_outcome set keep_until = null where job = ? and generation < ?
+update trellis_outcome set keep_until = null
+from (values (?, ?)) b
+where trellis_outcome.job = b.column1 and trellis_outcome.generation < b.column2
 
 -- name: projection_log
 insert into trellis_log (number, job, at, claim, level, message, fields) values (?, ?, ?, ?, ?, ?, ?)
@@ -86,6 +118,9 @@ values (?, ?, ?, ?, ?, ?)
 on conflict (service, type, instance) do update
 set at = excluded.at, concurrency = excluded.concurrency, version = excluded.version
 
+-- name: projection_presence_old
+delete from trellis_presence where at < ?
+
 -- name: projection_presences
 select service, type, instance, at, concurrency, version from trellis_presence
 where at >= ? order by service, type, instance
@@ -99,13 +134,86 @@ where ended_at < (select created_at from trellis_job order by seq limit 1)
 -- Only who it is: its lease is judged where it is kept.
 insert into trellis_session (
   id, name, host, pid, version, details, lease, opened_at, renewed_at, ended_at, lease_until, boot_id
-) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '')
+) select *, 0, '' from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) where true
 on conflict (id) do update
 set renewed_at = excluded.renewed_at, ended_at = excluded.ended_at, details = excluded.details
 
+-- name: projection_batch
+insert into trellis_batch (
+  seq, id, service, name, fire_on, on_failure, parent, then_job, created_at, sealed_at, cancelled_at,
+  stopping_at, finished_at, succeeded, fan_in)
+select b.column1, b.column2, b.column3, b.column4, b.column5, b.column6,
+  (select p.seq from trellis_batch p where p.id = b.column7), b.column8, b.column9, b.column10,
+  b.column11, b.column12, b.column13, b.column14, b.column15
+from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) b
+where true
+on conflict (seq) do update
+set sealed_at = excluded.sealed_at, cancelled_at = excluded.cancelled_at,
+    stopping_at = excluded.stopping_at, finished_at = excluded.finished_at,
+    succeeded = excluded.succeeded, fan_in = excluded.fan_in
+
+-- name: projection_batch_parent
+-- A batch may come before the one around it.
+update trellis_batch set parent = (select p.seq from trellis_batch p where p.id = b.column1)
+from (values (?, ?)) b where trellis_batch.id = b.column2
+
+-- name: projection_batch_removed
+delete from trellis_batch where id in (values (?))
+
+-- name: projection_unlink
+delete from trellis_dependency
+where job in (select j.seq from trellis_job j where j.id in (values (?)))
+
+-- name: projection_link
+insert or replace into trellis_dependency (job, prerequisite, follows_on, ended, generation)
+select j.seq, p.seq, b.column3, b.column4, b.column5
+from (values (?, ?, ?, ?, ?)) b
+cross join trellis_job j on j.id = b.column1 cross join trellis_job p on p.id = b.column2
+
+-- name: projection_slots_gone
+delete from trellis_key_slot where key_hash in (values (?))
+
+-- name: projection_slots
+insert into trellis_key_slot (key_hash, job, session, token, linger_until)
+select b.column1, coalesce((select j.seq from trellis_job j where j.id = b.column2), b.column3),
+  b.column4, b.column5, b.column6
+from (values (?, ?, ?, ?, ?, ?)) b
+
+-- name: projection_claimable
+-- The waiting jobs of these keys whose time has come: claimable are those that hold a slot.
+update trellis_queue
+set availability = case when exists (
+      select 1 from trellis_key_slot s where s.job = trellis_queue.job and s.linger_until is null)
+    then 'ready' else 'waiting_for_slot' end
+where key_hash in (select value from json_each(?))
+  and availability in ('ready', 'waiting_for_slot')
+
+-- name: projection_promote
+-- Bound: lanes, now, how many of each lane, now.
+update trellis_queue
+set availability = case when key_hash is null or exists (
+      select 1 from trellis_key_slot s where s.job = trellis_queue.job and s.linger_until is null)
+    then 'ready' else 'waiting_for_slot' end
+where job in (
+  select q.job from json_each(?) b
+  cross join trellis_queue q on q.job in (
+    select x.job from trellis_queue x
+    where x.lane = b.value and x.availability = 'scheduled' and x.run_at <= ?
+    order by x.run_at, x.job limit ?))
+  and run_at <= ?
+
+-- name: projection_slot
+insert or replace into trellis_schedule_slot
+  (service, name, slot, outcome, late, why, through, job, decided_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: projection_unkeep
+-- These jobs wait for an archive, unless they have changed since.
+update trellis_outcome set keep_until = null where (job, version) in (values (?, ?))
+
 -- name: projection_view_metadata
 create view if not exists projection_metadata as
-select stream, last_seq from trellis_projection
+select stream, last_seq, schema, rebuilt_at from trellis_projection
 
 -- name: projection_view_jobs
 -- As programs of other languages read jobs.
@@ -128,6 +236,9 @@ delete from trellis_archive_queue
 -- name: projection_erase_audit
 delete from trellis_audit
 
+-- name: projection_erase_batch
+delete from trellis_batch
+
 -- name: projection_erase_batch_member
 delete from trellis_batch_member
 
@@ -148,6 +259,9 @@ delete from trellis_job
 
 -- name: projection_erase_job_type
 delete from trellis_job_type
+
+-- name: projection_erase_key_slot
+delete from trellis_key_slot
 
 -- name: projection_erase_log
 delete from trellis_log
@@ -172,6 +286,9 @@ delete from trellis_queue
 
 -- name: projection_erase_removal
 delete from trellis_removal
+
+-- name: projection_erase_schedule_slot
+delete from trellis_schedule_slot
 
 -- name: projection_erase_session
 delete from trellis_session
