@@ -8,25 +8,48 @@ a projection that the next runtime continues. Until it has caught up, lists are 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
+from trellis.admin.projector import Projector
 from trellis.admin.runtime import AdminRuntime
 
 _LOOK: Final = 0.05
 
 
-async def rebuild(runtime: AdminRuntime, report: Callable[[int, int], None]) -> int:
-    """Project everything that the stream of the jobs has now; return its last sequence.
+class Progress(NamedTuple):
+    """How far a rebuild is."""
 
-    `report` is called with the place and the end, now and then.
+    place: int
+    end: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Messages in a second."""
+        return self.place / self.seconds if self.seconds else 0.0
+
+
+async def rebuild(runtime: AdminRuntime, report: Callable[[Progress], None]) -> Progress:
+    """Project everything that the streams have now; return how long that took.
+
+    `report` is called now and then, about the stream of the jobs.
     """
+    began = time.monotonic()
     await runtime.projection.erase()
-    end = await runtime.jobs.last()
-    while (place := await runtime.projection.place(runtime.jobs.stream)) < end:
-        report(place, end)
-        runtime.jobs.wake()
+    end, end_of_state = await runtime.jobs.last(), await runtime.state.last()
+    while (place := await _place(runtime, runtime.jobs)) < end:
+        report(Progress(place, end, time.monotonic() - began))
         await asyncio.sleep(_LOOK)
-    await runtime.answers.catch_up()
-    report(end, end)
-    return end
+    # Sessions and declared types are fewer, but their projector may look later.
+    while await _place(runtime, runtime.state) < end_of_state:  # noqa: ASYNC110 - it is a row
+        await asyncio.sleep(_LOOK)
+    return Progress(end, end, time.monotonic() - began)
+
+
+async def _place(runtime: AdminRuntime, projector: Projector) -> int:
+    """Return what the projection has; the projector may not know yet that it was erased."""
+    projector.wake()
+    found = await runtime.projection.place(projector.stream)
+    return 0 if found is None else found.sequence

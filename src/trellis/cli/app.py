@@ -99,7 +99,7 @@ COMMANDS: Final = {
     "locks": "List the locks that are held, with the worker and job that hold them.",
     "doctor": "Check the engine and the journal of every job, and show the settings in force.",
     "migrate": "Create the database, or bring it up to date.",
-    "move": "Move the jobs of a SQLite file to a PostgreSQL database.",
+    "move": "Move the jobs of a store to another: sqlite, postgresql or nats.",
     "completion": "Write the script that makes a shell complete trellis commands.",
 }
 #: The origin of a URL that is not set anywhere.

@@ -38,7 +38,8 @@ def doctor(*, url: str | None, as_json: bool, quick: bool) -> None:
     """Check the engine and the journal of every job, and show the settings in force.
 
     Warns of problems of the engine and says what to do. Computes every job again from its journal
-    and compares the two. Changes nothing; exits with 1 if a journal does not match its job.
+    and compares the two. Changes nothing; exits with 1 if a journal does not match its job, or if
+    the jobs cannot be read.
     """
     import asyncio
 
@@ -96,7 +97,7 @@ def _lines(url: str, origin: str, diagnosis: Diagnosis) -> list[str]:
         f"Engine      {health.engine} at {shown(url)} ({origin})",
         f"Durability  {health.durability}",
         *(f"            {name}: {value}" for name, value in health.facts.items()),
-        f"Jobs        {jobs or 'none'}",
+        f"Jobs        {jobs or ('none' if diagnosis.unread is None else 'not read')}",
         *(
             f"{'' if number else 'Settings':<12}{each.name:<{names}}{each.text:<{widest}}  "
             f"{each.origin}"
@@ -108,7 +109,8 @@ def _lines(url: str, origin: str, diagnosis: Diagnosis) -> list[str]:
 
 
 def _journal_lines(diagnosis: Diagnosis) -> list[str]:
-    if diagnosis.is_sound and not diagnosis.checked and diagnosis.states:
+    is_skipped = diagnosis.is_sound and not diagnosis.checked and diagnosis.states
+    if is_skipped or diagnosis.unread is not None:
         return ["Journals    not checked"]
     if diagnosis.is_sound:
         return [f"Journals    {diagnosis.checked:,} checked, all match their jobs"]

@@ -102,7 +102,8 @@ def enqueue(
     TYPE is a type of the app (`greet`, or `shop/greet` where several services have it). PAYLOAD is
     JSON, `@file` to read it from a file, or `-` for stdin; it is checked by the type. The app comes
     from --app, TRELLIS_APP or `app` in trellis.toml or pyproject.toml. Without any, TYPE must be
-    service/type, and the job gets the policies of the newest job of that type.
+    service/type: the contract that workers of the service have stored stands for it, else the
+    newest job of that type.
     """
     import asyncio
 
@@ -252,14 +253,14 @@ async def _find_type(
     from trellis.cli.loading import load_services
     from trellis.config import environment
     from trellis.declaration.imports import prepare_project
-    from trellis.operations.creation import declared_type, stored_type
+    from trellis.operations.creation import declared_type, known_type
 
     prepare_project()
     if not app and not environment().get("TRELLIS_APP"):
         url = resolve_url(url)
         _refuse_in_process(url)
         async with operator_at(url) as jobs:
-            yield await stored_type(jobs.engine, type_name), jobs.engine, url
+            yield await known_type(jobs.engine, type_name), jobs.engine, url
         return
     services = load_services(app or None)
     found = declared_type(type_name, [each for one in services for each in one.job_types])

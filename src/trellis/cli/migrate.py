@@ -14,7 +14,8 @@ from trellis.engines.redaction import shown
 
 @click.command("migrate")
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if it is out of date.")
-@click.option("--sql", is_flag=True, help="Change nothing; write the SQL that would be run.")
+@click.option("--sql", is_flag=True,
+              help="Change nothing; write the SQL, or on NATS the streams.")  # fmt: skip
 @reason_option
 @url_option
 @debug_option
@@ -34,6 +35,9 @@ def migrate(url: str | None, *, check: bool, sql: bool, reason: str) -> None:
     missing = asyncio.run(_missing(url))
     if check:
         _check(url, missing)
+    elif missing and missing[0][1].startswith("{"):
+        for _, config in missing:  # of streams and consumers, on NATS
+            click.echo(config)
     elif missing:
         click.echo("begin;")
         for number, script in missing:
@@ -44,13 +48,21 @@ def migrate(url: str | None, *, check: bool, sql: bool, reason: str) -> None:
 async def _migrate(url: str, by: By) -> None:
     engine = engine_at(url)
     try:
-        before, after, _ = await engine.migrate(by=by)
+        before, after, scripts = await engine.migrate(by=by)
+        kept = ""
+        if url.startswith("nats:"):
+            kept = f" Replicas of each stream: {(await engine.health()).facts['replicas']}."
     finally:
         await engine.close()
-    if before == after:
-        click.echo(f"{shown(url)} is up to date (schema {after}).")
+    if before == after and scripts:
+        click.echo(
+            f"{shown(url)} was put in order (schema {after}): {len(scripts)} streams or consumers "
+            f"were missing or changed.{kept}"
+        )
+    elif before == after:
+        click.echo(f"{shown(url)} is up to date (schema {after}).{kept}")
     else:
-        click.echo(f"{shown(url)} was migrated from schema {before} to {after}.")
+        click.echo(f"{shown(url)} was migrated from schema {before} to {after}.{kept}")
 
 
 async def _missing(url: str) -> Sequence[tuple[int, str]]:
@@ -65,7 +77,7 @@ def _check(url: str, missing: Sequence[tuple[int, str]]) -> None:
     if not missing:
         click.echo(f"{shown(url)} is up to date.")
         return
-    numbers = ", ".join(str(number) for number, _ in missing)
+    numbers = ", ".join(dict.fromkeys(str(number) for number, _ in missing))
     click.echo(
         f"{shown(url)} is out of date: migrations {numbers} are missing. Run: trellis migrate"
     )

@@ -1,7 +1,8 @@
-"""`trellis move`: move the jobs of a SQLite file to PostgreSQL."""
+"""`trellis move`: move jobs between SQLite, PostgreSQL and NATS JetStream."""
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @click.command("move")
-@click.option("--from", "source", metavar="URL", required=True, help="Where the jobs are: sqlite.")
-@click.option("--to", "target", metavar="URL", required=True, help="Where they go: postgresql.")
+@click.option("--from", "source", metavar="URL", required=True, help="Where the jobs are.")
+@click.option("--to", "target", metavar="URL", required=True, help="Where they go.")
 @click.option("--history", is_flag=True, help="Also move ended jobs, not only dead ones.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; write what would be moved.")
 @reason_option
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
 def move(
     *, source: str, target: str, history: bool, dry_run: bool, reason: str, as_json: bool
 ) -> None:
-    """Move the jobs of a SQLite file to a PostgreSQL database.
+    """Move the jobs of a store to another: sqlite, postgresql or nats.
 
     Waiting, delayed, retrying and dead jobs are moved, with ids, journals, logs, keys, batches,
     schedules and their ledgers, the settings of queues and the audit. Stop the workers first: the
-    command refuses while a worker is live or a job is active. The target must have its tables:
-    trellis migrate --url URL.
+    command refuses while a worker is live or a job is active. The target must have its tables
+    or streams: trellis migrate --url URL.
 
-    The file is made read-only before the first job is copied, so that no job can be created,
-    started or changed in it and no job can run in both databases. If the command is interrupted,
-    run it again: it continues.
+    The source is made read-only before the first job is copied, so that no job can be created,
+    started or changed in it and no job can run in both stores. If the command is interrupted, run
+    it again: it continues.
     """
     import asyncio
 
@@ -53,16 +54,20 @@ def move(
 async def _move(source: str, target: str, by: By, *, history: bool, dry_run: bool) -> Moved:
     from trellis.operations.transfer import Endpoint, move
 
-    here = Endpoint(engine_at(source, create=False), shown(source))
-    there = Endpoint(engine_at(target, create=False), shown(target))
-    try:
-        await here.engine.open()
-        await there.engine.open()
+    async with AsyncExitStack() as stack:
+        engines = [engine_at(url, create=False) for url in (source, target)]
+        for engine in engines:
+            stack.push_async_callback(engine.close)
+            await engine.open()
+        exporter = None
+        if source.startswith("nats:"):
+            from trellis.admin.export import stream_exporter
+
+            exporter = await stack.enter_async_context(stream_exporter(source))
+        here = Endpoint(engines[0], shown(source), exporter)
+        there = Endpoint(engines[1], shown(target))
         with progress_bar("Moving jobs") as progress:
             return await move(here, there, by, history=history, dry_run=dry_run, progress=progress)
-    finally:
-        await there.engine.close()
-        await here.engine.close()
 
 
 def _document(source: str, target: str, moved: Moved) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def _document(source: str, target: str, moved: Moved) -> dict[str, Any]:
 def _sentence(source: str, target: str, moved: Moved) -> str:
     total = sum(moved.states.values())
     states = ", ".join(f"{count:,} {state}" for state, count in moved.states.items()) or "none"
-    ended = f" {counted(moved.left)} that ended stay in the file; --history moves them, too."
+    ended = f" {counted(moved.left)} that ended stay at the source; --history moves them, too."
     rest = ended if moved.left else ""
     if not moved.is_finished:
         known = f", of which {moved.known:,} were moved before" if moved.known else ""

@@ -154,21 +154,29 @@ def _change(
     url: str | None,
 ) -> None:
     """Change these queues and report the effect."""
+    from contextlib import suppress
+
+    from trellis.errors import ProjectionUnavailable
     from trellis.insight.views import as_json as document
 
-    async def work(jobs: Operator) -> list[tuple[QueueView, bool]]:
+    async def work(jobs: Operator) -> list[tuple[QueueView, int | None]]:
         changed = []
         for name in names:
             queue = await change(jobs, name, reason)
-            jobs_there = await jobs.find(service=queue.service, queue=queue.queue).count()
-            changed.append((queue, bool(jobs_there)))
+            found: int | None = None
+            with suppress(ProjectionUnavailable):
+                found = await jobs.find(service=queue.service, queue=queue.queue).count()
+            changed.append((queue, found))
         return changed
 
     changed = operate(url, work)
     if as_json:
         write_json([document(queue) for queue, _ in changed])
-    for queue, is_known in changed:
+    for queue, found in changed:
         name = f"{queue.service}/{queue.queue}"
+        if found is None:
+            complain(f"Queue {name} {effect}. No admin runtime answers that could count its jobs.")
+            continue
         complain(f"Queue {name} {effect}; {counted(queue.waiting)} waiting there.")
-        if not is_known:
+        if not found:
             complain(f"  No job of {name} is stored. Check the name.")

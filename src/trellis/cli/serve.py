@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from trellis.cli.app import current_actor, operate
+from trellis.cli.app import current_actor, operate, resolve_url
+from trellis.cli.job_projection import hosting, projection_option
 from trellis.cli.options import debug_option, url_option
 from trellis.cli.output import complain
 from trellis.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from fastapi import FastAPI
 
     from trellis.operations.operator import Operator
@@ -48,6 +51,12 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
     "--max-streams", metavar="NUMBER", type=click.IntRange(0), default=500, show_default=True,
     help="Open streams of all callers; half of them may be of one token.",
 )  # fmt: skip
+@projection_option
+@click.option(
+    "--no-projection",
+    is_flag=True,
+    help="On NATS, rely on `trellis jobs serve` instead of keeping a projection here.",
+)
 @click.option("--no-login", is_flag=True, help="Write no address for a login with a browser.")
 @url_option
 @debug_option
@@ -64,17 +73,20 @@ def serve(
     max_rate: int,
     max_streams: int,
     no_login: bool,
+    place: str | None,
+    no_projection: bool,
     url: str | None,
 ) -> None:
     """Answer HTTP requests about the jobs.
 
     Programs send a token that `trellis tokens create` has made; a browser logs in once with the
     address that is written here, within ten minutes. The description of all routes is at
-    /api/v1/openapi.json.
+    /api/v1/openapi.json. For jobs on NATS it also does what `trellis jobs serve` does.
     """
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("--tls-cert and --tls-key belong together. Give both, or none.")
     _check_exposure(host, is_encrypted=bool(tls_cert) or behind_proxy, no_auth=no_auth)
+    beside = None if no_projection else hosting(resolve_url(url), place)
     has_token = operate(url, _has_token)
     if not has_token and not no_auth:
         if host not in _LOOPBACK:
@@ -92,6 +104,7 @@ def serve(
         no_auth=no_auth,
         behind_proxy=behind_proxy,
         maintenance=maintenance,
+        beside=beside,
     )
     tune_interpreter()
     code = None if no_auth or no_login else operate(url, _new_code)
@@ -131,6 +144,7 @@ def _app(
     no_auth: bool,
     behind_proxy: bool,
     maintenance: bool,
+    beside: AbstractAsyncContextManager[object] | None,
 ) -> FastAPI:
     from trellis.server import Limits, create_app
 
@@ -140,7 +154,7 @@ def _app(
     )
     return create_app(
         url, hosts=names, no_auth=no_auth, behind_proxy=behind_proxy, limits=limits,
-        maintenance=maintenance,
+        maintenance=maintenance, beside=beside,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from trellis.engines.archive import ARCHIVE_LOCK, ArchiveState
 from trellis.engines.audit import AuditFilter
 from trellis.engines.port import Engine
 from trellis.engines.values import Health, JobFilter
+from trellis.errors import EngineUnavailable
 from trellis.insight.batches import BatchView, forgotten_batches
 from trellis.insight.schedule_views import ScheduleView, schedule_view
 from trellis.insight.time_expressions import roughly
@@ -72,12 +73,15 @@ class Diagnosis(NamedTuple):
     forgotten: tuple[BatchView, ...] = ()
     #: How many jobs of each type (service/type) wait.
     waiting: Mapping[str, int] = {}
+    #: Why jobs, workers and journals could not be read; None: they were.
+    unread: str | None = None
 
     @property
     def warnings(self) -> list[str]:
         """What is wrong with the engine and with the workers, each with what to do."""
         return [
             *self.health.warnings,
+            *self._unread_warnings(),
             *_unserved_warnings(self.waiting, self.workers),
             *chain.from_iterable(map(_worker_warnings, self.workers)),
             *_schedule_warnings(self.schedules, self.workers),
@@ -86,6 +90,10 @@ class Diagnosis(NamedTuple):
             *chain.from_iterable(map(self._archive_warnings, self.archives)),
             *map(_forgotten, self.forgotten),
         ]
+
+    def _unread_warnings(self) -> Iterator[str]:
+        if self.unread is not None:
+            yield f"Neither jobs nor journals were checked: {self.unread}"
 
     def _audit_warnings(self) -> Iterator[str]:
         if self.has_large_audit:
@@ -121,8 +129,8 @@ class Diagnosis(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether every journal folds to its head."""
-        return not self.mismatches
+        """Whether the jobs could be read, and every journal folds to its head."""
+        return not self.mismatches and self.unread is None
 
 
 async def diagnose(
@@ -132,8 +140,20 @@ async def diagnose(
     *,
     journals: bool = True,
 ) -> Diagnosis:
-    """Examine an open engine, calling `progress(done, total)`; journals only if asked for."""
+    """Examine an open engine, calling `progress(done, total)`; journals only if asked for.
+
+    What the engine says of itself is returned even if it answers nothing else.
+    """
     health = await engine.health()
+    try:
+        return await _diagnose(engine, health, settings, progress, journals=journals)
+    except EngineUnavailable as error:
+        return Diagnosis(health, {}, 0, (), settings, unread=str(error))
+
+
+async def _diagnose(
+    engine: Engine, health: Health, settings: WorkerSettings, progress: Progress, *, journals: bool
+) -> Diagnosis:
     states = (await engine.count(_EVERYTHING, "state")).groups
     sessions = [each for each in await engine.sessions() if each.ended_at is None]
     now = await engine.now()

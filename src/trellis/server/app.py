@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import cache, partial
 from http import HTTPStatus
 
@@ -47,18 +47,20 @@ def create_app(
     behind_proxy: bool = False,
     limits: Limits | None = None,
     maintenance: bool = False,
+    beside: AbstractAsyncContextManager[object] | None = None,
 ) -> FastAPI:
     """Return the HTTP API of the jobs at a URL, else at `TRELLIS_URL`; mount it, or serve it.
 
     An engine that is given must be open and stays open. `hosts` are the names by which the server
     is called, beside those of the machine itself. With `no_auth` every caller may do everything.
-    `behind_proxy` says that callers reach it by https although it sees http.
-    With `maintenance` this process can lead the maintenance, as a worker can.
+    `behind_proxy`: callers reach it by https although it sees http. With `maintenance` this process
+    can lead the maintenance, as a worker can. `beside` is entered before the first request.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(beside or nullcontext())
             if engine is not None:
                 app.state.operator = Operator(engine)
             else:
@@ -82,8 +84,7 @@ def create_app(
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
-    app.state.is_open = no_auth
-    app.state.url = url
+    app.state.is_open, app.state.url = no_auth, url
     app.state.is_encrypted = behind_proxy
     _furnish(app, tuple(hosts), limits or Limits())
     return app

@@ -12,7 +12,7 @@ from typing import Final
 
 from trellis.core.json_schema import problems
 from trellis.engines.port import Engine
-from trellis.operations.creation import KnownType, contracted_types, stored_type
+from trellis.operations.creation import KnownType, known_type
 
 _KEEP_SECONDS: Final = 5.0
 _MOST: Final = 1000
@@ -30,10 +30,7 @@ class KnownTypes:
         until, known = self._found.get(name, (0.0, None))
         if known is not None and time.monotonic() < until:
             return known
-        service, _, short = name.rpartition("/")
-        contracted = await contracted_types(self._engine, service)
-        known = next((each for each in contracted if each.job_type.name == short), None)
-        known = known or await stored_type(self._engine, name)
+        known = await known_type(self._engine, name)
         self._found[name] = (time.monotonic() + _KEEP_SECONDS, known)
         if len(self._found) > _MOST:
             self._found.popitem(last=False)

@@ -17,12 +17,13 @@ from typing import Final
 from trellis import __version__
 from trellis.config import WorkerSettings, environment, worker_settings
 from trellis.core.durations import SECOND
+from trellis.engines.clock import uptime
 from trellis.engines.port import Engine
 from trellis.engines.values import LOCK_DETAILS, SessionLost, WorkerInfo
 from trellis.errors import EngineError
 from trellis.worker.maintenance import Maintenance
 from trellis.worker.outage import OutageLog
-from trellis.worker.session import RenewalHealth, SessionHolder, uptime
+from trellis.worker.session import RenewalHealth, SessionHolder
 from trellis.worker.shared_status import SharedStatus
 
 _RETRY_PAUSE: Final = 1.0

@@ -128,11 +128,20 @@ ENGINE_UP: Final = Metric(
     "1 if the engine answered this scrape, else 0; then the metrics of the store are missing.",
     "store",
 )  # fmt: skip
+PROJECTION_LAG: Final = Metric(
+    "trellis_projection_lag_seconds", "gauge", "s", ("stream",),
+    "How long the first message waits that the projection does not have; only on NATS.", "store",
+)  # fmt: skip
+PROJECTION_BEHIND: Final = Metric(
+    "trellis_projection_lag_messages", "gauge", "{message}", ("stream",),
+    "How many messages the projection does not have; only on NATS.", "store",
+)  # fmt: skip
 
 METRICS: Final = (
     STARTED, SETTLED, DURATION, WAIT, RETRIES, LEASES_LOST, STALE_WRITES, RUNNING, SLOTS,
     SETTLEMENTS_WAITING, LOST_THREADS, LOOP_STALLS, CALL_DURATION, CALL_ITEMS, CALL_ERRORS,
     FEED_LAG, PROCESSES, PROCESS_ENDS, JOBS, OLDEST, WORKERS, ENGINE_UP,
+    PROJECTION_LAG, PROJECTION_BEHIND,
 )  # fmt: skip
 BY_NAME: Final = {each.name: each for each in METRICS}
 

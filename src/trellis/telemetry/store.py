@@ -16,10 +16,18 @@ from typing import Final
 from trellis.core.durations import SECOND
 from trellis.core.states import State
 from trellis.engines.port import Engine
+from trellis.engines.projection import IsProjected
 from trellis.engines.values import JobFilter
 from trellis.errors import EngineError
 from trellis.telemetry import current
-from trellis.telemetry.metrics import ENGINE_UP, JOBS, OLDEST, WORKERS
+from trellis.telemetry.metrics import (
+    ENGINE_UP,
+    JOBS,
+    OLDEST,
+    PROJECTION_BEHIND,
+    PROJECTION_LAG,
+    WORKERS,
+)
 from trellis.telemetry.registry import Snapshot, bounded
 
 _STATES: Final = (State.PENDING, State.RETRY, State.ACTIVE, State.DEAD)
@@ -98,6 +106,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _read(engine: Engine) -> Snapshot:
+    # First: the reads below wait until the projection has caught up.
+    lags = await engine.projection_lag() if isinstance(engine, IsProjected) else []
     counts = await engine.count(JobFilter(states=_STATES), "service", "queue", "type", "state")
     rates = await engine.rates(1)  # of these only what has waited longest is used
     due: dict[tuple[str, ...], float] = {
@@ -107,9 +117,16 @@ async def _read(engine: Engine) -> Snapshot:
     }
     sessions = await engine.sessions()
     working = [each for each in sessions if each.is_worker and each.ended_at is None]
-    return {
+    found: Snapshot = {
         JOBS.name: bounded(dict(counts.combinations)),
         OLDEST.name: bounded(due),
         WORKERS.name: {(): sum(not each.lapsed for each in working)},
         ENGINE_UP.name: {(): 1},
+    }
+    if not lags:
+        return found
+    return {
+        **found,
+        PROJECTION_LAG.name: {(each.stream,): each.seconds for each in lags},
+        PROJECTION_BEHIND.name: {(each.stream,): each.messages for each in lags},
     }
