@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import pytest
 
@@ -19,7 +21,9 @@ from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.testing import ManualClock
 
-Serving: TypeAlias = Callable[[SqliteEngine], AdminRuntime]
+Serving: TypeAlias = Callable[[Engine], AdminRuntime]
+#: Reads all rows of a view by the names of its columns, with moments in microseconds.
+Read: TypeAlias = Callable[[str], list[dict[str, Any]]]
 
 
 @pytest.fixture
@@ -50,12 +54,24 @@ async def engine(nats_url: str, subjects: Subjects, clock: ManualClock) -> Async
 
 
 @pytest.fixture
-async def tables(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteEngine]:
+async def tables(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Engine]:
     """The SQL engine whose tables are the projection."""
-    tables = SqliteEngine(tmp_path / "projection.db", clock=clock)
-    await tables.open()
-    yield tables
-    await tables.close()
+    engine: Engine = SqliteEngine(tmp_path / "projection.db", clock=clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads views of the projection."""
+
+    def read(view: str) -> list[dict[str, Any]]:
+        with closing(sqlite3.connect(tmp_path / "projection.db")) as file:
+            file.row_factory = sqlite3.Row
+            return [dict(row) for row in file.execute(f"select * from {view}")]  # noqa: S608 - ours
+
+    return read
 
 
 @pytest.fixture
@@ -75,7 +91,7 @@ async def link(nats_url: str) -> AsyncIterator[Link]:
 
 @pytest.fixture
 async def whole_runtime(
-    nats_url: str, subjects: Subjects, tables: SqliteEngine, engine: Engine
+    nats_url: str, subjects: Subjects, tables: Engine, engine: Engine
 ) -> AsyncIterator[AdminRuntime]:
     """A runtime that changes jobs, too."""
     async with AdminRuntime(Link([nats_url]), subjects, tables, engine) as runtime:
@@ -83,6 +99,6 @@ async def whole_runtime(
 
 
 @pytest.fixture
-async def runtime(serving: Serving, tables: SqliteEngine) -> AsyncIterator[AdminRuntime]:
+async def runtime(serving: Serving, tables: Engine) -> AsyncIterator[AdminRuntime]:
     async with serving(tables) as runtime:
         yield runtime

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.admin.conftest import Serving
+from trellis.admin.messages import Messages
 from trellis.admin.runtime import AdminRuntime
 from trellis.core.commands import Cancel, Complete, Fail
 from trellis.core.job import Failure
-from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.link import Link, Message
 from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.jetstream.writing import BATCH
 from trellis.engines.port import Engine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Begun, JobFilter, LogEntry, LogLine, Note, Progress
@@ -45,7 +47,7 @@ async def _some_lives(engine: Engine, clock: ManualClock) -> None:
     )
 
 
-async def _same(engine: Engine, tables: SqliteEngine) -> None:
+async def _same(engine: Engine, tables: Engine) -> None:
     page = await tables.find(JobFilter(), limit=100)
     loaded = await engine.load([each.definition.id for each in page.jobs])
     assert loaded.records == page.jobs
@@ -56,10 +58,10 @@ async def _same(engine: Engine, tables: SqliteEngine) -> None:
 
 
 async def test_the_projection_has_what_the_stream_has(
-    engine: Engine, runtime: AdminRuntime, tables: SqliteEngine, clock: ManualClock
+    engine: Engine, runtime: AdminRuntime, tables: Engine, clock: ManualClock
 ) -> None:
     await _some_lives(engine, clock)
-    await runtime.answers.catch_up()
+    assert await runtime.answers.catch_up()
     assert (await tables.count(JobFilter())).total == 7
     await _same(engine, tables)
 
@@ -84,7 +86,7 @@ async def test_without_a_runtime_a_read_says_what_to_start(engine: Engine) -> No
 async def test_two_runtimes_on_one_projection_store_everything_once(
     engine: Engine,
     runtime: AdminRuntime,
-    tables: SqliteEngine,
+    tables: Engine,
     serving: Serving,
     clock: ManualClock,
 ) -> None:
@@ -97,41 +99,61 @@ async def test_two_runtimes_on_one_projection_store_everything_once(
     assert len(numbers) == len(set(numbers)) == 5
 
 
-async def _all_logs(tables: SqliteEngine) -> list[LogEntry]:
+async def test_a_page_that_is_stored_is_not_stored_again(  # noqa: PLR0917 - fixtures
+    engine: Engine,
+    runtime: AdminRuntime,
+    tables: Engine,
+    subjects: Subjects,
+    link: Link,
+    clock: ManualClock,
+) -> None:
+    await _some_lives(engine, clock)
+    assert await runtime.answers.catch_up()
+    place = await runtime.projection.place(subjects.jobs)
+    assert place is not None
+    page = await link.following(subjects.jobs, ">", 1)
+    changes = await Messages(runtime.store).changes(page)
+    before = place._replace(sequence=0)
+    assert not await runtime.projection.project(subjects.jobs, before, place, changes)
+    assert len(await _all_logs(tables)) == 1
+    await _same(engine, tables)
+
+
+async def _all_logs(tables: Engine) -> list[LogEntry]:
     jobs = (await tables.find(JobFilter(), limit=100)).jobs
     return [line for each in jobs for line in await tables.logs(each.definition.id)]
 
 
 async def test_a_runtime_continues_where_the_last_one_ended(
     engine: Engine,
-    tables: SqliteEngine,
+    tables: Engine,
     serving: Serving,
     clock: ManualClock,
 ) -> None:
     for _ in range(3):
         await _some_lives(engine, clock)
         async with serving(tables) as runtime:
-            await runtime.answers.catch_up()
+            assert await runtime.answers.catch_up()
     await _same(engine, tables)
     assert (await tables.count(JobFilter())).total == 21
 
 
-async def test_a_projection_from_the_beginning_equals_one_that_followed(
+async def test_a_projection_from_the_beginning_equals_one_that_followed(  # noqa: PLR0917 - fixtures
     engine: Engine,
     runtime: AdminRuntime,
-    tables: SqliteEngine,
+    tables: Engine,
     serving: Serving,
     clock: ManualClock,
+    tmp_path: Path,
 ) -> None:
     for _ in range(3):
         await _some_lives(engine, clock)
-        await runtime.answers.catch_up()
+        assert await runtime.answers.catch_up()
     followed = (await tables.find(JobFilter(), limit=100)).jobs
-    path = Path(str((await tables.health()).facts["path"])).with_name("fresh.db")
-    fresh = SqliteEngine(path, clock=clock)
+    fresh = SqliteEngine(tmp_path / "fresh.db", clock=clock)
     await fresh.open()
     async with serving(fresh) as late:
-        await late.answers.catch_up()
+        assert await late.answers.catch_up()
     assert (await fresh.find(JobFilter(), limit=100)).jobs == followed
     await fresh.close()
 
@@ -142,3 +164,24 @@ async def test_a_request_that_cannot_be_read_is_refused(
     for verb, body, code in (("find", b"[]", "400"), ("create", b"{}", "404")):
         answer = await link.ask(subjects.internal(verb), body, 5)
         assert (answer.headers or {})["Nats-Service-Error-Code"] == code
+
+
+@pytest.mark.parametrize("before", [0, 1, 7])
+async def test_the_largest_write_is_in_one_page(
+    runtime: AdminRuntime, link: Link, subjects: Subjects, before: int
+) -> None:
+    name = subjects.own("member", "none", "none", "linked")
+    for _ in range(before):
+        await link.write(Message(name, b"true"))
+    assert await runtime.answers.catch_up()
+    known = (await runtime.jobs._end()).sequence
+    await runtime.jobs.stop()
+    await link.write(*(Message(name, b"true") for _ in range(BATCH)))
+    await link.write(Message(name, b"true"))
+    ends: list[int] = []
+    runtime.jobs._is_stopped = False
+    while await runtime.jobs.step():
+        place = await runtime.projection.place(subjects.jobs)
+        assert place is not None
+        ends.append(place.sequence)
+    assert set(ends) <= {known + BATCH, known + BATCH + 1}

@@ -12,8 +12,11 @@ from trellis.core.job import JobRecord, Relations, SessionId
 from trellis.engines.demand import Demand
 from trellis.engines.jetstream import JetStreamEngine
 from trellis.engines.jetstream.link import Message
-from trellis.engines.jetstream.subjects import schedule_time
+from trellis.engines.jetstream.subjects import consumer_of, schedule_time
 from trellis.engines.values import Claimed, JobFilter, Page
+
+#: How often the view of a consumer is looked at. Messages that it gave up stay out of it.
+_LOOKS = 200
 
 
 class ManualEngine(JetStreamEngine):
@@ -33,7 +36,23 @@ class ManualEngine(JetStreamEngine):
     async def claim(self, session: SessionId, demands: Sequence[Demand], limit: int) -> Claimed:
         """Claim after catching up."""
         await self.catch_up()
+        for demand in demands:
+            for job_type in demand.types:
+                await self._until_consumer_sees(demand.service, job_type)
         return await super().claim(session, demands, limit)
+
+    async def _until_consumer_sees(self, service: str, job_type: str) -> None:
+        """Wait until the consumer of a type knows of its work: its leader may be a replica."""
+        await self._lanes.provide_consumer(service, job_type)
+        subject, stream = self._subjects.work_of(service, job_type), self._subjects.work
+        for _ in range(_LOOKS):
+            wanted = {"subjects_filter": subject}
+            state = (await self._link.api(f"STREAM.INFO.{stream}", wanted))["state"]
+            consumer = f"CONSUMER.INFO.{stream}.{consumer_of(service, job_type)}"
+            info = await self._link.api(consumer)
+            known = info["num_pending"] + info["num_ack_pending"]
+            if known >= (state.get("subjects") or {}).get(subject, 0):
+                return
 
     async def find(self, where: JobFilter, *, after: int | None = None, limit: int = 50) -> Page:
         """Return all jobs, without an index: enough to check their journals."""

@@ -10,7 +10,6 @@ from trellis.core.job import JobRecord
 from trellis.core.policy import Policy, Retention
 from trellis.engines.archive import Archived
 from trellis.engines.jetstream.draft import Draft
-from trellis.engines.jetstream.state import subjects_of
 from trellis.testing.builders import a_demand, a_job, a_worker, complete
 from trellis.testing.conformance.helpers import accept, decided
 
@@ -40,7 +39,7 @@ async def set_apart(engine: ManualEngine, *records: JobRecord) -> None:
 async def waiting(engine: ManualEngine) -> int:
     """Return how many states of waiting jobs are stored."""
     subject = engine._subjects.own("archiving", "*", "r", "*")
-    return len(await subjects_of(engine._store, subject))
+    return len(await engine._store.subjects_of(subject))
 
 
 async def test_what_was_archived_and_removed_leaves_nothing_in_the_queue(

@@ -45,7 +45,7 @@ async def engine(
 ) -> AsyncIterator[Engine]:
     engine = ServedEngine(nats_url, prefix=deployed.prefix, clock=clock)
     await engine.open()
-    async with AdminRuntime(Link([nats_url]), deployed, tables):
+    async with AdminRuntime(Link(nats_url.split(",")), deployed, tables):
         yield engine
     await engine.close()
 

@@ -7,7 +7,6 @@ import asyncio
 from tests.engines.jetstream.manual import ManualEngine
 from trellis.core.policy import Policy
 from trellis.engines.contracts import KEEP_CONTRACTS, DeclaredType, NewContract
-from trellis.engines.jetstream.state import subjects_of
 
 
 async def test_records_that_are_not_kept_leave_the_stream(engine: ManualEngine) -> None:
@@ -15,7 +14,7 @@ async def test_records_that_are_not_kept_leave_the_stream(engine: ManualEngine) 
         new = NewContract("shop", number, "{}", f"sha256:{number}", "deployed")
         assert await engine.put_contract(new) is not None
     subject = engine._subjects.own("contracts", "shop", "n", "*")
-    assert len(await subjects_of(engine._store, subject)) == KEEP_CONTRACTS
+    assert len(await engine._store.subjects_of(subject)) == KEEP_CONTRACTS
 
 
 async def test_large_contracts_are_kept_although_all_together_would_fit_in_no_message(

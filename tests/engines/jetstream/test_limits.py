@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,12 @@ from trellis.core.commands import Cancel
 from trellis.core.durations import SECOND
 from trellis.core.limits import Limit, Override, Scope
 from trellis.engines.audit import By
+from trellis.engines.jetstream.answers import WriteResult
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.limits import LimitTable
-from trellis.engines.jetstream.link import Outdated, Written
+from trellis.engines.jetstream.link import Link, Message, Outdated, Written
 from trellis.engines.values import Claimed
-from trellis.errors import CapabilityMissing
+from trellis.errors import CapabilityMissing, EngineUnavailable
 from trellis.testing import ManualClock
 from trellis.testing.builders import (
     QUEUE,
@@ -142,3 +145,38 @@ async def test_a_limit_of_keys_is_refused(engine: ManualEngine) -> None:
     with pytest.raises(CapabilityMissing, match="Nothing was stored"):
         await engine.declare_limits([(QUEUE_SCOPE, Limit(active=1)), (keys, Limit(rate="1/1s"))])
     assert await engine.limits() == []
+
+
+class LeaderlessLink(Link):
+    """Answers no requests of one kind once a job has started: as if a stream had no leader."""
+
+    def __init__(self, servers: list[str], unanswered: str) -> None:
+        super().__init__(servers)
+        self._unanswered, self._has_started = unanswered, False
+
+    async def write(self, *messages: Message) -> WriteResult:
+        answer = await super().write(*messages)
+        self._has_started |= any(each.subject.endswith(".started") for each in messages)
+        return answer
+
+    async def api(
+        self, verb: str, body: Mapping[str, Any] | None = None, *, wait: float = 20.0
+    ) -> dict[str, Any]:
+        if self._has_started and verb.startswith(self._unanswered):
+            raise EngineUnavailable("no leader")
+        return await super().api(verb, body, wait=wait)
+
+
+@pytest.mark.parametrize("unanswered", ["CONSUMER.INFO", "STREAM.MSG.GET"])
+async def test_a_claim_returns_what_has_started_if_its_limits_cannot_be_read_again(
+    engine: ManualEngine, nats_url: str, unanswered: str
+) -> None:
+    await accept(engine, *(a_job() for _ in range(3)))
+    parts = frozenset({"rate"})
+    await engine.change_limit(QUEUE_SCOPE, Override(Limit(rate="1/1s"), parts), By())  # type: ignore[arg-type]
+    await engine.close()
+    engine._link = engine._store.link = LeaderlessLink([nats_url], unanswered)
+    await engine.open()
+    claimed = await claim(engine)
+    assert [each.head.attempt for each in claimed.jobs] == [1]
+    assert claimed.next_at is None

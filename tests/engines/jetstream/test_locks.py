@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.engines.jetstream.manual import ManualEngine
 from trellis.core.durations import SECOND
 from trellis.core.job import JobRecord, SessionId
-from trellis.engines.jetstream.state import subjects_of
 from trellis.testing import ManualClock
 from trellis.testing.builders import a_demand, a_job, a_worker, complete, fence_of
 from trellis.testing.conformance.helpers import accept_one, decided
@@ -24,7 +23,7 @@ async def an_attempt(engine: ManualEngine) -> JobRecord:
 async def stored(engine: ManualEngine) -> int:
     """Return how many locks have a message."""
     locks = engine._subjects.value("lock", "*")
-    return len(await subjects_of(engine._store, locks))
+    return len(await engine._store.subjects_of(locks))
 
 
 async def test_a_freed_lock_leaves_nothing(engine: ManualEngine) -> None:

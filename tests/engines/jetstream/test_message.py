@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.strategies import Step, policies, steps
+from tests.engines.jetstream.manual import ManualEngine
 from trellis.core.job import (
     Context,
     Dedupe,
@@ -20,7 +22,8 @@ from trellis.core.job import (
     define,
 )
 from trellis.core.lifecycle import Transition, creation, decide, first_run_at
-from trellis.core.policy import Policy
+from trellis.core.policy import KeyPolicy, Policy
+from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.message import (
     RAW,
     Created,
@@ -35,7 +38,10 @@ from trellis.engines.jetstream.message import (
     name_of,
     note_name,
     record_of,
+    request_of,
 )
+from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.port import Engine
 from trellis.engines.values import (
     Begun,
     Heartbeat,
@@ -47,8 +53,17 @@ from trellis.engines.values import (
     Phase,
     Progress,
 )
-from trellis.testing.builders import a_context, a_fence, a_job, a_record
+from trellis.testing.builders import (
+    a_context,
+    a_fence,
+    a_job,
+    a_keyed_job,
+    a_record,
+    complete,
+    fence_of,
+)
 from trellis.testing.clock import START
+from trellis.testing.conformance.helpers import a_session, settle, start
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 json_texts = st.one_of(
@@ -103,7 +118,7 @@ def test_a_created_job_is_read_as_it_was_written(new: NewJob) -> None:
     first, record = created(new)
     _, head = creation(START, first_run_at(new, START))
     assert record == (define(new, 7, START), head)
-    assert first.request == (new.policy, new.idempotency_key, new.after)
+    assert first.request == request_of(new)
 
 
 @given(requests, st.lists(steps, max_size=12))
@@ -123,6 +138,28 @@ def test_the_last_event_and_the_first_make_the_job(new: NewJob, story: list[Step
         payload = payload or getattr(decision.command, "payload", None)
         record = record_of(first, stored, payload)
         assert record == (decision.definition, decision.head)
+
+
+@pytest.mark.parametrize("state", [None, "vendor=a,other=b"])
+async def test_every_stored_message_about_a_job_names_its_request_and_trace_in_headers(
+    engine: ManualEngine, link: Link, deployed: Subjects, state: str | None
+) -> None:
+    port, trace = cast("Engine", engine), f"00-{'a' * 32}-{'b' * 16}-01"
+    new = a_job(context=Context("request-7", trace, state))
+    taken = await start(port, await a_session(port), new)
+    note = Note(taken.definition.row, taken.head.claims, fence_of(taken), Progress(1, 2))
+    await port.note([note])
+    await settle(port, taken, complete(taken))
+    stored = await link.following(deployed.jobs, deployed.whole(name_of(new)), 1)
+    names = [got.subject.split(".")[5] for got in stored]
+    assert names == ["created", "started", "progress", "completed"]
+    expected = {"request-id": "request-7", "traceparent": trace}
+    if state is not None:
+        expected["tracestate"] = state
+    wanted = ("request-id", "traceparent", "tracestate")
+    for got in stored:
+        shown = {name: value for name, value in got.headers.items() if name in wanted}
+        assert shown == expected, got.subject
 
 
 @given(json_texts)
@@ -179,3 +216,31 @@ def test_a_removal_says_what_was_removed() -> None:
     wire = encode_removal(record, START + 9)
     stored = decode(name_of(record.definition), 20, wire.headers, wire.body)
     assert stored == StoredRemoval(name_of(record.definition), 20, 7, START + 9, record.head.state)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "shown"),
+    [
+        (None, {"outcome": "accepted"}),
+        (JobId("job-1"), {"outcome": "replaced", "replacedJobId": "job-1"}),
+    ],
+)
+def test_a_keyed_job_says_how_it_was_admitted(
+    replaced: JobId | None, shown: dict[str, str]
+) -> None:
+    new = a_keyed_job("user/1", KeyPolicy("user/{id}"))
+    definition = define(new, 0, START)
+    event, head = creation(START, first_run_at(new, START))
+    wire = encode_created(new, definition, event, head, replaced=replaced)
+    assert json.loads(wire.body)["queuePolicy"] == shown
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"), [("debug", "info"), ("warning", "warn"), ("critical", "error")]
+)
+def test_log_lines_have_levels_that_other_languages_know(level: str, shown: str) -> None:
+    record = a_record()
+    note = Note(1, 1, a_fence(), LogLine(level, "hello", None))
+    wire = encode_note(*record, note, START)
+    assert [each["level"] for each in json.loads(wire.body)["logs"]] == [shown]
+    assert decode_note(name_of(record.definition), 1, wire.body).body == note.body

@@ -45,9 +45,9 @@ DEATHS = (
     "sqlite.seal",
     "move.sealed",
     "move.rows:2",
-    "postgres.import",
+    "sql.import",
     "move.batch",
-    "postgres.import:2",
+    "sql.import:2",
     "move.before-finish",
 )
 

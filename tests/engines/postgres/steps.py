@@ -75,8 +75,22 @@ async def state_of(engine: PostgresEngine, job_id: JobId) -> str | None:
 
 def waits(url: str) -> bool:
     """Tell whether somebody in this database waits for a lock."""
+    return count_waiting(url) > 0
+
+
+def count_waiting(url: str) -> int:
+    """Return how many connections to this database wait for a lock."""
     with psycopg.connect(url, autocommit=True) as looking:
-        return bool(looking.execute(_WAITS).fetchall())
+        return len(looking.execute(_WAITS).fetchall())
+
+
+async def begun(url: str, call: Coroutine[Any, Any, T], waiting: int) -> asyncio.Task[T]:
+    """Begin a call; return when it has ended, or so many connections wait for a lock."""
+    task = asyncio.create_task(call)
+    async with asyncio.timeout(PATIENCE):
+        while not task.done() and count_waiting(url) < waiting:  # noqa: ASYNC110 - only the server knows
+            await asyncio.sleep(0)
+    return task
 
 
 async def during(url: str, change: str, call: Coroutine[Any, Any, T]) -> T:

@@ -27,7 +27,7 @@ from trellis.engines.contracts import DeclaredType, NewContract, Status
 from trellis.engines.postgres import PostgresEngine
 from trellis.engines.sqlite import SqliteEngine
 from trellis.engines.values import Accepted, Coalesced, JobFilter, QueueSettings
-from trellis.errors import CapabilityMissing, EngineError, MoveRefused
+from trellis.errors import EngineError, MoveRefused
 from trellis.operations.transfer import Endpoint, Moved, move
 from trellis.testing.builders import a_declaration, a_demand, a_job, a_worker, fence_of
 
@@ -406,16 +406,6 @@ async def test_a_parcel_is_taken_in_by_one_of_two_moves_at_once(
     # Another move has a number of its own, and finds the same jobs there.
     assert await target.importer().import_batch("other-move", batch) == 0
     assert (await target.count(JobFilter(), "state")).groups == {"pending": 4}
-
-
-@once
-async def test_only_engines_that_can_take_part_do(
-    source: SqliteEngine, target: PostgresEngine
-) -> None:
-    with pytest.raises(CapabilityMissing, match="cannot be moved into"):
-        await carry(source, source)
-    with pytest.raises(CapabilityMissing, match="cannot be moved out of"):
-        await carry(target, target)  # type: ignore[arg-type]
 
 
 async def test_a_worker_finishes_what_was_moved(

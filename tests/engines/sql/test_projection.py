@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -21,6 +22,7 @@ from trellis.engines.contracts import DeclaredType
 from trellis.engines.memory import MemoryEngine
 from trellis.engines.port import Engine
 from trellis.engines.projection import (
+    Place,
     Presence,
     Projected,
     ProjectedAudit,
@@ -48,6 +50,8 @@ from trellis.testing.model.side import Side
 from trellis.testing.model.steps import step_for
 
 STREAM = "JOBS"
+#: The numbers of messages.
+_NUMBERS = count(1000)
 BOOM = Failure("exception", "boom")
 
 
@@ -97,6 +101,7 @@ async def events_of(engine: Engine) -> list[Projected]:
             outcome = outcomes[head.generation] if is_end else None
             found.append(
                 ProjectedEvent(
+                    next(_NUMBERS),
                     event,
                     JobRecord(definition, head),
                     definition.policy,
@@ -123,19 +128,24 @@ async def same(one: Engine, two: Engine) -> None:
     assert {each.record.definition.id for each in (await two.due("jobs", 1000)).jobs} >= due
 
 
+def at(sequence: int) -> Place:
+    """Return a place in the stream."""
+    return Place(sequence, stream_id=1)
+
+
 async def store(engine: SqliteEngine, changes: Sequence[Projected], size: int = 1000) -> None:
     """Project changes in pages of this size."""
     projection = engine.projection()
     for start_at in range(0, len(changes), size):
         page = changes[start_at : start_at + size]
-        assert await projection.project(STREAM, start_at, start_at + len(page), page)
+        assert await projection.project(STREAM, at(start_at), at(start_at + len(page)), page)
 
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_random_lives_are_projected_as_they_were(
     source: MemoryEngine, target: SqliteEngine, clock: ManualClock, seed: int
 ) -> None:
-    side, dice = Side(source, clock), Random(seed)
+    side, dice = Side(source, clock, source.capabilities), Random(seed)
     await side.open_session(60 * SECOND)
     for _ in range(250):
         await step_for(dice.randrange(2**24)).on(side)
@@ -151,10 +161,14 @@ async def test_a_page_is_stored_once_whoever_brings_it(
     await accept(source, a_job(), a_job())
     changes = await events_of(source)
     one, two = target.projection(), target.projection()
-    assert await one.place(STREAM) == 0
-    assert await one.project(STREAM, 0, 2, changes)
-    assert not await two.project(STREAM, 0, 2, changes)
-    assert await two.place(STREAM) == 2
+    assert await one.place(STREAM) is None
+    assert await one.project(STREAM, at(0), at(2), changes)
+    assert not await two.project(STREAM, at(0), at(2), changes)
+    found = await two.place(STREAM)
+    assert found is not None
+    assert found._replace(rebuilt_at=0) == at(2)
+    assert not await two.project(STREAM, Place(2, stream_id=2), at(3), changes)
+    assert not await two.erase(STREAM, at(1))
     await same(source, target)
 
 
@@ -172,7 +186,7 @@ async def test_a_page_before_its_turn_is_refused_and_changes_nothing(
     source: MemoryEngine, target: SqliteEngine
 ) -> None:
     await accept_one(source, a_job())
-    assert not await target.projection().project(STREAM, 5, 6, await events_of(source))
+    assert not await target.projection().project(STREAM, at(5), at(6), await events_of(source))
     assert await records(target) == []
 
 
@@ -205,11 +219,12 @@ async def test_a_removed_job_is_gone_and_its_id_can_come_again_in_the_same_page(
     await source.remove([new.id])
     again = await accept_one(source, new)
     assert again.definition.row != ended.definition.row
-    removal = ProjectedRemoval(ended.definition.row, new.id, State.CANCELLED, clock.now())
+    how = (new.id, new.service, new.type, State.CANCELLED, clock.now())
+    removal = ProjectedRemoval(next(_NUMBERS), ended.definition.row, *how)
     await store(target, [*first, removal, *await events_of(source)])
     await same(source, target)
     await target.projection().project(
-        STREAM, 4, 5, [ProjectedRemoval(again.definition.row, new.id, State.CANCELLED, clock.now())]
+        STREAM, at(4), at(5), [ProjectedRemoval(next(_NUMBERS), again.definition.row, *how)]
     )
     assert (await target.load([new.id])).removed == {new.id}
 
@@ -274,7 +289,7 @@ async def test_an_erased_projection_begins_again(
     await store(target, changes)
     projection = target.projection()
     await projection.erase()
-    assert await projection.place(STREAM) == 0
+    assert await projection.place(STREAM) is None
     assert await records(target) == []
     assert await projection.presences(0) == []
     await store(target, changes)

@@ -132,6 +132,8 @@ def test_every_statement_is_used() -> None:
             "lane_list",
             "past_session_prune",
             "projection_forget_sessions",
+            "projection_other_stream",
+            "projection_own_jobs",
             "projection_presences",
             "queue_settings",
             "read_ahead",
@@ -177,3 +179,12 @@ async def test_the_view_for_people_has_the_parent_and_the_batch_of_a_job(tmp_pat
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:
         rows = file.execute("select id, parent, batch from trellis_jobs order by seq").fetchall()
     assert rows == [(ref.id, None, None), (member, ref.id, batch)]
+
+
+def test_every_statement_that_is_run_for_many_rows_has_values_to_repeat() -> None:
+    folders = (SHARED, Path(trellis.engines.sqlite.__file__).parent)
+    sources = [path.read_text() for folder in folders for path in folder.glob("*.py")]
+    names = {name for text in sources for name in re.findall(r'run_many\(\s*"(\w+)"', text)}
+    assert "projection_session" in names
+    for name in names & STATEMENTS.keys():
+        assert _widen(name, 2) != STATEMENTS[name], name
