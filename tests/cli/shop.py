@@ -28,7 +28,7 @@ NEVER: Final = Policy(retry=Retry.never())
 def make_shop(folder: Path) -> dict[str, str]:
     """Fill jobs.db in this folder, with settings that name it; return the ids by state."""
     (folder / "trellis.toml").write_text('url = "sqlite:///jobs.db"\n')
-    return asyncio.run(_fill(SqliteEngine(folder / "jobs.db")))
+    return asyncio.run(fill(SqliteEngine(folder / "jobs.db")))
 
 
 def make_database(folder: Path, jobs: int = 3) -> str:
@@ -43,7 +43,8 @@ def make_database(folder: Path, jobs: int = 3) -> str:
     return url
 
 
-async def _fill(engine: Engine) -> dict[str, str]:
+async def fill(engine: Engine) -> dict[str, str]:
+    """Store the jobs; return their ids by state."""
     await engine.open()
     info = WorkerInfo("berlin", "host-1", 4242, "0.1.0", DETAILS)
     session = (await engine.open_session(info, micros("10m"))).id

@@ -73,6 +73,14 @@ def test_doctor_warns_of_a_variable_that_is_not_a_setting(
     assert warning.startswith(text)
 
 
+def test_doctor_names_no_setting_for_a_variable_that_is_spelt_otherwise(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRELLIS_SHOP_PASSWORD", "x")
+    ran = command("doctor", "--url", make_database(tmp_path))
+    assert "TRELLIS_SHOP_PASSWORD is set, but there is no such setting.\n" in ran.out
+
+
 def test_lost_threads_and_a_blocked_loop_are_shown_with_what_helps(
     command: Run, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ def test_a_dry_run_says_what_a_move_then_does_and_the_second_finds_nothing_to_do
     assert dry.code == 0
     assert "Would move 12 jobs (" in dry.out
     assert (
-        "3 jobs that ended stay in the file; --history moves them, too. Nothing was done."
+        "3 jobs that ended stay at the source; --history moves them, too. Nothing was done."
         in dry.out
     )
     assert "Jobs        none" in command("doctor", "--url", target).out
@@ -97,11 +97,19 @@ def test_a_live_worker_at_the_source_is_a_refusal_that_names_it(
     assert f"trellis workers drain NAME --url {source}" in ran.err
 
 
-def test_the_wrong_way_round_is_a_wrong_command_line(
+def test_the_wrong_way_round_is_refused_because_there_is_nothing_to_move(
     command: Run, source: str, target: str
 ) -> None:
     ran = command("move", "--from", target, "--to", source)
-    assert (ran.code, "Move from sqlite:///" in ran.err) == (2, True)
+    assert (ran.code, "There is nothing to move in postgresql://" in ran.err) == (4, True)
+    facts = json.loads(command("doctor", "--quick", "--json", "--url", target).out)["facts"]
+    assert "moved_to" not in facts
+
+
+def test_a_store_is_not_moved_to_itself(command: Run, source: str) -> None:
+    ran = command("move", "--from", source, "--to", source)
+    assert (ran.code, "is where the jobs are already" in ran.err) == (4, True)
+    assert command("enqueue", "shop/invoice", "{}", "--url", source).code == 0
 
 
 def test_after_a_move_old_programs_learn_where_the_jobs_are(
@@ -112,7 +120,7 @@ def test_after_a_move_old_programs_learn_where_the_jobs_are(
     assert (ran.code, "its jobs were moved to postgresql://" in ran.err) == (5, True)
     assert command("jobs", "list", "--url", source).code == 0
     told = command("doctor", "--quick", "--url", source)
-    assert "Warning     The jobs of this file were moved to postgresql://" in told.out
+    assert "Warning     The jobs of this store were moved to postgresql://" in told.out
     assert json.loads(command("doctor", "--quick", "--json", "--url", source).out)["facts"][
         "moved_to"
     ].startswith("postgresql://")

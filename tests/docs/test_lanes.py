@@ -21,7 +21,7 @@ REPORT: Final = "tests.docs.lane_report"
 def arguments(target: str) -> list[str]:
     """Return what the Makefile gives to pytest, without the workers."""
     recipe = re.search(
-        rf"^{target}:.*\n\t@\$\(BIN\)/python -m pytest -n 2 (.*) \$\(ARGS\)$",
+        rf"^{target}:.*\n\t@\$\(BIN\)/python -m pytest -n 3 (.*) \$\(ARGS\)$",
         (ROOT / "Makefile").read_text(),
         re.MULTILINE,
     )

@@ -42,15 +42,18 @@ ERRORS = """
     AccessDenied AddressUnusable AdmissionError AmbiguousId AttemptOver BatchClosed
     BatchNotFound CalledDirectly CalledFromLoop CapabilityMissing CommandRejected
     ConfigurationError ConflictPersists ContractInvalid ContractNotAccepted ContractTooNew
-    CursorExpired CursorInvalid DatabaseMissing DiskFull Draining EngineBlocked EngineBusy
+    CursorExpired CursorInvalid DatabaseDamaged DatabaseMissing DiskFull Draining EngineBlocked
+    EngineBusy
     EngineClosed EngineError EngineUnavailable IdempotencyMismatch InvalidName JobCancelled
     JobDead JobError JobExpired JobFailed JobIdTaken JobNotCompleted JobNotFound JobReplaced
     KeyBusy KeyNotFound KeyUnresolved LockBusy LockLost MoveRefused NatsRefused NotATrellisDatabase
     NotFound
     OutcomeUnknown PayloadInvalid PayloadTooLarge PayloadTooNew PlanUnusable PreconditionFailed
+    ProjectionUnavailable
     QueueFull ReadOnlyDatabase ScheduleNotFound SchemaTooNew SchemaTooOld TokenNotFound
     TransactionOpen TransactionRefused TrellisError UnknownJobType UnknownPrerequisite UnknownScheme
-    UnknownService Unstorable UnsupportedDatabase UpgradeFailed UpgradeMissing VersionMismatch
+    UnknownService Unreadable Unstorable UnsupportedDatabase UpgradeFailed UpgradeMissing
+    VersionMismatch
     WaitTimeout WorkerNotFound WorkflowCycle
 """
 

@@ -9,7 +9,8 @@ from trellis.core.job import JobId, JobRecord
 from trellis.core.policy import KeyPolicy, Policy
 from trellis.engines.port import Engine
 from trellis.errors import ConfigurationError, UnknownJobType
-from trellis.operations.creation import create, declared_type, stored_type
+from trellis.operations.contracts import deploy_contract
+from trellis.operations.creation import create, declared_type, known_type
 from trellis.testing.builders import a_job, a_keyed_job
 from trellis.testing.clock import ManualClock
 from trellis.testing.conformance.helpers import accept_one
@@ -69,7 +70,7 @@ async def test_without_the_program_the_newest_job_of_the_type_is_the_template(
     clock.advance("1s")
     policy = Policy(on_lost="fail")
     newest = await accept_one(engine, a_job(type="bill", queue="bills", policy=policy))
-    known = await stored_type(engine, "shop/bill")
+    known = await known_type(engine, "shop/bill")
     assert known.template == newest.definition.id
     made = await create(engine, known.job_type, '{"any": ["thing"]}', {})
     definition = (await load(engine, made.job_id)).definition
@@ -77,11 +78,21 @@ async def test_without_the_program_the_newest_job_of_the_type_is_the_template(
     assert definition.payload == '{"any":["thing"]}'
 
 
+async def test_without_the_program_a_deployed_contract_stands_for_it(engine: Engine) -> None:
+    await deploy_contract(engine, shop, "warn", "worker one")
+    known = await known_type(engine, "shop/sync")
+    assert known.template is None
+    made = await create(engine, known.job_type, '{"orders": 7}', {})
+    assert (await load(engine, made.job_id)).definition.queue == "syncs"
+    with pytest.raises(PayloadInvalid):
+        await create(engine, known.job_type, '{"orders": "many"}', {})
+
+
 async def test_without_the_program_keys_hold_as_for_every_other_job(engine: Engine) -> None:
     rule = KeyPolicy("user/{id}")
     first = await accept_one(engine, a_keyed_job("user/7", rule, payload='{"id":7}'))
     name = f"{first.definition.service}/{first.definition.type}"
-    known = await stored_type(engine, name)
+    known = await known_type(engine, name)
     with pytest.raises(KeyBusy) as refusal:
         await create(engine, known.job_type, '{"id":7}', {})
     assert refusal.value.existing == first.definition.id
@@ -92,9 +103,9 @@ async def test_without_the_program_keys_hold_as_for_every_other_job(engine: Engi
 async def test_a_type_that_never_had_a_job_is_refused(engine: Engine) -> None:
     await accept_one(engine, a_job(type="bill"))
     with pytest.raises(UnknownJobType, match="There is no job of shop/bil here"):
-        await stored_type(engine, "shop/bil")
+        await known_type(engine, "shop/bil")
     with pytest.raises(ConfigurationError, match="Which service has the type 'bill'"):
-        await stored_type(engine, "bill")
+        await known_type(engine, "bill")
 
 
 async def test_an_earlier_job_with_the_same_key_is_returned(engine: Engine) -> None:

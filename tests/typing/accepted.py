@@ -121,6 +121,8 @@ async def seen(job: ActiveJob[Sync]) -> None:
     assert_type(job.deadline, datetime | None)
     assert_type(job.cancelled, bool)
     assert_type(job.stopping, bool)
+    if job.lease is not None:
+        assert_type(job.lease.ends_at, datetime)
 
 
 report = billing.declare("report", payload=Sync, result=int)

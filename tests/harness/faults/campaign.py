@@ -1,10 +1,10 @@
 """A campaign: real workers and producers on one database, a nemesis, and then the verdict.
 
 While jobs flow, each worker suffers its plan (`plan.py`, `nemesis.py`) and producers are killed
-(`feeding.py`), and so is the server if there is one (`outages.py`). Then the faults end, everything
-must come to rest, the workers are stopped in order, and the checker judges what all of them wrote
-down. A run proves something only if it saw enough: when the plan ends too early for that, it is
-carried on, within limits of time and number.
+(`feeding.py`), and so are the servers if there are any (`outages.py`). Then the faults end,
+everything must come to rest, the workers are stopped in order, and the checker judges what all of
+them wrote down. A run proves something only if it saw enough: when the plan ends too early for
+that, it is carried on, within limits of time and number.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class Size:
 
     jobs: int = 5000
     workers: int = 3
+    #: How many of them may suffer at once: one at least must be there to take over.
+    at_once: int = 2
+    #: By how much longer the pauses between deeds to servers are than planned. After an outage no
+    #: worker takes over before it has renewed its own lease for a whole one.
+    calm: float = 1.0
     rounds: int = 1
     #: No worker's plan is longer than this.
     deeds: int | None = None
@@ -91,12 +96,14 @@ class Campaign:
         diary = Diary(folder / "nemesis.jsonl")
         scene = Scene(
             folder, store, Effects(folder / "effects"), diary, options,
-            asyncio.Semaphore(size.workers - 1),
+            asyncio.Semaphore(size.at_once),
         )  # fmt: skip
         self._workers = [Worker(number, scene) for number in range(size.workers)]
         self._feeding = Feeding(seed, folder, store, size.jobs)
         lease = float(size.lease.removesuffix("s"))
-        self._siege = Siege(store, diary, self._is_busy, lease, self._workers[0].way)
+        self._siege = Siege(
+            store, diary, self._is_busy, lease, self._workers[0].way, calm=size.calm
+        )
         self._latest = boot_ns() + int(size.seconds * 1e9)
 
     async def run(self) -> Verdict:
@@ -128,7 +135,7 @@ class Campaign:
                 lambda worker: make_plan(
                     self._seed, worker, rounds, has_way=self._workers[worker].way is not None
                 )[: self._size.deeds],
-                plan_for_server(self._seed, rounds),
+                plan_for_server(self._seed, rounds, self._store.deeds),
             )
             for extension in range(_MOST_EXTENSIONS):
                 missing = too_few(count_sometimes(self._read()), self._size.least)
@@ -140,6 +147,7 @@ class Campaign:
     async def _tend(self, is_calm: asyncio.Event) -> None:
         """Start workers again that are gone, also those whose plan is over."""
         while not is_calm.is_set():
+            self._store.tend()
             for worker in self._workers:
                 worker.start()
             await asyncio.sleep(0.1)
@@ -165,7 +173,7 @@ class Campaign:
                 group.create_task(self._torment_one(worker, plan_of(worker.number)))
 
     async def _besiege(self, plan: list[ServerDeed]) -> None:
-        for deed in plan if self._store.server is not None else ():
+        for deed in plan if self._store.deeds else ():
             if self._is_late:
                 return
             await self._siege.lay(deed)
@@ -186,6 +194,7 @@ class Campaign:
             await worker.ready()
 
         def is_at_rest() -> bool:
+            self._store.tend()
             for worker in self._workers:  # a handler may still take its process down
                 worker.start()
             return not self._store.unfinished()
@@ -194,6 +203,7 @@ class Campaign:
         async with asyncio.TaskGroup() as group:
             for worker in self._workers:
                 group.create_task(worker.stop())
+        await asyncio.to_thread(self._store.finish)
         await until(lambda: not left_behind(self._folder), "every process to be gone", 5)
 
     def _read(self) -> Histories:

@@ -120,6 +120,13 @@ def keyed_thread(job: ActiveJob[Task]) -> dict[str, str]:
     return _in_thread(job, "keyed_thread")
 
 
+@app.job(retry=_PATIENT, per_key=PerKey.in_turn("{key}", active=2))
+async def paired(job: ActiveJob[Task]) -> dict[str, str]:
+    with recorded(job, "paired") as fence:
+        await asyncio.sleep(job.payload.ms / 1000)
+        return {"by": fence}
+
+
 @app.job(retry=Retry.fixed("50ms", attempts=2))
 async def doomed(job: ActiveJob[Task]) -> None:
     with recorded(job, "doomed") as fence:

@@ -11,7 +11,7 @@ import asyncio
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.harness.faults.diary import Diary
 from tests.harness.faults.plan import Deed
@@ -20,6 +20,10 @@ from tests.harness.faults.recorder import boot_ns
 from tests.harness.faults.sight import Effects
 from tests.harness.faults.stores.store import Store
 from tests.harness.faults.waiting import Impatience, until
+
+#: Seconds for anything to come true, also the end of a killed process: on a machine whose disks are
+#: busy, a process that waits for one neither stops nor dies for many seconds.
+_PATIENCE: Final = 120
 
 
 class Scene(NamedTuple):
@@ -86,7 +90,7 @@ class Worker:
 
     async def ready(self) -> dict[int, int]:
         """Start it if need be, and wait until it works; return its sessions."""
-        await until(self._is_working, f"worker {self.number} to work", 60)
+        await until(self._is_working, f"worker {self.number} to work", _PATIENCE)
         return self.sessions()
 
     def is_busy(self) -> bool:
@@ -125,7 +129,7 @@ class Worker:
                 raise ValueError(f"A {deed.kind} is not planned, it happens.")
 
     async def _be_killed(self, deed: Deed) -> None:
-        await until(self._has, f"work in flight in worker {self.number}", 60)
+        await until(self._has, f"work in flight in worker {self.number}", _PATIENCE)
         sessions = self.sessions()
         group, workers = self.group, list(sessions.values())
         number = self._diary.begin("kill", deed.target, workers)
@@ -138,9 +142,9 @@ class Worker:
             case "group":
                 group.send_all(signal.SIGKILL)
         if deed.target == "child" and group.leader not in workers:
-            await until(lambda: not any(map(group.has, workers)), "a child to die", 10)
+            await until(lambda: not any(map(group.has, workers)), "a child to die", _PATIENCE)
         else:
-            await until(lambda: group.is_gone, "a killed worker to go", 10)
+            await until(lambda: group.is_gone, "a killed worker to go", _PATIENCE)
         self._diary.over(number)
 
     async def _be_stopped(self, deed: Deed) -> None:
@@ -149,7 +153,7 @@ class Worker:
         try:
             await until(
                 lambda: all(map(self._store.is_over, sessions)),
-                f"others to take what stopped worker {self.number} ({deed.target}) held", 60,
+                f"others to take what stopped worker {self.number} ({deed.target}) held", _PATIENCE,
             )  # fmt: skip
         finally:
             self._diary.over(number)
@@ -165,7 +169,7 @@ class Worker:
         while True:
             await until(
                 lambda: self._has("thread", "keyed_thread"),
-                f"a thread busy in worker {self.number}", 60,
+                f"a thread busy in worker {self.number}", _PATIENCE,
             )  # fmt: skip
             sessions = self.sessions()
             group, workers = self.group, list(sessions.values())
@@ -174,7 +178,7 @@ class Worker:
                 group.send_all(signal.SIGSTOP)
             for pid in workers:
                 group.send(signal.SIGSTOP, pid)
-            await until(lambda: all(map(is_still, workers)), "a worker to stand still", 5)  # noqa: B023 - awaited at once
+            await until(lambda: all(map(is_still, workers)), "a worker to stand still", _PATIENCE)  # noqa: B023 - awaited at once
             if self._store.writer() not in group.members():
                 return sessions, self._diary.begin("stop", deed.target, workers, at=began)
             self._diary.over(self._diary.begin("pause", deed.target, workers, at=began))
@@ -184,14 +188,16 @@ class Worker:
         """Lose the way to the store until others have taken everything; then find it again."""
         if self.way is None:
             return
-        await until(lambda: self._has("thread", "keyed_thread"), "a thread busy in worker 0", 60)
+        await until(
+            lambda: self._has("thread", "keyed_thread"), "a thread busy in worker 0", _PATIENCE
+        )
         sessions = self.sessions()
         number = self._diary.begin("cut_off", deed.target, list(sessions.values()))
         self.way.freeze()
         try:
             await until(
                 lambda: all(map(self._store.is_over, sessions)),
-                f"others to take what worker {self.number} held, which is cut off", 60,
+                f"others to take what worker {self.number} held, which is cut off", _PATIENCE,
             )  # fmt: skip
         finally:
             self._diary.over(number)
@@ -214,7 +220,7 @@ class Worker:
 
     async def _be_told(self, *, stuck: bool) -> None:
         if stuck:
-            await until(self._is_stuck, "a handler to get stuck", 60)
+            await until(self._is_stuck, "a handler to get stuck", _PATIENCE)
         group = self.group
         workers = list(self.sessions().values())
         target = "with a stuck handler" if stuck else "at the end"

@@ -8,16 +8,22 @@ A server, where there is one, has a list too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from tests.harness.faults.checker.histories import FaultKind
+from tests.harness.faults.checker.histories import FaultKind, ServerFault
 from tests.harness.faults.checker.sometimes import (
+    ADMIN_KILLS,
     CRASHES,
     CUT_OFFS,
+    FULL_OUTAGES,
+    GUARDIAN_KILLS,
     KILLS,
+    LEADER_KILLS,
     LONG_OUTAGES,
+    NODE_STOPS,
+    QUORUM_LOSSES,
     STUCK,
     TAKEOVERS,
     ZOMBIES,
@@ -37,7 +43,7 @@ class Deed(NamedTuple):
 class ServerDeed(NamedTuple):
     """One thing to do to the server, after a pause; it is away for so many leases."""
 
-    kind: Literal["server_kill", "server_stop", "cut"]
+    kind: ServerFault
     away: float = 0.0
     pause: float = 0.0
 
@@ -55,6 +61,16 @@ CUT: Final = ServerDeed("cut")
 KILL_SERVER: Final = ServerDeed("server_kill", 0.2)
 STOP_SERVER: Final = ServerDeed("server_stop", 0.2)
 LONG_OUTAGE: Final = ServerDeed("server_kill", 1.5)
+#: What one round does to a server.
+SERVER_ROUND: Final = (KILL_SERVER, STOP_SERVER, LONG_OUTAGE, CUT, CUT)
+
+KILL_LEADER: Final = ServerDeed("leader_kill", 0.5)
+STOP_NODE: Final = ServerDeed("node_stop", 0.5)
+LOSE_QUORUM: Final = ServerDeed("quorum_kill", 1.5)
+KILL_ALL: Final = ServerDeed("all_kill", 0.5)
+KILL_ADMIN: Final = ServerDeed("admin_kill", 0.2)
+#: What one round does to a cluster and its admin runtime.
+CLUSTER_ROUND: Final = (KILL_LEADER, STOP_NODE, LOSE_QUORUM, KILL_ALL, KILL_ADMIN)
 
 _PAUSE: Final = (0.1, 0.9)
 #: Between two deeds to the server much else must have time to happen.
@@ -63,12 +79,21 @@ _SERVER_PAUSE: Final = (2.0, 5.0)
 #: What brings about what was seen too rarely.
 _REMEDIES: Final = {
     KILLS: KILL_GROUP,
+    GUARDIAN_KILLS: KILL_GUARDIAN,
     ZOMBIES: STOP_GROUP,
     STUCK: TERM_STUCK,
     TAKEOVERS: KILL_GROUP,
     CUT_OFFS: CUT_OFF,
 }
-_SERVER_REMEDIES: Final = {CRASHES: KILL_SERVER, LONG_OUTAGES: LONG_OUTAGE}
+_SERVER_REMEDIES: Final = {
+    CRASHES: KILL_SERVER,
+    LONG_OUTAGES: LONG_OUTAGE,
+    LEADER_KILLS: KILL_LEADER,
+    NODE_STOPS: STOP_NODE,
+    QUORUM_LOSSES: LOSE_QUORUM,
+    FULL_OUTAGES: KILL_ALL,
+    ADMIN_KILLS: KILL_ADMIN,
+}
 
 
 def make_plan(seed: str, worker: int, rounds: int, *, has_way: bool = False) -> list[Deed]:
@@ -98,12 +123,14 @@ def carry_on(seed: str, worker: int, missing: Mapping[str, int], workers: int) -
     return _with_pauses(plan, random)
 
 
-def plan_for_server(seed: str, rounds: int) -> list[ServerDeed]:
-    """Draw the deeds to the server."""
+def plan_for_server(
+    seed: str, rounds: int, deeds: Sequence[ServerDeed] = SERVER_ROUND
+) -> list[ServerDeed]:
+    """Draw the deeds to the server: each round has all of these, in an order of its own."""
     random = Random(f"{seed}/server")
     plan: list[ServerDeed] = []
     for _ in range(rounds):
-        part = [KILL_SERVER, STOP_SERVER, LONG_OUTAGE, CUT, CUT]
+        part = list(deeds)
         random.shuffle(part)
         plan += part
     return _apart(plan, random)

@@ -6,15 +6,18 @@ from random import Random
 from typing import Final, NamedTuple
 
 KEYS: Final = 12
+#: Keys with two slots: few, so that more than two jobs want one.
+PAIRED_KEYS: Final = 2
 
 #: Kind → how often, of ten thousand.
 _MIX: Final = {
-    "quick": 5504,
+    "quick": 5304,
     "sleep": 1200,
     "thread": 1500,
     "flaky": 700,
     "keyed": 600,
     "keyed_thread": 250,
+    "paired": 200,
     "doomed": 120,
     "refused": 120,
     "crash": 6,
@@ -40,6 +43,9 @@ def make_task(random: Random, name: str) -> Task:
             payload["ms"] = int(10 * 50 ** random.random())  # 10 to 500, mostly short
         case "keyed" | "keyed_thread":
             payload |= {"ms": random.randrange(10, 120), "key": f"key-{random.randrange(KEYS)}"}
+        case "paired":
+            key = f"key-{random.randrange(PAIRED_KEYS)}"
+            payload |= {"ms": random.randrange(50, 250), "key": key}
         case "flaky":
             payload["times"] = random.randrange(1, 3)
         case "crash":

@@ -13,7 +13,14 @@ from tests.harness.faults.checker import check
 from tests.harness.faults.checker.causes import second_starts
 from tests.harness.faults.checker.conservation import sort_requests
 from tests.harness.faults.checker.keys import overlap_causes
-from tests.harness.faults.checker.sometimes import KILLS, STUCK, TAKEOVERS, ZOMBIES, count_sometimes
+from tests.harness.faults.checker.sometimes import (
+    GUARDIAN_KILLS,
+    KILLS,
+    STUCK,
+    TAKEOVERS,
+    ZOMBIES,
+    count_sometimes,
+)
 from tests.harness.faults.stories import of_jobs, of_rules, of_servers
 from tests.harness.faults.stories.language import Story, tell
 
@@ -98,6 +105,17 @@ def test_a_keyed_job_that_another_session_starts_again_is_a_takeover() -> None:
 def test_a_kill_counts_when_work_was_in_flight(run: str, counted: int) -> None:
     told = tell([f"run J a1 {run}", "fault kill 7 @5"])
     assert count_sometimes(told)[KILLS] == counted
+
+
+@pytest.mark.parametrize(
+    ("run", "target", "counted"),
+    [("2.. in 7", "guardian", 1), ("2..4 in 7", "guardian", 0), ("2.. in 7", "group", 0)],
+)
+def test_a_kill_of_a_guardian_counts_when_a_child_of_it_had_work(
+    run: str, target: str, counted: int
+) -> None:
+    told = tell([f"run J a1 {run}", f"fault kill 7 @5 target={target}"])
+    assert count_sometimes(told)[GUARDIAN_KILLS] == counted
 
 
 @pytest.mark.parametrize(("run", "counted"), [("2.. in 7", 1), ("2..9 in 7", 0), ("2.. in 8", 0)])

@@ -2,7 +2,8 @@
 
 * the **client log**: what producers asked for, and what they were told (or never heard);
 * the **effect log**: what handlers really did, written by themselves to files of their own;
-* the **system truth**: the rows and journals of the database, read with plain SQL;
+* the **system truth**: the rows and journals of the database, read with plain SQL, or of the
+  streams, read as JSON;
 
 and beside them the **nemesis log**: what was done to which process, and when. `check` holds each
 rule (C1 conservation, C2 state machine, ...) against all of them and returns every breach with a
@@ -23,6 +24,7 @@ from tests.harness.faults.checker.histories import Histories
 from tests.harness.faults.checker.keys import check_keys
 from tests.harness.faults.checker.outages import check_outages
 from tests.harness.faults.checker.owners import check_owners
+from tests.harness.faults.checker.projections import check_projections
 from tests.harness.faults.checker.settling import check_settling
 from tests.harness.faults.checker.shutdown import check_shutdown
 from tests.harness.faults.checker.states import check_states
@@ -42,6 +44,7 @@ RULES: Final = (
     check_causes,
     check_shutdown,
     check_outages,
+    check_projections,
 )
 
 

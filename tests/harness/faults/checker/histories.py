@@ -104,6 +104,16 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """A row of the projection that was kept, which one made from nothing does not have so."""
+
+    table: str
+    row: str
+    kept: str
+    rebuilt: str
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """A worker process's epoch: the first half of its fences, and its process."""
 
@@ -114,11 +124,16 @@ class Session:
     renewed_at: int = 0
 
 
-FaultKind: TypeAlias = Literal[
-    "kill", "stop", "pause", "term", "crash", "cut_off", "server_kill", "server_stop", "cut"
-]
-#: Faults that take the whole server away for a while; nothing is written to disk in order.
-OUTAGES: Final = frozenset({"server_kill", "server_stop"})
+#: What is done to servers: to one (killed, stopped at once, connections cut), to nodes of a cluster
+#: (the leader killed, one told to stop, two or all killed), to the admin runtime (killed).
+ServerFault: TypeAlias = Literal[
+    "server_kill", "server_stop", "cut", "leader_kill", "node_stop", "quorum_kill", "all_kill",
+    "admin_kill",
+]  # fmt: skip
+FaultKind: TypeAlias = Literal["kill", "stop", "pause", "term", "crash", "cut_off"] | ServerFault
+#: Faults that keep every worker from writing for a while; nothing is written to disk in order. A
+#: cluster without the leader of a stream writes nothing to it until it has another one.
+OUTAGES: Final = frozenset({"server_kill", "server_stop", "leader_kill", "quorum_kill", "all_kill"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +141,8 @@ class Fault:
     """Something done to processes: killed, stopped (or paused for a moment), told to stop.
 
     Or to their way to the server alone: cut off for a while, and nobody else is.
-    Or to the server: killed, stopped at once (both until it was back), its connections cut.
+    Or to the server: killed, stopped at once (both until it was back), its connections cut; to
+    nodes of a cluster, or to the admin runtime (`ServerFault`), until all of them were back.
     """
 
     kind: FaultKind
@@ -163,6 +179,8 @@ class Histories:
     sessions: dict[str, Session] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
+    #: In what the projection that was kept differs from one made from nothing.
+    differences: list[Difference] = field(default_factory=list)
 
     @cached_property
     def journals(self) -> dict[str, list[Event]]:

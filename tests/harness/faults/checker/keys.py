@@ -1,9 +1,10 @@
 """C6: never more jobs of a key at once than it allows, in the engine and on the machine.
 
 In the engine: between `started` and the end of an attempt its key has one slot less. On the
-machine: handlers of one key that overlap are a breach, unless the earlier one's attempt had ended
-in the engine before the later one started, and something had been done to its process by then; so
-the first was a zombie, and is counted by what had been done. Nothing frees the key of a handler
+machine: handlers of one key that overlap, more of them than it has slots, are a breach, unless the
+attempts of those that are too many had ended in the engine before the later one started, and
+something had been done to their processes by then; so these were zombies, and are counted by what
+had been done. Nothing frees the key of a handler
 that runs on in a process nobody has touched; being cut off from the server is no excuse, as such a
 process can tell when its lease is over and must have stopped its keyed handlers by then.
 """
@@ -30,7 +31,7 @@ class Tenure(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Two handlers of one key on the machine at once, in the order their attempts started."""
+    """Two handlers of one key at once that are one too many, in the order of their starts."""
 
     earlier: Run
     later: Run
@@ -89,19 +90,25 @@ def _over_limit(histories: Histories, key: str, held: list[Tenure]) -> Iterator[
 
 
 def overlaps(histories: Histories) -> Iterator[Overlap]:
-    """Return the pairs of runs of one key that were on the machine at once, where one may run."""
+    """Return the runs of one key that were on the machine with one for which no slot was left.
+
+    Of those beside which it ran, zombies are the ones that were too many.
+    """
     tenures = {tenure.fence: tenure for tenure in tenures_of(histories)}
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in histories.runs:
-        row = histories.rows.get(run.job)
-        if run.key is not None and (row is None or row.max_active == 1):
+        if run.key is not None:
             by_key[run.key].append(run)
     signs = _signs_of_life(histories)
     for runs in by_key.values():
         open_runs: list[Run] = []
         for run in sorted(runs, key=lambda run: run.began):
             open_runs = [each for each in open_runs if (each.ended or signs[each.pid]) > run.began]
-            yield from (_overlap(each, run, tenures) for each in open_runs)
+            row = histories.rows.get(run.job)
+            left = (1 if row is None else row.max_active) - 1
+            pairs = [_overlap(each, run, tenures) for each in open_runs]
+            pairs.sort(key=lambda each: (each.had_ended, bool(_done_before(histories, each))))
+            yield from pairs[left:]
             open_runs.append(run)
 
 

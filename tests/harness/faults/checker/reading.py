@@ -3,7 +3,8 @@
     clients/*.jsonl   what each producer asked for and was told
     effects/*.jsonl   what each worker process's handlers did
     nemesis.jsonl     what was done to whom
-    system.jsonl      rows, journals, outcomes, slots and sessions, exported from the database
+    system.jsonl      rows, journals, outcomes, slots and sessions, exported from the store;
+                      in what its projection differs from one made from nothing
 
 A last line that a killed process did not finish is left out.
 """
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.harness.faults.checker.histories import (
+    Difference,
     Event,
     Fault,
     Histories,
@@ -116,6 +118,8 @@ def _read_system(lines: Iterable[Json], histories: Histories) -> None:
                 histories.sessions[line["id"]] = Session(**line)
             case "removed":
                 histories.removed.add(line["id"])
+            case "difference":
+                histories.differences.append(Difference(**line))
             case _:
                 raise _unreadable(line)
 

@@ -1,10 +1,12 @@
 """What must have happened for a run to prove anything, counted from the histories themselves.
 
 A campaign that never saw a takeover proves nothing about takeovers. A SIGKILL counts if a handler
-of the victim was in flight, a zombie (a session) if a result of the stopped and resumed process was
-refused in the journal, a SIGTERM if a handler was stuck until the end, a server crash if handlers
-anywhere outlived it, an outage if it outlasted the lease of every session, and a worker cut off
-from the server if that outlasted its lease while a handler ran.
+of the victim was in flight (of a guardian: if one of its child was), a zombie (a session) if a
+result of the stopped and resumed process was refused in the journal, a SIGTERM if a handler was
+stuck until the end, a server crash if handlers anywhere outlived it, an outage if it outlasted the
+lease of every session, and a worker cut off from the server if that outlasted its lease while a
+handler ran. A killed or stopped node of a cluster counts if handlers outlived that, lost quorum if
+it also outlasted the lease, and a killed admin runtime always.
 """
 
 from __future__ import annotations
@@ -16,16 +18,26 @@ from tests.harness.faults.checker.histories import Event, Fault, Histories, Run,
 from tests.harness.faults.checker.states import LATE
 
 KILLS: Final = "SIGKILLs with work in flight"
+GUARDIAN_KILLS: Final = "SIGKILLs of a guardian with work in flight"
 ZOMBIES: Final = "zombies whose late settlement was refused"
 STUCK: Final = "SIGTERMs with a stuck handler"
 TAKEOVERS: Final = "takeovers of a keyed job"
 CRASHES: Final = "server crashes with work in flight"
 LONG_OUTAGES: Final = "outages longer than the lease"
 CUT_OFFS: Final = "workers cut off for longer than the lease"
+LEADER_KILLS: Final = "kills of the leader of a stream with work in flight"
+NODE_STOPS: Final = "SIGTERMs of a node with work in flight"
+QUORUM_LOSSES: Final = "losses of the quorum for longer than the lease"
+FULL_OUTAGES: Final = "kills of all nodes with work in flight"
+ADMIN_KILLS: Final = "kills of the admin runtime"
 
 #: What a run must have seen at least.
 LEAST: Final = {KILLS: 30, ZOMBIES: 10, STUCK: 5, TAKEOVERS: 1}
 LEAST_WITH_SERVER: Final = {**LEAST, CRASHES: 5, LONG_OUTAGES: 1, CUT_OFFS: 2}
+LEAST_WITH_CLUSTER: Final = {
+    **LEAST, GUARDIAN_KILLS: 2, LEADER_KILLS: 2, NODE_STOPS: 1, QUORUM_LOSSES: 2, FULL_OUTAGES: 1,
+    ADMIN_KILLS: 2,
+}  # fmt: skip
 
 
 def count_sometimes(histories: Histories) -> dict[str, int]:
@@ -35,6 +47,10 @@ def count_sometimes(histories: Histories) -> dict[str, int]:
         runs.setdefault(run.pid, []).append(run)
     return {
         KILLS: sum(_in_flight(fault, runs) for fault in _of(histories, "kill")),
+        GUARDIAN_KILLS: sum(
+            fault.target == "guardian" and _in_flight(fault, runs)
+            for fault in _of(histories, "kill")
+        ),
         ZOMBIES: len(_zombies(histories)),
         STUCK: sum(_stuck(fault, runs) for fault in _of(histories, "term")),
         TAKEOVERS: sum(1 for _ in _takeovers(histories)),
@@ -44,6 +60,14 @@ def count_sometimes(histories: Histories) -> dict[str, int]:
             _is_long(fault, histories) and _in_flight(fault, runs)
             for fault in _of(histories, "cut_off")
         ),
+        LEADER_KILLS: _number_outlived(histories, "leader_kill"),
+        NODE_STOPS: _number_outlived(histories, "node_stop"),
+        QUORUM_LOSSES: sum(
+            _is_long(fault, histories) and _outlived(fault, histories.runs)
+            for fault in _of(histories, "quorum_kill")
+        ),
+        FULL_OUTAGES: _number_outlived(histories, "all_kill"),
+        ADMIN_KILLS: len(_of(histories, "admin_kill")),
     }
 
 
@@ -68,6 +92,10 @@ def _in_flight(fault: Fault, runs: dict[int, list[Run]]) -> bool:
 def _outlived(fault: Fault, runs: list[Run]) -> bool:
     """Tell whether a handler began before and ended after; one that never did may be dead."""
     return any(run.began < fault.t and run.ended and run.ended > fault.t for run in runs)
+
+
+def _number_outlived(histories: Histories, kind: str) -> int:
+    return sum(_outlived(fault, histories.runs) for fault in _of(histories, kind))
 
 
 def _is_long(outage: Fault, histories: Histories) -> bool:

@@ -58,6 +58,12 @@ class Looking(ABC):
     def _ask(self, query: str, *numbers: int) -> Rows | None:
         """Return the rows; none before there are tables, None while nobody answers."""
 
+    def tend(self) -> None:  # noqa: B027 - nothing to do is right for tables
+        """Do nothing: a store with tables has no processes but its server."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Do nothing: the tables are all there is."""
+
     def sessions(self) -> dict[int, int]:
         """Return the sessions that have not ended, with their processes."""
         rows = self._ask("select id, pid from {session} where ended_at is null")

@@ -10,7 +10,9 @@ from typing import Any, Final
 import psycopg
 from psycopg.rows import dict_row
 
+from tests.harness.faults.checker.histories import ServerFault
 from tests.harness.faults.export import write_truth
+from tests.harness.faults.plan import SERVER_ROUND
 from tests.harness.faults.stores.looking import Looking, Rows, named
 from tests.harness.servers.postgres import Server, postgres
 from tests.harness.servers.proxy import Proxy
@@ -27,6 +29,8 @@ _CUT: Final = """
 
 class PostgresStore(Looking):
     """A database that was migrated before anybody uses it."""
+
+    deeds = SERVER_ROUND
 
     def __init__(self, server: Server, url: str) -> None:
         super().__init__()
@@ -60,10 +64,21 @@ class PostgresStore(Looking):
         """Return a way that can be cut without cutting others."""
         return Proxy(self.url)
 
-    def cut(self) -> int:
-        """Cut the connections of all workers and producers."""
-        rows = self._ask(_CUT)
-        return int(rows[0][0]) if rows else 0
+    def take_away(self, kind: ServerFault) -> None:
+        """Kill the server, stop it at once, or cut the connections of workers and producers."""
+        match kind:
+            case "server_kill":
+                self.server.kill_postmaster()
+            case "server_stop":
+                self.server.stop("immediate")
+            case "cut":
+                self._ask(_CUT)
+            case _:
+                raise ValueError(f"A PostgreSQL server has no {kind}.")
+
+    def bring_back(self) -> None:
+        """Start the server."""
+        self.server.start()
 
     def export(self, target: Path) -> None:
         """Write the system truth; a server that was left away is started first."""

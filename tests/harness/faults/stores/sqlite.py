@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any, Final
 
+from tests.harness.faults.checker.histories import ServerFault
 from tests.harness.faults.export import write_truth
 from tests.harness.faults.stores.looking import Looking, Rows, named
 
@@ -18,6 +19,7 @@ class SQLiteStore(Looking):
     """A file that its first process creates."""
 
     server = None
+    deeds = ()
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -61,9 +63,12 @@ class SQLiteStore(Looking):
     def way(self) -> None:
         """Return none: a file is there or not."""
 
-    def cut(self) -> int:
-        """Cut nothing: there are no connections."""
-        return 0
+    def take_away(self, kind: ServerFault) -> None:
+        """Refuse: there is no server."""
+        raise ValueError(f"A file has no server for {kind}.")
+
+    def bring_back(self) -> None:
+        """Do nothing: nothing was taken away."""
 
     def export(self, target: Path) -> None:
         """Write the system truth, if the file is sound."""

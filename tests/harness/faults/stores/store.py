@@ -1,14 +1,18 @@
 """Where the jobs of a campaign are: what the harness may ask of any store.
 
-It is looked into with plain SQL, read only. Waiting for what is seen there to become true is how
-the harness is synchronised, so that nothing rests on a sleep being long enough.
+It is looked into with plain SQL, or as plain JSON messages, read only. Waiting for what is seen
+there to become true is how the harness is synchronised, so that nothing rests on a sleep being long
+enough.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.harness.faults.checker.histories import ServerFault
+from tests.harness.faults.plan import ServerDeed
 from tests.harness.servers.postgres import Server
 from tests.harness.servers.proxy import Proxy
 
@@ -22,7 +26,23 @@ class Store(Protocol):
 
     @property
     def server(self) -> Server | None:
-        """The server that may be stopped and killed, if the store has one."""
+        """The PostgreSQL server, if the store is on one."""
+
+    @property
+    def deeds(self) -> Sequence[ServerDeed]:
+        """What one round of a campaign does to the servers of the store; none without servers."""
+
+    def take_away(self, kind: ServerFault) -> None:
+        """Kill or stop servers, or cut their connections; return when that is done."""
+
+    def bring_back(self) -> None:
+        """Start what was taken away; return when it works again."""
+
+    def tend(self) -> None:
+        """Start processes of the store again that are gone although nothing took them away."""
+
+    def finish(self) -> None:
+        """End the processes of the store when all workers are gone, and check what they kept."""
 
     def sessions(self) -> dict[int, int]:
         """Return the sessions that have not ended, with their processes."""
@@ -54,11 +74,8 @@ class Store(Protocol):
     def way(self) -> Proxy | None:
         """Return a way to the store that can be cut without cutting others, if there is any."""
 
-    def cut(self) -> int:
-        """Cut the connections of all workers and producers; return how many there were."""
-
     def export(self, target: Path) -> None:
         """Write the system truth as JSON lines."""
 
     def close(self) -> None:
-        """Look no more."""
+        """Look no more; end every process of the store."""

@@ -14,9 +14,12 @@ whoever completed a job ran it.
     row J attempt=2                  what the row says instead
     outcome J by=b1                  what was stored instead; word: none
     slot k J                         a slot that is still taken
+    differs event J/2 a b            a row of the kept projection has a, of a rebuilt one b
     session a in 7 lease=30 heard=9  whose fences begin with a; when it was last renewed
     fault stop 7 @10..40             kill, stop, pause, cut_off, term (grace=20 held_up=5), crash;
-                                     server_kill, server_stop, cut (of no process)
+                                     server_kill, server_stop, cut, leader_kill, node_stop,
+                                     quorum_kill, all_kill, admin_kill (of no process);
+                                     target=guardian: which part of the worker was hit
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.harness.faults.checker.folding import fold
 from tests.harness.faults.checker.histories import (
+    Difference,
     Event,
     Fault,
     Histories,
@@ -108,7 +112,7 @@ class _Teller:
         subjects: dict[str, Callable[[_Words], None]] = {
             "ask": self._ask, "job": self._job, "run": self._run, "row": self._row,
             "outcome": self._outcome, "slot": self._slot, "session": self._session,
-            "fault": self._fault,
+            "fault": self._fault, "differs": self._differs,
         }  # fmt: skip
         subjects.get(words.names[0], self._event)(words)
 
@@ -199,6 +203,9 @@ class _Teller:
     def _slot(self, words: _Words) -> None:
         self.told.slots.append(Slot(words.names[1], words.names[2], None))
 
+    def _differs(self, words: _Words) -> None:
+        self.told.differences.append(Difference(*words.names[1:5]))
+
     def _session(self, words: _Words) -> None:
         name = words.names[1].rjust(16, "0")
         lease, heard = words.number("lease") * _US, words.number("heard") * _US
@@ -211,8 +218,8 @@ class _Teller:
         held_up = words.number("held_up") * _NS
         ended_at = None if words.ends is None else words.ends * _US
         fault = Fault(
-            "kill", words.begins * _NS, pids, "", until, grace, held_up, words.begins * _US,
-            ended_at,
+            "kill", words.begins * _NS, pids, words.given.get("target", ""), until, grace, held_up,
+            words.begins * _US, ended_at,
         )  # fmt: skip
         self.told.faults.append(replace(fault, kind=kind))  # type: ignore[arg-type]
 

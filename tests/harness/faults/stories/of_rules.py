@@ -37,6 +37,44 @@ STORIES: Final = (
           L completed c1 @6
           J completed a1 @7
         """),
+    Story("three handlers of a key with two slots run and no attempt had ended", C6, """
+          job J key=k active=2
+          job K key=k active=2
+          job L key=k active=2
+          J created @0
+          K created @0
+          L created @0
+          J started a1 @1
+          K started b1 @2
+          K completed b1 @30
+          L started c1 @31
+          L completed c1 @50
+          J completed a1 @60
+          run J a1 2..59 in 7
+        - run K b1 3..40 in 8
+        + run K b1 3..29 in 8
+          run L c1 32..49 in 8
+        """),
+    Story("a slot of two is freed under a handler that runs on in a healthy process", C6, """
+          job J key=k active=2
+          job K key=k active=2
+          job L key=k active=2
+          J created @0
+          K created @0
+          L created @0
+          J started a1 @1
+          K started b1 @2
+          K retry b1 @30 error=lease_lost
+          L started c1 @31
+          L completed c1 @50
+          J completed a1 @60
+          K cancelled @61
+          run J a1 2..59 in 7
+          run K b1 3..40 in 8
+          run L c1 32..49 in 9
+        - fault stop 9 @5..29
+        + fault stop 8 @5..39
+        """),
     Story("handlers of a key overlap and the first attempt had not ended", C6, """
           job J key=k
           job K key=k

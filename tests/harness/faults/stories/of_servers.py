@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.harness.faults.stories.language import Story
 
-C6, C13, C15 = "C6 keys", "C13 second starts", "C15 outages"
+C6, C13, C15, C16 = "C6 keys", "C13 second starts", "C15 outages", "C16 projection"
 
 STORIES: Final = (
     Story("a worker to which nothing was done loses its job to an outage", C15, """
@@ -65,5 +65,29 @@ STORIES: Final = (
         + run J a1 2..35 in 7
           run J b1 42..59 in 8
           fault cut_off 7 @5..55
+        """),
+    Story("a worker to which nothing was done loses its job while a cluster has no leader", C15, """
+          session a in 7 lease=30 heard=9
+          J created @0
+          J started a1 @1
+        - J retry a1 @60 error=lease_lost
+        - J started b1 @61
+        - J completed b1 @62
+        + J completed a1 @62
+          fault leader_kill @10..50
+        """),
+    Story("a runtime that was killed has an event that the stream does not have", C16, """
+          J created @0
+          J started a1 @1
+          J completed a1 @9
+          fault admin_kill @5..8
+        - differs event J/3 completed nothing
+        """),
+    Story("a runtime that was killed has left out a job", C16, """
+          J created @0
+          J started a1 @1
+          J completed a1 @9
+          fault admin_kill @5..8
+        - differs job J nothing quick
         """),
 )  # fmt: skip
