@@ -26,8 +26,9 @@ from bench.peers import store
 from bench.peers.protocol import CALLERS
 from bench.peers.trellis.app import migrate
 from bench.postgres import app, engine, working
-from bench.postgres.__main__ import Report, _fresh
+from bench.postgres.__main__ import _fresh
 from bench.programs import running
+from bench.rows import Report
 from trellis.operations.operator import connect
 
 _TEMPLATE: Final = "bench_template"

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from bench.peers.trellis.app import migrate
 from bench.postgres import app, engine, guarantees, working
 from bench.postgres.guarantees import Case
 from bench.programs import ROOT
+from bench.rows import Report
 from tests.harness.age.filling import add_backlog, add_finished
 
 _DATABASE: Final = "bench"
@@ -52,34 +53,6 @@ class Sizes:
 
 
 QUICK: Final = Sizes(1, 2000, 0.3, (1000, 5000), (0, 5000), (1, 2), 2, 1.0, (0, 500))
-
-
-@dataclass
-class Report:
-    """What was measured: every round of every row."""
-
-    rows: dict[str, list[float]] = field(default_factory=dict)
-    verdicts: list[str] = field(default_factory=list)
-
-    def add(self, name: str, value: float) -> None:
-        """Keep a round."""
-        self.rows.setdefault(name, []).append(value)
-
-    def median(self, name: str) -> float:
-        """Return the middle of all rounds."""
-        return statistics.median(self.rows[name])
-
-    def show(self, name: str, unit: str, than: str | None = None) -> None:
-        """Print a row, beside another one if there is one to compare with."""
-        rounds = self.rows[name]
-        ratio = f"   {self.median(name) / self.median(than):5.2f} ×" if than else ""
-        spread = f"({min(rounds):,.4g}–{max(rounds):,.4g})"
-        print(f"  {name:34} {self.median(name):>12,.5g} {unit:7} {spread:22}{ratio}", flush=True)
-
-    def judge(self, bar: str, value: float, *, holds: bool) -> None:
-        """Print whether a bar is reached."""
-        self.verdicts.append(f"{'PASS' if holds else 'MISS'}  {bar}: {value:.3g}")
-        print(self.verdicts[-1], flush=True)
 
 
 @contextmanager

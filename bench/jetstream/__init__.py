@@ -1,0 +1,1 @@
+"""What the JetStream engine reaches beside a bare loop of nats-py and beside taskiq-nats."""
