@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-all test-api mutants matrix faults age check bench bench-peers bench-postgres bench-flow load format docs constraints release-check clean
+.PHONY: help demo test test-long test-all test-cluster test-api mutants matrix faults age check bench bench-peers bench-postgres bench-jetstream bench-flow load format docs constraints release-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,10 +22,13 @@ demo: $(CORE) ## Watch jobs run, fail, retry and survive a crash (ARGS=--keep ke
 	@$(BIN)/trellis demo $(ARGS)
 
 test: $(DEV) ## Run the tests, PostgreSQL 18 only, about 4 minutes (ARGS="-k word" for some)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=15 -m "not long" tests $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -q --durations=15 -m "not long" tests $(ARGS)
 
 test-long: $(DEV) ## Run all other tests: random lives, crashes, campaigns, PostgreSQL 16
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=15 -m long --hypothesis-profile=ci tests $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -q --durations=15 -m long --hypothesis-profile=ci tests $(ARGS)
+
+test-cluster: $(DEV) ## Run the conformance suite on three NATS nodes, about 10 minutes
+	@TRELLIS_TEST_NATS_NODES=3 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/engines/jetstream/test_conformance.py $(ARGS)
 
 test-api: $(DEV) ## Send 5,000 requests made from the OpenAPI document, 7 minutes (ARGS="--seed 2")
 	@$(BIN)/python -m tests.server.fuzzing $(ARGS)
@@ -46,9 +49,9 @@ matrix: ## Run all tests on every Python from 3.11 to 3.14 that is installed
 	if test -n "$$failed"; then echo "Failed on Python$$failed" >&2; exit 1; fi
 
 test-all: $(DEV)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=15 --hypothesis-profile=ci tests $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -q --durations=15 --hypothesis-profile=ci tests $(ARGS)
 
-faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--only flow")
+faults: $(DEV) ## Kill, stop and end workers for ten minutes and check what is left (ARGS="--on jetstream")
 	@$(BIN)/python -m tests.harness.faults $(ARGS)
 
 age: $(DEV) ## See that claims stay flat on a large, old PostgreSQL, 30 minutes (ARGS="--hold 60")
@@ -80,6 +83,9 @@ bench-peers: $(DEV) ## Measure it on PostgreSQL beside its peers, 40 minutes (AR
 
 bench-postgres: $(DEV) ## Measure what each guarantee and growing cost, 8 minutes (ARGS=--quick)
 	@$(BIN)/python -m bench.postgres $(ARGS)
+
+bench-jetstream: $(DEV) ## Measure it on NATS beside bare nats-py and taskiq-nats, 6 minutes (ARGS=--quick, --growth)
+	@$(BIN)/python -m bench.jetstream $(ARGS)
 
 bench-flow: $(DEV) ## Measure what limits, tenants and one large batch cost, 4 minutes (ARGS=--quick)
 	@$(BIN)/python -m bench.flow $(ARGS)

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tools.api_page import render_api
 from tools.lifecycle_page import render_markdown
 from tools.metrics_page import render_metrics
 from tools.options_page import render_options
+from tools.rpc_page import render_rpc
 from trellis.server import create_app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,9 +28,11 @@ def render_openapi() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/lifecycle.md": render_markdown,
+    "docs/reference/jobs-rpc.md": render_rpc,
     "docs/reference/metrics.md": render_metrics,
     "docs/reference/openapi.json": render_openapi,
     "docs/reference/options.md": render_options,
+    "docs/reference/python-api.md": render_api,
 }
 
 

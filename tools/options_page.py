@@ -252,7 +252,9 @@ def _constructors(kind: type) -> Iterator[str]:
     for name, each in vars(kind).items():
         if isinstance(each, classmethod):
             function = each.__func__
-            yield _row(f"`{kind.__name__}.{name}({_parameters(function)})`", _doc(function))
+            yield _row(
+                f"`{kind.__name__}.{name}({_parameters(function)})`", first_paragraph(function)
+            )
 
 
 def _parameters(function: Callable[..., Any]) -> str:
@@ -273,7 +275,7 @@ def _handler_rows() -> Iterator[str]:
         if inspect.isclass(each) and name in trellis.__all__:
             has_init = "__init__" in vars(each)
             called = _parameters(each.__init__) if has_init else ""
-            yield _row(f"`{name}({called})`", _doc(each))
+            yield _row(f"`{name}({called})`", first_paragraph(each))
 
 
 # -- settings ------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def _error_rows() -> Iterator[str]:
     for depth, kind in _tree(TrellisError, 0):
         mark = "" if kind.__name__ in trellis.__all__ else " †"
         name = f"{'&emsp;' * depth}`{kind.__name__}`{mark}"
-        yield _row(name, f"`{kind.code}`", str(app.code_for(kind)), _doc(kind))
+        yield _row(name, f"`{kind.code}`", str(app.code_for(kind)), first_paragraph(kind))
 
 
 def _tree(kind: type[TrellisError], depth: int) -> Iterator[tuple[int, type[TrellisError]]]:
@@ -350,7 +352,10 @@ def _parse(module: ModuleType) -> ast.Module:
 def _comments(module: ModuleType, body: Iterable[ast.stmt]) -> dict[str, tuple[str, str]]:
     lines = inspect.getsource(module).splitlines()
     return {
-        each.target.id: (_annotation(each.annotation, vars(module)), _above(lines, each.lineno))
+        each.target.id: (
+            _annotation(each.annotation, vars(module)),
+            comment_above(lines, each.lineno),
+        )
         for each in body
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
@@ -363,7 +368,7 @@ def _annotation(node: ast.expr, names: Mapping[str, Any]) -> str:
     return f"`{ast.unparse(node)}`"
 
 
-def _above(lines: list[str], number: int) -> str:
+def comment_above(lines: list[str], number: int) -> str:
     """Return the comment above a line of source."""
     found: list[str] = []
     for line in reversed(lines[: number - 1]):
@@ -373,7 +378,7 @@ def _above(lines: list[str], number: int) -> str:
     return " ".join(found)
 
 
-def _doc(thing: object) -> str:
+def first_paragraph(thing: object) -> str:
     """Return the first paragraph of a docstring in one line."""
     paragraph = textwrap.dedent(inspect.getdoc(thing) or "").partition("\n\n")[0]
     return " ".join(paragraph.split())
