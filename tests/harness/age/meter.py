@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,14 @@ _ENTRIES: Final = """
     select idx_tup_read from pg_stat_user_indexes where indexrelname = 'queue_ready'
 """
 _FLUSH: Final = "select pg_stat_force_next_flush()"
+
+
+def keep_vacuum_away(sql: psycopg.Connection[Any], tables: Iterable[str]) -> None:
+    """Let no vacuum of these tables touch pages or read rows while they are counted."""
+    for table in tables:
+        sql.execute(f"alter table trellis.{table} set (autovacuum_enabled = off)")
+    # A vacuum of the database summarizes new pages for this index, whatever its table says.
+    sql.execute("alter index trellis.event_feed set (autosummarize = off)")
 
 
 class Cost(NamedTuple):

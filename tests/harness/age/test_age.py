@@ -12,7 +12,7 @@ import pytest
 
 from tests.engines.postgres.steps import PATIENCE, fresh, opened
 from tests.harness.age.filling import SPACING, Sql, add_backlog, add_dead, add_finished
-from tests.harness.age.meter import Cost, Meter
+from tests.harness.age.meter import Cost, Meter, keep_vacuum_away
 from tests.harness.servers.databases import Databases
 from trellis.engines.postgres.claim_planner import LAG
 from trellis.testing.builders import QUEUE, SERVICE, TYPE, a_demand, a_job
@@ -36,8 +36,7 @@ def url(postgres_server: Databases) -> Iterator[str]:
 @pytest.fixture
 def sql(url: str) -> Iterator[Sql]:
     with psycopg.connect(url, autocommit=True) as connection:
-        for table in _TABLES:  # a vacuum counts like anybody who reads
-            connection.execute(f"alter table trellis.{table} set (autovacuum_enabled = off)")
+        keep_vacuum_away(connection, _TABLES)
         yield connection
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engines.postgres.steps import fresh, opened
 from tests.harness.age.filling import Sql, add_backlog, add_finished
-from tests.harness.age.meter import Meter, complete
+from tests.harness.age.meter import Meter, complete, keep_vacuum_away
 from tests.harness.servers.databases import Databases
 from trellis import ActiveJob, Service
 from trellis.core.job import JobId
@@ -48,19 +48,13 @@ def sql(url: str) -> Iterator[Sql]:
         yield connection
 
 
-def quiet(sql: Sql) -> None:
-    """Let no vacuum count pages beside us."""
-    for table in _LARGE:
-        sql.execute(f"alter table trellis.{table} set (autovacuum_enabled = off)")
-
-
 def read_through(sql: Sql) -> dict[str, int]:
     """Return how many rows of each large table were read without an index."""
     return {name: rows for name, rows in sql.execute(_READ_THROUGH) if name in _LARGE}
 
 
 async def test_a_page_of_pruning_costs_the_same_however_much_is_kept(url: str, sql: Sql) -> None:
-    quiet(sql)
+    keep_vacuum_away(sql, _LARGE)
     async with opened(url) as engine:
         meter = await Meter.of(engine, sql)
         add_finished(sql, 2 * _PAGE, keep_until=1)
