@@ -18,6 +18,7 @@ from trellis.engines.jetstream.answers import NO_STREAM, read_instant
 from trellis.engines.jetstream.hints import STARTABLE
 from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.jetstream.writing import PATIENCE
 from trellis.engines.values import Migration
 from trellis.errors import EngineError, NatsRefused, VersionMismatch
 
@@ -203,7 +204,7 @@ async def differences(link: Link, subjects: Subjects, replicas: int) -> list[Dif
     return found
 
 
-async def present(link: Link, part: Part, *, wait: float = 5.0) -> Mapping[str, Any] | None:
+async def present(link: Link, part: Part, *, wait: float = PATIENCE) -> Mapping[str, Any] | None:
     """Return what the server says about a part; None: it is missing."""
     verb = f"STREAM.INFO.{part.stream}"
     if part.consumer is not None:
