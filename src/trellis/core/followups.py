@@ -137,6 +137,20 @@ def ulid(at: Instant, bits: int) -> str:
     return "".join(_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
 
 
+def ulid_time(text: str) -> Instant | None:
+    """Return the moment that a ULID names, in whole milliseconds; None for another text.
+
+    >>> ulid_time("01HF7YAT00000000000000000Z")
+    1700000000000000
+    """
+    if len(text) != _ULID_LENGTH or any(letter not in _LETTERS for letter in text):
+        return None
+    number = 0
+    for letter in text[:_TIME_LENGTH]:
+        number = number << 5 | _LETTERS.index(letter)
+    return number * 1000
+
+
 def derived_id(source: str, generation: int, purpose: str) -> JobId:
     """Return the id of the job that follows a job or batch, for this purpose.
 

@@ -50,12 +50,20 @@ class Seen:
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[int, Current] = OrderedDict()
+        #: Jobs that were seen, also those whose present state is not known any more.
+        self._ids: OrderedDict[JobId, None] = OrderedDict()
 
     def add(self, current: Current) -> None:
         """Remember a job."""
         self._jobs[current.definition.row] = current
-        if len(self._jobs) > _REMEMBERED:
-            self._jobs.popitem(last=False)
+        self._ids[current.definition.id] = None
+        for known in (self._jobs, self._ids):
+            if len(known) > _REMEMBERED:
+                known.popitem(last=False)
+
+    def has(self, job_id: JobId) -> bool:
+        """Return whether a job was seen."""
+        return job_id in self._ids
 
     def find(self, row: int, head: Head) -> Current | None:
         """Return the job if it was seen with this version and fence."""

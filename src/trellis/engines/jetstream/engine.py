@@ -35,6 +35,7 @@ from trellis.engines.jetstream.line import may_change, may_move
 from trellis.engines.jetstream.link import Link as Connection
 from trellis.engines.jetstream.locks import LockTable, LockVerbs
 from trellis.engines.jetstream.notes import NoteVerbs
+from trellis.engines.jetstream.old_jobs import OldJobs
 from trellis.engines.jetstream.operating import OperatingVerbs
 from trellis.engines.jetstream.plain import PlainWriter
 from trellis.engines.jetstream.presence import Presences
@@ -110,6 +111,7 @@ class JetStreamEngine(
             self._create_following,
         )
         self._projection = Projection(self._link, self._subjects)
+        self._old_jobs = OldJobs(self._projection, self._seen.has)
         self._hints = Hints()
         self._listener = Listener(self._store, self._hints)
         self._openness = CachedSettings(self._store, partial(Openness.read, self._store))

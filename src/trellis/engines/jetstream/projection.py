@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from nats import errors as nats_errors
@@ -28,7 +28,7 @@ from trellis.engines.limits import Names
 from trellis.engines.operating import RATE_EVENTS, Rates
 from trellis.engines.projection import Keeper, Lag
 from trellis.engines.projection import Projection as ProjectionPort
-from trellis.engines.values import Counts, GroupBy, Health, JobFilter, Page
+from trellis.engines.values import Counts, GroupBy, Health, JobFilter, Loaded, Page
 from trellis.errors import CursorInvalid, EngineError, ProjectionUnavailable
 
 #: Seconds until a request counts as unanswered: longer than an admin runtime waits for its
@@ -65,8 +65,23 @@ class Projection:
     async def ask(self, name: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401
         """Call a verb of the port on the projection."""
         verb = _VERBS[name]
+        answer = self._answer(name, verb.write(*arguments, **options))
+        return verb.read_answer(await self._content(name, answer))
+
+    async def load(self, ids: Sequence[JobId], wait: float) -> Loaded:
+        """Return these jobs; raise `EngineError` if there is no answer within so many seconds.
+
+        The projection refuses unless it has everything that was stored before.
+        """
+        verb, subject = _VERBS["load"], self._subjects.internal("load")
+        answer = self._link.ask_in_parts(subject, verb.write(ids), wait)
+        loaded: Loaded = verb.read_answer(await self._content("load", answer))
+        return loaded
+
+    @staticmethod
+    async def _content(name: str, answering: Awaitable[list[Msg]]) -> bytes:
         try:
-            answer = await self._answer(name, verb.write(*arguments, **options))
+            answer = await answering
         except (nats_errors.NoRespondersError, nats_errors.TimeoutError) as error:
             raise ProjectionUnavailable(
                 "No admin runtime answers, and lists, counts and deadlines of jobs on NATS need "
@@ -78,7 +93,7 @@ class Projection:
             if headers.get(KIND_HEADER) == CursorInvalid.code:
                 raise CursorInvalid(refused)
             raise EngineError(f"The admin runtime refused {name}: {refused}")
-        return verb.read_answer(b"".join(part.data for part in answer))
+        return b"".join(part.data for part in answer)
 
     async def _answer(self, name: str, body: bytes) -> list[Msg]:
         end = time.monotonic() + _JOINING

@@ -12,6 +12,7 @@ from trellis.core.states import ENDED, State
 from trellis.engines.jetstream.commit import Seen
 from trellis.engines.jetstream.keys import CODEC, KeyState
 from trellis.engines.jetstream.message import StoredEvent, StoredRemoval, decode_note
+from trellis.engines.jetstream.old_jobs import OldJobs
 from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.jetstream.subjects import is_token
@@ -28,21 +29,23 @@ class ReadVerbs:
     _store: Store
     _seen: Seen
     _projection: Projection
+    _old_jobs: OldJobs
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
-        found = await self._store.find_many(ids)
-        for each in found:
-            if isinstance(each, Current):
-                self._seen.add(each)
-        now = self._store.time.now()
-        removed = frozenset(
-            job_id
-            for job_id, each in zip(ids, found, strict=True)
-            if isinstance(each, StoredRemoval)
-        )
-        records = (each.record if isinstance(each, Current) else None for each in found)
-        return Loaded(now, tuple(records), removed)
+        records = await self._old_jobs.load(ids, self._store.time.now())
+        for each in records.values():
+            head = each.head
+            self._store.time.saw(head.finished_at or head.claimed_at or each.definition.created_at)
+        others = [each for each in ids if each not in records]
+        removed = set[JobId]()
+        for job_id, found in zip(others, await self._store.find_many(others), strict=True):
+            if isinstance(found, Current):
+                self._seen.add(found)
+                records[job_id] = found.record
+            elif isinstance(found, StoredRemoval):
+                removed.add(job_id)
+        return Loaded(self._store.time.now(), tuple(map(records.get, ids)), frozenset(removed))
 
     async def _events(self, current: Current) -> list[StoredEvent]:
         """Return all lifecycle events of a job, oldest first."""

@@ -1,0 +1,57 @@
+"""Jobs of some age, read from the projection.
+
+To find the last message of a job, the server reads a whole block of its file and makes an index of
+it. The blocks of new jobs are in its memory; with a million jobs, those of old ones are not, and
+a read of one takes twenty milliseconds or more, in which the server holds up other reads. The
+projection has the same job in one row. It answers only if it has everything that was stored before
+the request, and soon; otherwise the job is read from the stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from trellis.core.durations import SECOND, Instant
+from trellis.core.followups import ulid_time
+from trellis.core.job import JobId, JobRecord
+from trellis.engines.jetstream.projection import Projection
+from trellis.errors import EngineError
+
+#: From this age on, blocks may be out of the server's memory: it keeps unused ones for ten seconds.
+_AGE: Final = 10 * SECOND
+#: Seconds until the stream is asked instead.
+_WAIT: Final = 0.25
+#: For how many seconds the stream is asked at once, after the projection did not answer.
+_PAUSE: Final = 5.0
+
+
+class OldJobs:
+    """Reads jobs from the projection, if it answers.
+
+    `is_known` says which jobs this process has read from the stream before, such as those that it
+    runs: they are read there again, so that no work depends on the projection.
+    """
+
+    def __init__(self, projection: Projection, is_known: Callable[[JobId], bool]) -> None:
+        self._projection, self._is_known = projection, is_known
+        #: By the clock of the process.
+        self._asked_from = 0.0
+
+    async def load(self, ids: Sequence[JobId], now: Instant) -> dict[JobId, JobRecord]:
+        """Return those of the old jobs that the projection has."""
+        old = [each for each in ids if self._is_old(each, now) and not self._is_known(each)]
+        if not old or time.monotonic() < self._asked_from:
+            return {}
+        try:
+            loaded = await self._projection.load(old, _WAIT)
+        except EngineError:
+            self._asked_from = time.monotonic() + _PAUSE
+            return {}
+        return {each.definition.id: each for each in loaded.records if each is not None}
+
+    @staticmethod
+    def _is_old(job_id: JobId, now: Instant) -> bool:
+        made_at = ulid_time(job_id)
+        return made_at is not None and made_at < now - _AGE
