@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 import pytest
 
@@ -17,6 +18,9 @@ from trellis.engines.jetstream.seal import DeploymentSeal
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.values import Health
 from trellis.errors import VersionMismatch
+
+#: Seconds in which the servers of a cluster know of each other and agree.
+PATIENCE: Final = 60.0
 
 
 async def test_a_sound_deployment_has_facts_and_no_warnings(engine: ManualEngine) -> None:
@@ -212,11 +216,14 @@ async def three(nats_three: NatsCluster) -> AsyncIterator[Link]:
 
 
 async def _until(link: Link, holds: Any) -> Health:  # noqa: ANN401 - a test of a Health
-    for _ in range(60):
-        found = await health.describe(link, Subjects())
-        if holds(found):
-            return found
-    raise AssertionError(found)
+    found: Health | None = None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while found is None or not holds(found):
+                found = await health.describe(link, Subjects())
+    assert found is not None
+    assert holds(found), found
+    return found
 
 
 @pytest.mark.long
