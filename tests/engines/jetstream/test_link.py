@@ -18,6 +18,7 @@ from trellis.core.job import JobId
 from trellis.engines.jetstream import JetStreamEngine
 from trellis.engines.jetstream.link import Expect, Link, Message, Outdated, Written
 from trellis.engines.jetstream.subjects import JobName, Subjects
+from trellis.engines.values import JobFilter
 from trellis.errors import (
     EngineClosed,
     EngineUnavailable,
@@ -347,3 +348,17 @@ async def test_a_write_is_known_although_its_states_were_replaced_and_deleted(
 async def test_a_read_of_a_stream_that_is_not_there_says_what_to_do(link: Link) -> None:
     with pytest.raises(EngineUnavailable, match=r"was deleted.*Run `trellis migrate`"):
         await link.last("none", ">")
+
+
+async def test_a_list_while_no_server_answers_says_so(own_nats: NatsServer) -> None:
+    engine = JetStreamEngine(own_nats.url)
+    await engine.migrate()
+    await engine.open()
+    await asyncio.to_thread(own_nats.kill)
+    try:
+        for call in (engine.count, engine.find):
+            with pytest.raises(EngineUnavailable, match="Start"):
+                await call(JobFilter())
+    finally:
+        await asyncio.to_thread(own_nats.start)
+        await engine.close()

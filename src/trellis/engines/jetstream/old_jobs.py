@@ -23,6 +23,8 @@ from trellis.errors import EngineError
 _AGE: Final = 10 * SECOND
 #: Seconds until the stream is asked instead.
 _WAIT: Final = 0.25
+#: How many jobs are asked for at once.
+_PAGE: Final = 500
 #: For how many seconds the stream is asked at once, after the projection did not answer.
 _PAUSE: Final = 5.0
 
@@ -42,14 +44,17 @@ class OldJobs:
     async def load(self, ids: Sequence[JobId], now: Instant) -> dict[JobId, JobRecord]:
         """Return those of the old jobs that the projection has."""
         old = [each for each in ids if self._is_old(each, now) and not self._is_known(each)]
-        if not old or time.monotonic() < self._asked_from:
-            return {}
-        try:
-            loaded = await self._projection.load(old, _WAIT)
-        except EngineError:
-            self._asked_from = time.monotonic() + _PAUSE
-            return {}
-        return {each.definition.id: each for each in loaded.records if each is not None}
+        found: dict[JobId, JobRecord] = {}
+        for start in range(0, len(old), _PAGE):
+            if time.monotonic() < self._asked_from:
+                break
+            try:
+                loaded = await self._projection.load(old[start : start + _PAGE], _WAIT)
+            except EngineError:
+                self._asked_from = time.monotonic() + _PAUSE
+                break
+            found |= {each.definition.id: each for each in loaded.records if each is not None}
+        return found
 
     @staticmethod
     def _is_old(job_id: JobId, now: Instant) -> bool:

@@ -21,6 +21,7 @@ from trellis.core.job import JobId
 from trellis.engines.batches import BatchFilter
 from trellis.engines.calls import Verb, build_verb, port_verbs
 from trellis.engines.feed import Changes, Expired
+from trellis.engines.jetstream.answers import unanswered
 from trellis.engines.jetstream.link import Link
 from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import Subjects
@@ -29,7 +30,7 @@ from trellis.engines.operating import RATE_EVENTS, Rates
 from trellis.engines.projection import Keeper, Lag
 from trellis.engines.projection import Projection as ProjectionPort
 from trellis.engines.values import Counts, GroupBy, Health, JobFilter, Loaded, Page
-from trellis.errors import CursorInvalid, EngineError, ProjectionUnavailable
+from trellis.errors import CursorInvalid, EngineClosed, EngineError, ProjectionUnavailable
 
 #: Seconds until a request counts as unanswered: longer than an admin runtime waits for its
 #: projection. One that is killed does not say so, and maintenance waits for its answer.
@@ -87,6 +88,10 @@ class Projection:
                 "No admin runtime answers, and lists, counts and deadlines of jobs on NATS need "
                 "one. Nothing was changed; jobs run on. Start `trellis jobs serve`."
             ) from error
+        except nats_errors.ConnectionClosedError as error:
+            raise EngineClosed("The engine was closed during a request.") from error
+        except (nats_errors.Error, OSError) as error:
+            raise unanswered(name, error) from error
         headers = answer[0].headers or {}
         refused = headers.get(_ERROR)
         if refused is not None:

@@ -79,6 +79,13 @@ class Connection(Client):
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
 
+    async def close(self) -> None:
+        """Write what was sent, and close. Without a server it is forgotten."""
+        with suppress(OSError):
+            await self.flush_now()
+        self._pending, self._pending_data_size = [], 0  # the client would fail to write it
+        await super().close()
+
     @property
     def _writer(self) -> asyncio.StreamWriter | None:
         return getattr(self._transport, "_io_writer", None)
