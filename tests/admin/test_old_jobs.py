@@ -19,8 +19,11 @@ from trellis.core.policy import Hook, Policy
 from trellis.core.retry import Retry as RetryPolicy
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.jetstream.engine import JetStreamEngine
+from trellis.engines.jetstream.link import Expect, Link, Message, Written
+from trellis.engines.jetstream.message import name_of
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.port import Engine
+from trellis.errors import Unreadable
 from trellis.testing import ManualClock
 from trellis.testing.builders import QUEUE, SERVICE, TYPE, a_job, a_keyed_job, fence_of
 from trellis.testing.conformance.helpers import (
@@ -56,12 +59,13 @@ def in_stream(reader: JetStreamEngine, record: JobRecord) -> bool:
     return reader._seen.has(record.definition.id)
 
 
-async def read_twice(engine: Engine, reader: JetStreamEngine, *records: JobRecord) -> None:
+async def read_twice(runtime: AdminRuntime, reader: JetStreamEngine, *records: JobRecord) -> None:
     """Check that jobs are the same in the stream and in the projection."""
     ids = [each.definition.id for each in records]
+    assert await runtime.answers.catch_up()
     loaded = await reader.load(ids)
     assert not any(in_stream(reader, each) for each in records)
-    stored = await cast("JetStreamEngine", engine)._store.find_many(ids)
+    stored = await reader._store.find_many(ids)
     assert loaded.records == tuple(getattr(each, "record", None) for each in stored)
     assert all(each.definition.created_at <= loaded.now for each in records)
 
@@ -101,7 +105,7 @@ async def test_jobs_in_every_state_are_the_same(
         a_keyed_job("one", IN_TURN),
     )
     adjusted = await settle(engine, waiting[0], Adjust(priority=9))
-    await read_twice(engine, reader, *ended, running, retried, adjusted, *waiting[1:])
+    await read_twice(runtime, reader, *ended, running, retried, adjusted, *waiting[1:])
 
 
 async def test_a_payload_that_was_handed_on_is_the_same(
@@ -112,17 +116,18 @@ async def test_a_payload_that_was_handed_on_is_the_same(
     after = (Prerequisite(first.definition.id),)
     second = await accept_one(engine, a_job(type="refund", after=after))
     await settle(engine, first, Complete(fence_of(first), result='{"from":"first"}'))
-    await read_twice(engine, reader, first, second)
+    await read_twice(runtime, reader, first, second)
 
 
-async def test_hooks_that_workers_declare_are_the_same(
+async def test_hooks_that_workers_declare_since_are_there(
     engine: Engine, runtime: AdminRuntime, reader: JetStreamEngine
 ) -> None:
     waiting = await accept_one(engine, a_job())
     hooks = (Hook("failure", "alert", "alert"),)
     await engine.declare_types([DeclaredType(SERVICE, TYPE, QUEUE, Policy(hooks=hooks))])
-    await read_twice(engine, reader, waiting)
-    assert (await the(engine, waiting.definition.id)).definition.policy.hooks == hooks
+    (loaded,) = (await reader.load([waiting.definition.id])).records
+    assert loaded is not None
+    assert loaded.definition.policy.hooks == hooks
 
 
 async def test_new_jobs_and_jobs_that_were_read_before_are_read_in_the_stream(
@@ -150,6 +155,31 @@ async def test_a_projection_that_is_behind_is_not_used(
     assert in_stream(reader, known)
 
 
+async def test_a_job_whose_last_event_cannot_be_read_is_not_as_it_was_before(
+    engine: Engine, runtime: AdminRuntime, reader: JetStreamEngine, link: Link, subjects: Subjects
+) -> None:
+    known = await accept_one(engine, a_job())
+    job = name_of(known.definition)
+    expect = Expect(known.definition.row, subjects.fence(job))
+    assert isinstance(
+        await link.write(Message(subjects.event(job, "cancelled"), b"{}", {}, expect)), Written
+    )
+    assert await runtime.answers.catch_up()
+    with pytest.raises(Unreadable):
+        await reader.load([job.id])
+
+
+async def test_a_job_of_another_service_with_the_same_id_changes_nothing(
+    engine: Engine, runtime: AdminRuntime, reader: JetStreamEngine, link: Link, subjects: Subjects
+) -> None:
+    known = await accept_one(engine, a_job())
+    other = name_of(known.definition)._replace(service="mail")
+    assert isinstance(await link.write(Message(subjects.event(other, "created"), b"{}")), Written)
+    assert await runtime.answers.catch_up()
+    assert await the(reader, known.definition.id) == known
+    assert in_stream(reader, known)
+
+
 async def test_without_a_runtime_the_stream_is_read_and_no_runtime_asked_again_at_once(
     engine: Engine, reader: JetStreamEngine, serving: Serving, tables: Engine
 ) -> None:
@@ -169,6 +199,8 @@ async def test_a_removed_job_and_one_that_never_was_are_told_apart(
     engine: Engine, runtime: AdminRuntime, reader: JetStreamEngine
 ) -> None:
     gone, never = await accept_one(engine, a_job()), a_job()
+    assert await runtime.answers.catch_up()
+    await runtime.jobs.stop()  # it knows one event, and one message is left of the job
     gone = await settle(engine, gone, Cancel())
     ids = gone.definition.id, never.id
     await engine.remove([gone.definition.id])

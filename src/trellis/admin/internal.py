@@ -2,7 +2,7 @@
 
 A request is answered when the projection has everything that was stored before the request came,
 so an engine reads its own writes, and those of others. If it lags for longer than the limit, it
-answers with what it has; `load` alone is refused then.
+answers with what it has, as it does at once when it is asked for its lag or for what it knows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from trellis.errors import DatabaseDamaged, DatabaseMissing, EngineError, Trelli
 #: has come count as claimable there, too.
 ANSWERED: Final = (
     "activity", "ahead", "audit", "batch_statuses", "batches", "catch_up",
-    "changes", "count", "facts", "find", "identify", "items", "journal", "load", "logs", "members",
+    "changes", "count", "facts", "find", "identify", "items", "journal", "logs", "members",
     "next_due", "outcomes", "rates", "slots", "lag", *OWN_VERBS,
 )  # fmt: skip
+#: What is answered without waiting for the projection.
+_PRESENT: Final = frozenset({"known", "lag"})
 #: How long a request waits for the projection, in seconds.
 LAG_LIMIT: Final = 5.0
-#: How long a `load` waits; then it is refused, since the stream has the jobs, too.
-_LOAD_LIMIT: Final = 0.1
 #: Room for the headers of an answer.
 _HEADERS: Final = 1024
 QUEUE: Final = "trellis-admin"
@@ -118,9 +118,8 @@ class InternalAnswers:
             await _refuse(message, "400", f"The arguments of {name} cannot be read: {error}")
             return
         try:
-            if not await self._is_ready(name):
-                await _refuse(message, "503", "The projection is behind.")
-                return
+            if name not in _PRESENT:
+                await self.catch_up()
             answer = await self._ask(name, *positional, **named)
             await self._respond(message, verb.write_answer(answer))
         except TrellisError as error:
@@ -148,22 +147,13 @@ class InternalAnswers:
         asked = self._projection if name in OWN_VERBS else self._engine
         return await getattr(asked, name)(*positional, **named)
 
-    async def _is_ready(self, name: str) -> bool:
-        """Wait until a verb can be answered; False: the projection is behind for too long."""
-        if name == "load":
-            return await self.catch_up(_LOAD_LIMIT)
-        if name != "lag":
-            await self.catch_up()
-        return True
-
-    async def catch_up(self, limit: float | None = None) -> bool:
+    async def catch_up(self) -> bool:
         """Wait until the projection has what the streams have now; False: it lags for longer."""
-        seconds = LAG_LIMIT if limit is None else limit
+        return all(await asyncio.gather(*map(self._arrive, self._projectors)))
 
-        async def arrive(projector: Projector) -> bool:
-            return await projector.until(await projector.last(), seconds)
-
-        return all(await asyncio.gather(*map(arrive, self._projectors)))
+    @staticmethod
+    async def _arrive(projector: Projector) -> bool:
+        return await projector.until(await projector.last(), LAG_LIMIT)
 
     async def lag(self) -> list[Lag]:
         """Return how far the projection is behind each of its streams."""

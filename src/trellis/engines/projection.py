@@ -187,6 +187,14 @@ Projected: TypeAlias = (
 )
 
 
+class KnownJob(NamedTuple):
+    """A job as a projection has it."""
+
+    record: JobRecord
+    #: How many of its events are in the record, notes not counted.
+    events: int
+
+
 class PastRetention(NamedTuple):
     """An ended job that retention no longer keeps, as it was with this version."""
 
@@ -232,6 +240,9 @@ class Projection(Protocol):
 
         A job with a key is claimable if it holds a slot.
         """
+
+    async def known(self, ids: Sequence[JobId]) -> list[KnownJob]:
+        """Return those of these jobs that are here."""
 
     async def past_retention(self, now: Instant, limit: int) -> list[PastRetention]:
         """Return jobs that retention no longer keeps, the longest overdue first.

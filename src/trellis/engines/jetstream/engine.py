@@ -111,7 +111,7 @@ class JetStreamEngine(
             self._create_following,
         )
         self._projection = Projection(self._link, self._subjects)
-        self._old_jobs = OldJobs(self._projection, self._seen.has)
+        self._old_jobs = OldJobs(self._store, self._projection, self._seen.has)
         self._hints = Hints()
         self._listener = Listener(self._store, self._hints)
         self._openness = CachedSettings(self._store, partial(Openness.read, self._store))

@@ -27,9 +27,9 @@ from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.limits import Names
 from trellis.engines.operating import RATE_EVENTS, Rates
-from trellis.engines.projection import Keeper, Lag
+from trellis.engines.projection import Keeper, KnownJob, Lag
 from trellis.engines.projection import Projection as ProjectionPort
-from trellis.engines.values import Counts, GroupBy, Health, JobFilter, Loaded, Page
+from trellis.engines.values import Counts, GroupBy, Health, JobFilter, Page
 from trellis.errors import CursorInvalid, EngineClosed, EngineError, ProjectionUnavailable
 
 #: Seconds until a request counts as unanswered: longer than an admin runtime waits for its
@@ -42,7 +42,7 @@ _PAUSE: Final = 0.05
 _BEHIND: Final = 10.0
 #: Verbs that only a projection has. Those of the same names in the port go by the engine's clock;
 #: the projection, whose database may be on another machine, is told the time.
-OWN_VERBS: Final = ("due", "past_retention", "promote")
+OWN_VERBS: Final = ("due", "known", "past_retention", "promote")
 _ERROR: Final = "Nats-Service-Error"
 #: The code of the error, if it is one of Trellis.
 KIND_HEADER: Final = "Trellis-Error"
@@ -69,15 +69,15 @@ class Projection:
         answer = self._answer(name, verb.write(*arguments, **options))
         return verb.read_answer(await self._content(name, answer))
 
-    async def load(self, ids: Sequence[JobId], wait: float) -> Loaded:
-        """Return these jobs; raise `EngineError` if there is no answer within so many seconds.
+    async def known(self, ids: Sequence[JobId], wait: float) -> list[KnownJob]:
+        """Return those of these jobs that the projection has now.
 
-        The projection refuses unless it has everything that was stored before.
+        Raise `EngineError` if there is no answer within so many seconds.
         """
-        verb, subject = _VERBS["load"], self._subjects.internal("load")
+        verb, subject = _VERBS["known"], self._subjects.internal("known")
         answer = self._link.ask_in_parts(subject, verb.write(ids), wait)
-        loaded: Loaded = verb.read_answer(await self._content("load", answer))
-        return loaded
+        known: list[KnownJob] = verb.read_answer(await self._content("known", answer))
+        return known
 
     @staticmethod
     async def _content(name: str, answering: Awaitable[list[Msg]]) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -329,6 +329,15 @@ class Store:
     async def subjects_of(self, subject: str) -> dict[str, int]:
         """Return the subjects that a filter matches, with the number of messages of each."""
         return await self.link.subjects_of(self.stream_of(subject), subject)
+
+    async def events_of(self, job_id: JobId) -> Counter[str]:
+        """Return how many lifecycle messages of each kind have this id, by their subjects alone."""
+        async with self._limit:
+            found = await self.subjects_of(self.subjects.identity(job_id))
+        kinds = Counter[str]()
+        for subject, number in found.items():
+            kinds[self.subjects.event_of(subject) or ""] += number
+        return kinds
 
     @staticmethod
     def parse(got: Got, codec: Codec) -> Any:  # noqa: ANN401 - a value of the codec's type

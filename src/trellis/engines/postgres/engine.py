@@ -377,7 +377,7 @@ class PostgresEngine(SharedVerbs):
 
     def projection(self) -> PostgresProjection:
         """Return the write side of a projection of another store in this database."""
-        return PostgresProjection(self._within, self._hot, self._registry)
+        return PostgresProjection(self._within, self.run_read, self._hot, self._registry)
 
     # -- transactions --------------------------------------------------------------------------
 

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from trellis.core.durations import Instant
+from trellis.core.job import JobId
 from trellis.core.policy import Policy
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.postgres.connection import ServerConnection
 from trellis.engines.postgres.registry import Registry
 from trellis.engines.postgres.transaction import Transaction
 from trellis.engines.projection import (
+    KnownJob,
     PastRetention,
     Place,
     Presence,
@@ -50,8 +52,10 @@ class _Numbers:
 class PostgresProjection:
     """The write side of a projection in one database."""
 
-    def __init__(self, within: Within, link: ServerConnection, registry: Registry) -> None:
-        self._within, self._link, self._registry = within, link, registry
+    def __init__(
+        self, within: Within, read: projection.Read, link: ServerConnection, registry: Registry
+    ) -> None:
+        self._within, self._read, self._link, self._registry = within, read, link, registry
 
     async def prepare(self, streams: Sequence[str]) -> None:
         """Refuse a database that has jobs of its own, or of other streams.
@@ -95,6 +99,10 @@ class PostgresProjection:
         await self._registry.read_lanes(self._link)
         lanes = list(self._registry.lanes)
         return await self._within(lambda tx: projection.promote(tx, lanes, now, limit), _FILE)
+
+    async def known(self, ids: Sequence[JobId]) -> list[KnownJob]:
+        """Return those of these jobs that are here."""
+        return await self._read(lambda tx: projection.known(tx, ids))
 
     async def past_retention(self, now: Instant, limit: int) -> list[PastRetention]:
         """Return jobs that retention no longer keeps."""

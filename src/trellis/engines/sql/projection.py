@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from trellis.core.batches import ENDED_READERS
 from trellis.core.durations import Instant
 from trellis.core.events import EventKind
-from trellis.core.job import Definition, Head, Relations
+from trellis.core.job import Definition, Head, JobId, Relations, is_possible_id
 from trellis.core.policy import Policy
 from trellis.core.states import LIVE, WAITING
 from trellis.core.timers import keep_until, look_at
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.projection import (
+    KnownJob,
     PastRetention,
     Place,
     Presence,
@@ -31,7 +32,7 @@ from trellis.engines.projection import (
     ProjectedNote,
     ProjectedRemoval,
 )
-from trellis.engines.sql import audit, batches, contracts, maintenance
+from trellis.engines.sql import audit, batches, contracts, maintenance, reads
 from trellis.engines.sql.projected_states import (
     link_members,
     store_archiving,
@@ -64,6 +65,7 @@ from trellis.engines.values import (
 )
 from trellis.errors import ConfigurationError
 
+T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 #: Tables whose rows come from the streams.
 PROJECTED: Final = (
@@ -88,6 +90,15 @@ def refuse_other(stream: str | None) -> None:
             "; nothing was changed. Each deployment needs one of its own: name another with "
             "--projection."
         )
+
+
+class Read(Protocol):
+    """Runs a verb that changes nothing, beside the pages that are being stored."""
+
+    def __call__(
+        self, verb: Callable[[reads.Queries], Coroutine[Any, Any, T]], /
+    ) -> Coroutine[Any, Any, T]:
+        """Run it."""
 
 
 class Numbers(Protocol):
@@ -459,6 +470,19 @@ async def erase(tx: Transaction, stream: str | None, at: Place | None) -> bool:
     for table in PROJECTED:
         await tx.run(f"projection_erase_{table}")
     return True
+
+
+async def known(tx: Transaction, ids: Sequence[JobId]) -> list[KnownJob]:
+    """Return those of these jobs that are here.
+
+    The events are counted first: what comes in between makes a record newer than its number says.
+    """
+    wanted = [each for each in ids if is_possible_id(each)]
+    counted = await tx.rows("projection_count_events", tx.array(wanted))
+    counts = {job_id: events for job_id, events in counted}  # noqa: C416 - rows are no pairs
+    loaded = await reads.load(tx, list(counts))
+    there = (record for record in loaded.records if record is not None)
+    return [KnownJob(record, counts[record.definition.id]) for record in there]
 
 
 async def past_retention(tx: Transaction, now: Instant, limit: int) -> list[PastRetention]:

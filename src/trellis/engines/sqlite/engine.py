@@ -312,7 +312,7 @@ class SqliteEngine(SharedVerbs):
 
     def projection(self) -> SqliteProjection:
         """Return the write side of a projection of another store in this file."""
-        return SqliteProjection(self._write)
+        return SqliteProjection(self._write, self.run_read)
 
     # -- writer and reader ---------------------------------------------------------------------
 

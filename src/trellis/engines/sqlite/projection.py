@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from trellis.core.durations import Instant
+from trellis.core.job import JobId
 from trellis.core.policy import Policy
-from trellis.engines.projection import PastRetention, Place, Presence, Projected
+from trellis.engines.projection import KnownJob, PastRetention, Place, Presence, Projected
 from trellis.engines.sql import maintenance, projection
 from trellis.engines.sql.rows import Lane
 from trellis.engines.sql.transaction import run_through
@@ -45,8 +46,9 @@ class _Numbers:
 class SqliteProjection:
     """The write side of a projection in one file."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, read: projection.Read) -> None:
         self._write: Any = write
+        self._read = read
 
     async def prepare(self, streams: Sequence[str]) -> None:
         """Add the views; refuse a file that has jobs of its own, or of other streams."""
@@ -104,6 +106,10 @@ class SqliteProjection:
 
         moved: int = await self._write(move)
         return moved
+
+    async def known(self, ids: Sequence[JobId]) -> list[KnownJob]:
+        """Return those of these jobs that are here."""
+        return await self._read(lambda tx: projection.known(tx, ids))
 
     async def past_retention(self, now: Instant, limit: int) -> list[PastRetention]:
         """Return jobs that retention no longer keeps."""

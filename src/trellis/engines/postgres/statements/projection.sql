@@ -30,6 +30,11 @@ select v.job, max(v.version) from (
   select o.job, o.version from trellis.outcome o where o.job = any($1::bigint[])) v
 group by v.job
 
+-- name: projection_count_events
+-- How many events each of these jobs has, without notes.
+select j.id, count(*) from trellis.job j join trellis.event e on e.job = j.seq
+where j.id = any($1::text[]) and e.version > 0 group by j.id
+
 -- name: projection_names
 select j.seq, j.id, l.service, l.type from trellis.job j join trellis.lane l on l.id = j.lane
 where j.seq = any($1::bigint[])

@@ -30,6 +30,12 @@ select n.value, max(
 from json_each(?) n
 where version > 0
 
+-- name: projection_count_events
+-- How many events each of these jobs has, without notes.
+select j.id, count(*) from json_each(?) n
+join trellis_job j on j.id = n.value join trellis_event e on e.job = j.seq
+where e.version > 0 group by j.id
+
 -- name: projection_names
 select j.seq, j.id, l.service, l.type
 from json_each(?) n join trellis_job j on j.seq = n.value join trellis_lane l on l.id = j.lane
