@@ -1,12 +1,12 @@
 # ruff: noqa: INP001 - a program of its own
 """Save the streams of a Trellis deployment into a folder, or restore them from it.
 
-    python snapshot.py save nats://admin:secret@n1.example:4222 /backups/today
-    python snapshot.py restore nats://admin:secret@n1.example:4222 /backups/today
+    python snapshot.py save "$TRELLIS_URL" /backups/today
+    python snapshot.py restore "$TRELLIS_URL" /backups/today
 
-`save` runs beside working clients; each stream is saved as it is at one moment. `restore` needs
-servers without these streams; `trellis migrate` makes the others afterwards. Give the prefix of the
-deployment, if it has one, as the last argument.
+The URL is that of an operator, as Trellis takes it. `save` runs beside working clients; each stream
+is saved as it is at one moment. `restore` needs servers without these streams; `trellis migrate`
+makes the others afterwards.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from pathlib import Path
 import nats
 from nats.aio.client import Client
 
+from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.jetstream.url import deployment_of, servers_of
+
 CHUNK = 128 * 1024
 PATIENCE = 30.0
-
-
-def streams(prefix: str) -> list[str]:
-    """Return the streams that have truth; the jobs first, so that no session is missing."""
-    start = f"{prefix}_" if prefix else ""
-    return [f"{start}JOBS", f"{start}JOBS_STATE"]
 
 
 async def ask(client: Client, subject: str, body: object) -> dict[str, object]:
@@ -78,12 +75,18 @@ async def restore(client: Client, stream: str, folder: Path) -> None:
         raise SystemExit(f"{stream}: {answer['error']}")
 
 
-async def main(verb: str, url: str, folder: Path, prefix: str = "") -> None:
-    """Save or restore all streams of a deployment."""
+async def main(verb: str, url: str, folder: Path) -> None:
+    """Save or restore the streams of a deployment that cannot be made from others.
+
+    The jobs come first, so that no session is missing.
+    """
     action = {"save": save, "restore": restore}[verb]
-    client = await nats.connect(url)
+    deployment = deployment_of(url)
+    subjects = Subjects(deployment.prefix)
+    addresses, login = servers_of(deployment.servers.split(","))
+    client = await nats.connect(addresses, **login)
     try:
-        for stream in streams(prefix):
+        for stream in (subjects.jobs, subjects.state):
             await action(client, stream, folder)
             sys.stdout.write(f"{verb}d {stream}\n")
     finally:
@@ -91,5 +94,6 @@ async def main(verb: str, url: str, folder: Path, prefix: str = "") -> None:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[3]).mkdir(parents=True, exist_ok=True)
-    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:5]))
+    _, wanted, place, name = sys.argv
+    Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    asyncio.run(main(wanted, place, Path(name)))

@@ -18,7 +18,8 @@ from tests.harness.servers.nats import NatsServer, nats_program, nats_server
 from trellis.core.durations import SECOND
 from trellis.core.job import JobId
 from trellis.engines.jetstream import JetStreamEngine
-from trellis.engines.jetstream.topology import identity_of
+from trellis.engines.jetstream.subjects import Subjects
+from trellis.engines.jetstream.topology import identity_of, parts
 from trellis.testing.builders import a_demand, a_job, a_worker
 
 FILES = ROOT / "deploy" / "nats"
@@ -124,10 +125,10 @@ async def test_a_backup_can_be_restored_to_another_server(tmp_path: Path) -> Non
     identities: list[int] = []
     with nats_server(tmp_path / "first") as first:
         before = await _fill(first.url, ids, identities)
-        told = await asyncio.to_thread(snapshot, "save", first.url, backup, "eu")
+        told = await asyncio.to_thread(snapshot, "save", f"{first.url}?prefix=eu", backup)
         assert told == "saved eu_JOBS\nsaved eu_JOBS_STATE\n"
     with nats_server(tmp_path / "second") as second:
-        told = await asyncio.to_thread(snapshot, "restore", second.url, backup, "eu")
+        told = await asyncio.to_thread(snapshot, "restore", f"{second.url}?prefix=eu", backup)
         assert told == "restored eu_JOBS\nrestored eu_JOBS_STATE\n"
         engine = ManualEngine(second.url, prefix="eu")
         await engine.migrate()
@@ -137,5 +138,29 @@ async def test_a_backup_can_be_restored_to_another_server(tmp_path: Path) -> Non
         assert await _identity(engine) not in identities
         session = (await engine.open_session(a_worker(), 30 * SECOND)).id
         taken = (await engine.claim(session, [a_demand()], 99)).jobs
+        assert {each.definition.id for each in taken} == set(ids)
+        await engine.close()
+
+
+async def test_a_backup_can_be_restored_beside_streams_of_others(tmp_path: Path) -> None:
+    backup, ids = str(tmp_path / "backup"), [JobId("one"), JobId("two")]
+    with nats_server(tmp_path / "server") as server:
+        url = f"{server.url}?prefix=eu"
+        before = await _fill(server.url, ids, [])
+        engine = ManualEngine(server.url, prefix="eu")
+        await engine._link.open()
+        await engine._link.api("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+        await asyncio.to_thread(snapshot, "save", url, backup)
+        streams = {each.stream for each in parts(Subjects("eu"), 1)}
+        for stream in streams:
+            await engine._link.api(f"STREAM.DELETE.{stream}")
+        await asyncio.to_thread(snapshot, "restore", url, backup)
+        await engine.migrate()
+        await engine.open()
+        names = (await engine._link.api("STREAM.NAMES"))["streams"]
+        assert set(names) == {*streams, "OTHER"}
+        assert await inventory(engine) == before
+        session = (await engine.open_session(a_worker(), 30 * SECOND)).id
+        taken = (await engine.claim(session, [a_demand()], 9)).jobs
         assert {each.definition.id for each in taken} == set(ids)
         await engine.close()
