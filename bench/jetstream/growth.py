@@ -32,6 +32,8 @@ _EMPTY: Final = "empty"
 _VERBS: Final = ("create", "claim", "load new", "load")
 _MOST: Final = 1.5
 _LOOK: Final = 0.1
+#: Seconds in which the projection has everything.
+_PROJECTED: Final = 900.0
 #: Seconds until all jobs are of some age.
 _AGED: Final = 11.0
 
@@ -90,11 +92,12 @@ async def _grow(url: str, jobs: int) -> list[JobId]:
     async with engine.opened(url) as opened:
         known = await engine.fill(opened, jobs)
         await engine.finish(opened, jobs // 2)
-        while True:
-            with suppress(ProjectionUnavailable):
-                if not any(lag.messages for lag in await opened.projection_lag()):
-                    return known
-            await asyncio.sleep(_LOOK)
+        async with asyncio.timeout(_PROJECTED):
+            while True:
+                with suppress(ProjectionUnavailable):
+                    if not any(lag.messages for lag in await opened.projection_lag()):
+                        return known
+                await asyncio.sleep(_LOOK)
 
 
 def _time(server: Server, size: int, known: list[JobId], report: Report) -> None:

@@ -15,10 +15,13 @@ import asyncio
 import json
 import secrets
 import sys
+import time
 from pathlib import Path
 
 import nats
+import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.jetstream.url import deployment_of, servers_of
@@ -34,6 +37,18 @@ async def ask(client: Client, subject: str, body: object) -> dict[str, object]:
     if "error" in answer:
         raise SystemExit(f"{subject}: {answer['error']}")
     return answer
+
+
+async def send(client: Client, subject: str, chunk: bytes) -> Msg:
+    """Send a part; in a cluster, another node takes it, and ours learns of that a moment later."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await client.request(subject, chunk, PATIENCE)
+        except nats.errors.NoRespondersError:
+            if time.monotonic() > end:
+                raise
+        await asyncio.sleep(0.1)
 
 
 async def save(client: Client, stream: str, folder: Path) -> None:
@@ -68,9 +83,8 @@ async def restore(client: Client, stream: str, folder: Path) -> None:
     subject = str(told["deliver_subject"])
     with (folder / f"{stream}.data").open("rb") as file:
         while chunk := file.read(CHUNK):
-            await client.request(subject, chunk, PATIENCE)
-    reply = await client.request(subject, b"", PATIENCE)
-    answer = json.loads(reply.data)
+            await send(client, subject, chunk)
+    answer = json.loads((await send(client, subject, b"")).data)
     if "error" in answer:
         raise SystemExit(f"{stream}: {answer['error']}")
 

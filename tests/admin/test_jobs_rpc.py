@@ -319,3 +319,11 @@ async def test_an_engine_lists_jobs_that_are_larger_than_a_message(
     await engine.create([a_job(payload=payload) for payload in payloads])
     page = await engine.find(JobFilter(), limit=3)
     assert sorted(each.definition.payload for each in page.jobs) == payloads
+
+
+@pytest.mark.parametrize("text", ["no " * 300_000, "\ud800", "a\0b"])
+async def test_a_text_that_is_too_long_or_cannot_be_stored_is_refused(
+    call: Caller, text: str
+) -> None:
+    for name, given in (("Get", {"id": text}), ("List", {"service": text})):
+        assert (await call(name, **given)).code == "400"

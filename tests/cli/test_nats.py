@@ -107,7 +107,7 @@ def url(command: Run, nats_url: str, tmp_path: Path) -> str:
 def test_a_migration_says_what_it_does(command: Run, nats: NatsServer) -> None:
     url = f"{nats.url}?prefix=migrated"
     behind = command("migrate", "--check", "--url", url)
-    assert (behind.code, "migrations 1 are missing" in behind.out) == (1, True)
+    assert (behind.code, "streams and consumers are missing" in behind.out) == (1, True)
     assert json.loads(command("migrate", "--sql", "--url", url).out.split("\n}")[0] + "}")
     assert "from schema 0 to 1" in command("migrate", "--url", url).out
     assert "is up to date (schema 1)" in command("migrate", "--url", url).out

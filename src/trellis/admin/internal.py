@@ -38,6 +38,8 @@ ANSWERED: Final = (
 _PRESENT: Final = frozenset({"known", "lag"})
 #: How long a request waits for the projection, in seconds.
 LAG_LIMIT: Final = 5.0
+#: How many characters of an error a header has: the server counts headers as part of a message.
+_SHOWN: Final = 500
 #: Room for the headers of an answer.
 _HEADERS: Final = 1024
 QUEUE: Final = "trellis-admin"
@@ -63,6 +65,9 @@ class Calls:
     def _end(self, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
         self._room.release()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _logger.warning("A request was not answered: %s", error)
 
     async def finish(self, stop_taking: Callable[[], Awaitable[None]]) -> None:
         """Take no more requests, and answer those that are there, for a limited time."""
@@ -107,6 +112,8 @@ class InternalAnswers:
         await self._calls.begin(partial(self._answer, message))
 
     async def _answer(self, message: Msg) -> None:
+        if not message.reply:
+            return
         name = message.subject.rpartition(".")[2]
         verb = self._verbs.get(name)
         if verb is None:
@@ -167,7 +174,13 @@ class InternalAnswers:
 
 
 async def _refuse(message: Msg, code: str, text: str, kind: str = "") -> None:
-    headers = {ERROR_HEADER: " ".join(text.split()), ERROR_CODE_HEADER: code}
+    headers = {ERROR_HEADER: header_text(text), ERROR_CODE_HEADER: code}
     if kind:
         headers[KIND_HEADER] = kind
-    await message._client.publish(message.reply, b"", headers=headers)  # noqa: SLF001
+    with suppress(nats_errors.Error, OSError):  # the caller learns of an outage by itself
+        await message._client.publish(message.reply, b"", headers=headers)  # noqa: SLF001
+
+
+def header_text(text: str) -> str:
+    """Return a text as the value of a header: it may have parts of a request, of any size."""
+    return " ".join(text.split()).encode("ascii", "replace").decode()[:_SHOWN]

@@ -22,7 +22,7 @@ from nats.micro.request import Request
 from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 from trellis import control
-from trellis.admin.internal import Calls, InternalAnswers
+from trellis.admin.internal import Calls, InternalAnswers, header_text
 from trellis.admin.jobs_verbs import (
     CONTRACT,
     INVALID,
@@ -40,7 +40,7 @@ from trellis.admin.wire_policy import wire_policy
 from trellis.core.durations import Instant, to_instant
 from trellis.core.job import JobId, JobRecord
 from trellis.core.states import State
-from trellis.engines.audit import By
+from trellis.engines.audit import By, storable
 from trellis.engines.jetstream.presence import FRESH
 from trellis.engines.jetstream.store import Store
 from trellis.engines.port import Engine
@@ -51,6 +51,8 @@ from trellis.errors import CommandRejected, ConfigurationError, JobNotFound, Key
 _ACTOR: Final = By("jobs-rpc")
 #: Room for the headers of an answer.
 _HEADERS: Final = 1024
+#: The most characters of a text in a request.
+_LONGEST: Final = 1000
 _RFC_3339: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.IGNORECASE
 )
@@ -235,6 +237,10 @@ def _text(given: Input, name: str) -> str:
     value = given.get(name)
     if not isinstance(value, str) or not value:
         raise Invalid(f"{name!r} must be a text.")
+    if len(value) > _LONGEST or storable(value) != value:
+        raise Invalid(
+            f"{name!r} must have at most {_LONGEST:,} characters, without NUL and surrogates."
+        )
     return value
 
 
@@ -309,4 +315,4 @@ def _written(answer: dict[str, Any], most: int) -> bytes:
 
 async def _refuse(request: Request, refusal: Refusal, text: str) -> None:
     body = {"error": {"type": refusal.type, "message": text}}
-    await request.respond_error(refusal.code, " ".join(text.split()), json.dumps(body).encode())
+    await request.respond_error(refusal.code, header_text(text), json.dumps(body).encode())

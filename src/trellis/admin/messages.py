@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -34,7 +33,7 @@ from trellis.engines.jetstream.message import (
 )
 from trellis.engines.jetstream.schedules import SLOT
 from trellis.engines.jetstream.sessions import SessionValue
-from trellis.engines.jetstream.store import Store
+from trellis.engines.jetstream.store import Remembered, Store
 from trellis.engines.jetstream.subjects import EVENT_TOKENS, OWN, JobName
 from trellis.engines.projection import (
     HeldSlot,
@@ -75,14 +74,14 @@ class Messages:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._created: OrderedDict[int, Created] = OrderedDict()
+        self._created = Remembered[Created](_REMEMBERED)
         self._limit = asyncio.Semaphore(_AT_ONCE)
         #: The jobs, and other subjects, of which a message was logged that cannot be read.
         self._misfits: set[str] = set()
 
     def forget(self) -> None:
         """Forget everything: the stream was made again."""
-        self._created.clear()
+        self._created = Remembered[Created](_REMEMBERED)
 
     async def changes(self, messages: Sequence[Got]) -> list[Projected]:
         """Return what messages change, in their order; those that change nothing are left out.
@@ -186,13 +185,12 @@ class Messages:
         events = (each for each in messages if isinstance(each, StoredEvent))
         found = {each.row: each.created for each in events if each.created is not None}
         missing = {each.row for each in messages} - found.keys()
-        known = {row: self._created[row] for row in missing if row in self._created}
+        known = {row: each for row in missing if (each := self._created.get(row)) is not None}
         unknown = sorted(missing - known.keys())
         read = await asyncio.gather(*map(self._read, unknown))
         found |= known | {each.definition.row: each for each in read if each is not None}
-        self._created |= found
-        while len(self._created) > _REMEMBERED:
-            self._created.popitem(last=False)
+        for row, each in found.items():
+            self._created.put(row, each, len(each.definition.payload))
         return found
 
     async def _read(self, row: int) -> Created | None:

@@ -121,6 +121,8 @@ class Projector:
         self._stepped_at = time.time()
         end = await self._end()
         place = await self._projection.place(self.stream) or end._replace(sequence=0)
+        if place.sequence < self.place:
+            await self._arrive(place.sequence)  # it was erased
         if not await self._fits(place, end):
             return True
         if self._stream_id != end.stream_id:
@@ -215,6 +217,7 @@ class Projector:
         return False
 
     async def _erase(self, place: Place, reason: str) -> None:
+        await self._arrive(0)
         if await self._projection.erase(self.stream, place):
             _logger.warning(
                 "The projection does not fit %s: %s. It is made again from the first message; "

@@ -40,6 +40,9 @@ async def rebuild(runtime: AdminRuntime, report: Callable[[Progress], None]) -> 
     await runtime.projection.erase()
     end, end_of_state = await runtime.jobs.last(), await runtime.state.last()
     while (place := await _place(runtime, runtime.jobs)) < end:
+        if runtime.failure is not None:
+            raise runtime.failure
+        end = min(end, await runtime.jobs.last())  # the stream may be made again
         report(Progress(place, end, time.monotonic() - began))
         await asyncio.sleep(_LOOK)
     # Sessions and declared types are fewer, but their projector may look later.

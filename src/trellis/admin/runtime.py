@@ -74,7 +74,11 @@ class AdminRuntime:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()  # what was begun would answer from tables that are closed
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

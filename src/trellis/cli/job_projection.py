@@ -11,6 +11,7 @@ import rich_click as click
 from trellis.cli.app import resolve_url
 from trellis.cli.options import debug_option, url_option
 from trellis.cli.output import complain
+from trellis.engines import is_nats
 from trellis.engines.redaction import shown
 from trellis.errors import CapabilityMissing, ConfigurationError
 
@@ -66,7 +67,7 @@ def rebuild(*, place: str | None, url: str | None) -> None:
 
 def hosting(url: str, place: str | None) -> AbstractAsyncContextManager[None] | None:
     """Return the admin runtime to run beside a server; None: the jobs are not on NATS."""
-    if not url.startswith(("nats://", "tls://")):
+    if not is_nats(url):
         if place is not None:
             raise ConfigurationError(
                 f"--projection is for jobs on NATS; those at {shown(url)} need none."

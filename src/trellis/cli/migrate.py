@@ -8,6 +8,7 @@ import rich_click as click
 
 from trellis.cli.app import CommandFailed, current_actor, engine_at, resolve_url
 from trellis.cli.options import debug_option, reason_option, url_option
+from trellis.engines import is_nats
 from trellis.engines.audit import By
 from trellis.engines.redaction import shown
 
@@ -50,7 +51,7 @@ async def _migrate(url: str, by: By) -> None:
     try:
         before, after, scripts = await engine.migrate(by=by)
         kept = ""
-        if url.startswith("nats:"):
+        if is_nats(url):
             kept = f" Replicas of each stream: {(await engine.health()).facts['replicas']}."
     finally:
         await engine.close()
@@ -78,7 +79,8 @@ def _check(url: str, missing: Sequence[tuple[int, str]]) -> None:
         click.echo(f"{shown(url)} is up to date.")
         return
     numbers = ", ".join(dict.fromkeys(str(number) for number, _ in missing))
-    click.echo(
-        f"{shown(url)} is out of date: migrations {numbers} are missing. Run: trellis migrate"
-    )
+    what = f"migrations {numbers} are missing"
+    if is_nats(url):
+        what = f"{len(missing)} streams and consumers are missing or changed (see --sql)"
+    click.echo(f"{shown(url)} is out of date: {what}. Run: trellis migrate")
     raise CommandFailed

@@ -11,6 +11,7 @@ from trellis.cli.app import current_actor, engine_at
 from trellis.cli.format import counted
 from trellis.cli.options import debug_option, json_option, reason_option
 from trellis.cli.output import progress_bar, write_json, write_line
+from trellis.engines import is_nats
 from trellis.engines.audit import By
 from trellis.engines.redaction import shown
 
@@ -60,7 +61,7 @@ async def _move(source: str, target: str, by: By, *, history: bool, dry_run: boo
             stack.push_async_callback(engine.close)
             await engine.open()
         exporter = None
-        if source.startswith("nats:"):
+        if is_nats(source):
             from trellis.admin.export import stream_exporter
 
             exporter = await stack.enter_async_context(stream_exporter(source))

@@ -21,6 +21,7 @@ _KNOWN = (
     "memory://"
 )
 _SERVERS = ("http", "https")
+_NATS = ("nats", "tls")
 
 
 def make_engine(url: str, *, create: bool = True) -> Engine:
@@ -37,7 +38,7 @@ def make_engine(url: str, *, create: bool = True) -> Engine:
         from trellis.engines.sqlite import SqliteEngine  # noqa: PLC0415 - loaded only when needed
 
         return SqliteEngine(_sqlite_path(url, rest), create=create)
-    if scheme == "nats":
+    if scheme in _NATS:
         return _nats(url)
     return _http(url) if scheme in _SERVERS else _postgres(url)
 
@@ -49,7 +50,7 @@ def check_url(url: str) -> tuple[str, str]:
         raise ConfigurationError(f"{url!r} is not an engine URL. Write {_KNOWN}.")
     if scheme == "sqlite":
         _sqlite_path(url, rest)
-    if scheme in ("memory", "sqlite", "postgresql", "postgres", "nats", *_SERVERS):
+    if scheme in ("memory", "sqlite", "postgresql", "postgres", *_NATS, *_SERVERS):
         return scheme, rest
     plain, driver, _ = scheme.partition("+")
     if driver and plain in ("postgresql", "postgres", "sqlite"):
@@ -58,6 +59,11 @@ def check_url(url: str) -> tuple[str, str]:
             f"{shown(f'{plain}://{rest}')}"
         )
     raise UnknownScheme(f"Trellis does not know {scheme}:// URLs. Use {_KNOWN}.")
+
+
+def is_nats(url: str) -> bool:
+    """Return whether the jobs of a URL are on NATS."""
+    return url.partition("://")[0] in _NATS
 
 
 def absolute_url(url: str) -> str:

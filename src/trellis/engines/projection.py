@@ -7,7 +7,7 @@ stream where it ends, so a page that is repeated, or that two processes store, i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from trellis.core.audit import By, Change
@@ -191,8 +191,10 @@ class KnownJob(NamedTuple):
     """A job as a projection has it."""
 
     record: JobRecord
-    #: How many of its events are in the record, notes not counted.
-    events: int
+    #: How many events of each kind are in the record, notes not counted.
+    events: Mapping[str, int]
+    #: When the last of them was.
+    at: Instant
 
 
 class PastRetention(NamedTuple):
@@ -242,7 +244,7 @@ class Projection(Protocol):
         """
 
     async def known(self, ids: Sequence[JobId]) -> list[KnownJob]:
-        """Return those of these jobs that are here."""
+        """Return those of these jobs that are here, without the last ones if they are large."""
 
     async def past_retention(self, now: Instant, limit: int) -> list[PastRetention]:
         """Return jobs that retention no longer keeps, the longest overdue first.

@@ -153,7 +153,7 @@ async def test_operators_save_and_restore_the_streams(
 
     def snapshot(verb: str) -> None:
         program, url = ROOT / "deploy" / "nats" / "snapshot.py", server.url_of("admin", "admin")
-        subprocess.run([sys.executable, program, verb, url, tmp_path, "eu"], check=True)
+        subprocess.run([sys.executable, program, verb, f"{url}?prefix=eu", tmp_path], check=True)
 
     await asyncio.to_thread(snapshot, "save")
     for stream in STREAMS:

@@ -14,12 +14,19 @@ from trellis.core.commands import Cancel
 from trellis.core.job import Dedupe, JobId, JobRecord, NewJob, Relations, define
 from trellis.core.lifecycle import creation
 from trellis.core.policy import KeyPolicy
-from trellis.engines.jetstream.link import Message
-from trellis.engines.jetstream.message import Wire, encode_created, encode_removal, encode_watch
+from trellis.engines.jetstream import sessions as session_table
+from trellis.engines.jetstream.link import Expect, Message, Written
+from trellis.engines.jetstream.message import (
+    Wire,
+    encode_created,
+    encode_removal,
+    encode_watch,
+    name_of,
+)
 from trellis.engines.jetstream.subjects import JobName
 from trellis.errors import EngineError
-from trellis.testing.builders import a_job, a_job_id, a_keyed_job
-from trellis.testing.conformance.helpers import accept_one, settle, the
+from trellis.testing.builders import a_job, a_job_id, a_keyed_job, fence_of
+from trellis.testing.conformance.helpers import a_session, accept_one, settle, start, the
 
 MAIL = "mail"
 
@@ -109,3 +116,20 @@ async def test_the_first_message_of_a_job_shows_that_nothing_else_has_its_id(
     found = await engine._store.job(shadow.id)
     assert found is not None
     assert not found.created.is_sole
+
+
+async def test_a_claimed_job_that_cannot_be_read_stops_no_claim(
+    engine: ManualEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_table, "_LOOK_EVERY", 0.0)
+    session = await a_session(engine)
+    running = await start(engine, session, a_job())
+    await start(engine, session, a_job())  # now the first one is looked at
+    subject = engine._subjects.event(name_of(running.definition), "cancelRequested")
+    current = await engine._store.job(running.definition.id)
+    assert current is not None
+    expect = Expect(current.sequence, engine._subjects.fence(current.job))
+    assert isinstance(await engine._link.write(Message(subject, b"{}", {}, expect)), Written)
+    for _ in range(3):
+        await start(engine, session, a_job())
+    assert fence_of(running) in engine._sessions.held

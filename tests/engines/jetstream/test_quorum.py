@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 import pytest
@@ -207,6 +208,7 @@ async def test_a_start_and_an_end_without_an_answer_are_stored_later_and_count_o
     await first.close()
     made, link = JetStreamEngine(leader.url, prefix=subjects.prefix), SiegedLink(nats_three, leader)
     made._link = made._store.link = link
+    link.check_silence = partial(topology.refuse_moved, link, subjects, 5.0)
     await made.open()
     engine = cast("Engine", made)
     session = await a_session(engine, "10m")

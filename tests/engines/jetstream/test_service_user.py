@@ -13,17 +13,25 @@ import pytest
 from tests.engines.jetstream.conftest import Used, matches
 from tests.harness.servers.nats import NatsServer, nats_server
 from trellis import ActiveJob, Limit, PerKey, Retry, Service
+from trellis import schedules as control
 from trellis.admin.opening import admin_runtime
+from trellis.core import schedules as rules
+from trellis.core.commands import Cancel
 from trellis.core.durations import SECOND
+from trellis.core.policy import Policy
+from trellis.core.schedules import Declared, Plan, Template
 from trellis.core.states import State
+from trellis.engines.archive import Archived
 from trellis.engines.demand import Demand
-from trellis.engines.jetstream import JetStreamEngine, ServiceEngine
+from trellis.engines.jetstream import JetStreamEngine, ServiceEngine, schedules
+from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.hints import hint
 from trellis.engines.jetstream.permissions import admin_permissions, service_permissions
 from trellis.engines.jetstream.subjects import JobName, Subjects
 from trellis.engines.port import Engine
 from trellis.errors import AccessDenied, ConfigurationError
 from trellis.testing.builders import a_job, a_job_id, a_worker
+from trellis.testing.conformance.helpers import accept_one, settle
 
 PATIENCE = 30
 TYPES = ("send", "keyed", "limited", "flaky", "after", "report")
@@ -186,6 +194,36 @@ async def test_each_service_takes_over_its_own_lost_jobs(server: NatsServer, adm
         (lost,) = (await engine.due("lost", 9)).jobs
         assert lost.record.definition.id == jobs[name].id
         await engine.close()
+
+
+async def test_what_a_service_may_not_delete_stops_neither_its_archive_nor_its_schedules(
+    server: NatsServer, admin: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail: Any = ServiceEngine(server.url_of("mail", "mail"), "mail")
+    await mail.open()
+    new = a_job(service="mail", type="send")
+    done = await settle(admin, await accept_one(admin, new), Cancel())
+    draft = Draft(mail._store)
+    current = await draft.job(new.id)
+    assert current is not None
+    await mail._archiving.add(draft, current)
+    await draft.write()
+    assert await mail.archivable("mail", 9) == [done]
+    assert await mail.remove_archived([Archived(new.id, done.head.version)]) == 1
+    assert await mail.archivable("mail", 9) == []
+
+    monkeypatch.setattr(schedules, "KEEP_SLOTS", 0)
+    template = Template("send", "send", Policy())
+    every = Declared("mail", "often", Plan("@every 1s"), template)
+    await control.declare_schedules(mail, "mail", [every], lambda _: False)
+    for _ in range(2):
+        end = time.monotonic() + PATIENCE
+        while not (due := (await mail.due_schedules(9)).schedules):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+        step = rules.decide_slots(due[0], await mail.now(), ())
+        assert await mail.advance_schedule(step)
+    await mail.close()
 
 
 async def test_a_worker_of_another_service_than_its_url_is_refused_at_its_start(

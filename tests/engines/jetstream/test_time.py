@@ -266,3 +266,17 @@ async def test_an_event_of_a_distant_time_moves_the_time_of_no_other_service(
         record = await accept_one(ahead, a_job())
         assert await the(own, record.definition.id) == record
         assert wrong_by(cast("JetStreamEngine", own)._store.time) < MARGIN
+
+
+async def test_times_of_events_end_no_lease(nats_url: str, deployed: Subjects) -> None:
+    engine = JetStreamEngine(nats_url, prefix=deployed.prefix)
+    await engine.open()
+    port = cast("Engine", engine)
+    session = await a_session(port, "30s")
+    engine._store.time.saw(await engine.now() + 50 * SECOND)  # a service may write this
+    assert await engine.now() - engine._store.time.told() > 40 * SECOND
+    assert not (await engine.due("sessions", 9)).sessions
+    assert not await engine.reap(session)
+    await renew(port, session)
+    assert not (await engine.due("sessions", 9)).sessions
+    await engine.close()

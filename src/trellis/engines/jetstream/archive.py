@@ -19,6 +19,7 @@ from trellis.engines.jetstream.state import decided, latest, purge
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.jetstream.subjects import is_token
 from trellis.engines.wire import codec_of
+from trellis.errors import AccessDenied
 
 _STATE: Final = codec_of(ArchiveState)
 
@@ -72,7 +73,7 @@ class ArchiveQueue:
             if job is not None and job.head.version == value.version and job.head.state in ENDED:
                 current.append(job)
             else:
-                await purge(self._store, subject, seq=sequence + 1)
+                await self._drop(subject, sequence)
         return current
 
     async def holds(self, current: Current) -> bool:
@@ -85,7 +86,15 @@ class ArchiveQueue:
     async def forget(self, current: Current) -> None:
         """Delete what is stored about a job that was removed."""
         definition = current.definition
-        await purge(self._store, self._subject(definition.service, definition.row))
+        await self._drop(self._subject(definition.service, definition.row))
+
+    async def _drop(self, subject: str, sequence: int | None = None) -> None:
+        """Delete an entry, if this is its last message."""
+        try:
+            bound = {} if sequence is None else {"seq": sequence + 1}
+            await purge(self._store, subject, **bound)
+        except AccessDenied:  # of a user of one service: the janitor deletes what is empty
+            await self._store.put(subject, WAITING, None, sequence)
 
     def _subject(self, service: str, row: int) -> str:
         return self._store.subjects.own("archiving", service, "r", str(row))

@@ -32,12 +32,13 @@ from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.sessions import Held
 from trellis.engines.jetstream.settings import CachedSettings, Openness
 from trellis.engines.jetstream.store import Current
-from trellis.engines.values import Claimed
+from trellis.engines.values import Claimed, Committed
 from trellis.errors import AccessDenied, EngineClosed, EngineError, OutcomeUnknown
 
-#: When a job is looked at again that waits in a queue which is paused, or which no worker here
-#: demands.
+#: When a job is looked at again that waits in a queue which no worker here demands, or which is
+#: paused: when that is opened, the job is looked at in any case.
 _PARKED: Final = 5 * SECOND
+_PAUSED: Final = 30 * SECOND
 #: How often one call pulls: jobs that cannot start take the place of others.
 _ROUNDS: Final = 64
 
@@ -208,7 +209,7 @@ class ClaimVerb(CommitVerb):
         # Only what is due is parked: the hint that opens its queue says that its time has come.
         is_open = (definition.service, definition.queue) not in openness.paused
         if not is_open or (demand.queues and definition.queue not in demand.queues):
-            await self._park(work, current, now)
+            await self._park(work, current, now + (_PARKED if is_open else _PAUSED))
             return None
         transition = None
         if not await self._dependencies.is_unresolved(current):
@@ -240,7 +241,8 @@ class ClaimVerb(CommitVerb):
         command = LoseLease(head.fence, roll=random.random())  # noqa: S311 - no secret
         decision = decide(current.record, command, self._store.time.now())
         if isinstance(decision, Transition):
-            await self.commit([decision])
+            (result,) = await self.commit([decision])
+            return isinstance(result, Committed)  # otherwise it is looked at again
         return True
 
     async def _present(self, work: Work, *, afresh: bool) -> Current | None:
@@ -259,9 +261,9 @@ class ClaimVerb(CommitVerb):
         await hint_later(self._store, current, current.head.run_at)
         await self._ack(work)
 
-    async def _park(self, work: Work, current: Current, now: Instant) -> None:
-        """Have a job looked at again a little later, or when its queue is opened."""
-        await hint_later(self._store, current, now + _PARKED, current.definition.queue)
+    async def _park(self, work: Work, current: Current, at: Instant) -> None:
+        """Have a job looked at again then, or when its queue is opened."""
+        await hint_later(self._store, current, at, current.definition.queue)
         await self._ack(work)
 
     # -- starting ------------------------------------------------------------------------------

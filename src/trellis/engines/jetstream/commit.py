@@ -33,7 +33,7 @@ from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.locks import LockTable
 from trellis.engines.jetstream.plain import PlainWriter
 from trellis.engines.jetstream.sessions import SessionTable
-from trellis.engines.jetstream.store import Current, Store
+from trellis.engines.jetstream.store import Current, Remembered, Store
 from trellis.engines.jetstream.subjects import JobName
 from trellis.engines.jetstream.writing import BATCH
 from trellis.engines.values import CommitResult, Committed, Conflict, KeyRefused
@@ -49,17 +49,18 @@ class Seen:
     """The jobs as this process last saw them: their sequences guard the next write."""
 
     def __init__(self) -> None:
-        self._jobs: OrderedDict[int, Current] = OrderedDict()
+        self._jobs = Remembered[Current]()
         #: Jobs that were seen, also those whose present state is not known any more.
         self._ids: OrderedDict[JobId, None] = OrderedDict()
 
     def add(self, current: Current) -> None:
         """Remember a job."""
-        self._jobs[current.definition.row] = current
-        self._ids[current.definition.id] = None
-        for known in (self._jobs, self._ids):
-            if len(known) > _REMEMBERED:
-                known.popitem(last=False)
+        definition = current.definition
+        self._jobs.put(definition.row, current, len(definition.payload))
+        self._ids[definition.id] = None
+        self._ids.move_to_end(definition.id)
+        if len(self._ids) > _REMEMBERED:
+            self._ids.popitem(last=False)
 
     def has(self, job_id: JobId) -> bool:
         """Return whether a job was seen."""
@@ -74,7 +75,7 @@ class Seen:
 
     def drop(self, row: int) -> None:
         """Forget a job."""
-        self._jobs.pop(row, None)
+        self._jobs.drop(row)
 
 
 class CommitVerb:

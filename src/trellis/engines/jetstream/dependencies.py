@@ -199,8 +199,8 @@ class Dependencies:
             now, later = watch.open[:number], watch.open[number:]
             for dependent in now:
                 await self._decide(draft, dependent, job_id, head.state, head.generation)
-            if watch.open or watch.batches:
-                draft.put(self._watch(job_id), watch._replace(open=later, batches=()))
+            # Also with nothing open: a job that begins to wait at the same time is then refused.
+            draft.put(self._watch(job_id), watch._replace(open=later, batches=()))
             if later:
                 await draft.value(self._left(job_id), _LEFT)
                 draft.put(self._left(job_id), job_id)

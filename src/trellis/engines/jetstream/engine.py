@@ -49,6 +49,7 @@ from trellis.engines.jetstream.state import Followed
 from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.jetstream.time import Time
+from trellis.engines.jetstream.writing import ANSWER
 from trellis.engines.redaction import as_argument
 from trellis.engines.values import (
     CreateResult,
@@ -92,7 +93,9 @@ class JetStreamEngine(
     ) -> None:  # fmt: skip
         self._url, self._link = url, Connection(url.split(","))
         self._subjects = Subjects(prefix)
-        self._link.check_silence = partial(topology.refuse_moved, self._link, self._subjects)
+        self._link.check_silence = partial(
+            topology.refuse_moved, self._link, self._subjects, ANSWER
+        )
         self._store = Store(self._link, self._subjects, Time(clock))
         self._seen = Seen()
         self._sessions = SessionTable(self._store)
@@ -202,7 +205,7 @@ class JetStreamEngine(
         """Return what maintenance must look at."""
         if kind == "sessions":
             await self._store.learn_time()
-            now = self._store.time.now()
+            now = self._store.time.told()
             sessions = await self._sessions.open_ones()
             lapsed = [each for each, value in sessions.items() if value.is_lapsed(now)]
             return Due(now, sessions=tuple(lapsed[:limit]))

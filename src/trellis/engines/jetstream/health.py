@@ -99,8 +99,8 @@ def _durability(replicas: int) -> str:
         )
     return (
         f"what was acknowledged is kept by a majority of {replicas} servers and survives the loss "
-        "of the others; a power cut of all at once only with sync_interval: always, which a client "
-        "cannot read"
+        "of the others; a power cut of a majority at once only with sync_interval: always, which a "
+        "client cannot read"
     )
 
 

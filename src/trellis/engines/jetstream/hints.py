@@ -34,6 +34,8 @@ QUEUE: Final = "Trellis-Queue"
 GIVEN_UP: Final = "Trellis-Given-Up"
 #: How long a hint that the server has published may wait to be looked at.
 _KEPT: Final = "1h"
+#: The same of a parked job, which comes again and again.
+_KEPT_PARKED: Final = "2m"
 #: Events after which a job may start, and events that end one.
 STARTABLE: Final = ("created", "retry", "retried", "adjusted", "resolved")
 ENDS: Final = (
@@ -120,7 +122,7 @@ def schedule(subjects: Subjects, job: JobName, at: Instant, run_at: Instant, que
     headers = {
         "Nats-Schedule": schedule_time(at),
         "Nats-Schedule-Target": subjects.due(job),
-        "Nats-Schedule-TTL": _KEPT,
+        "Nats-Schedule-TTL": _KEPT_PARKED if queue else _KEPT,
     }
     if queue:
         headers[QUEUE] = queue

@@ -111,6 +111,7 @@ class Link(Writes):
                     await client.close()
             except TimeoutError:  # the server reads nothing
                 client.abort()
+                await client.close()
 
     async def _remember(self, error: Exception) -> None:
         self._latest_error = str(error) or type(error).__name__

@@ -6,7 +6,7 @@ a read of one takes twenty milliseconds or more, in which the server holds up ot
 projection has the same job in one row.
 
 How many messages each subject has, the server knows without its files. So a job of the projection
-is as it is in the stream if both have the same number of its events. Otherwise, and if no admin
+is as it is in the stream if both have the same events of it. Otherwise, and if no admin
 runtime answers soon, it is read from the stream.
 """
 
@@ -20,7 +20,7 @@ from typing import Final
 from trellis.core.durations import SECOND, Instant
 from trellis.core.followups import ulid_time
 from trellis.core.job import JobId, JobRecord
-from trellis.engines.jetstream.message import REMOVED, WATCHED
+from trellis.engines.jetstream.message import WATCHED
 from trellis.engines.jetstream.projection import Projection
 from trellis.engines.jetstream.store import Store
 from trellis.engines.projection import KnownJob
@@ -31,7 +31,7 @@ _AGE: Final = 10 * SECOND
 #: Seconds until the stream is asked instead.
 _WAIT: Final = 0.25
 #: How many jobs are asked for at once.
-_PAGE: Final = 500
+_PAGE: Final = 100
 #: For how many seconds the stream is asked at once, after the projection did not answer.
 _PAUSE: Final = 5.0
 
@@ -50,21 +50,25 @@ class OldJobs:
         #: By the clock of the process.
         self._asked_from = 0.0
 
-    async def load(self, ids: Sequence[JobId], now: Instant) -> dict[JobId, JobRecord]:
+    async def load(self, ids: Sequence[JobId]) -> dict[JobId, JobRecord]:
         """Return those of the old jobs that the projection has as they are."""
+        now = self._store.time.now()
         old = [each for each in ids if self._is_old(each, now) and not self._is_known(each)]
         found: dict[JobId, JobRecord] = {}
         for start in range(0, len(old), _PAGE):
             if time.monotonic() < self._asked_from:
                 break
             try:
-                known = await self._projection.known(old[start : start + _PAGE], _WAIT)
-            except EngineError:
+                async with asyncio.timeout(_WAIT):
+                    known = await self._projection.known(old[start : start + _PAGE], _WAIT)
+            except (EngineError, TimeoutError):
                 self._asked_from = time.monotonic() + _PAUSE
                 break
             present = await asyncio.gather(*map(self._is_present, known))
-            pairs = zip(known, present, strict=True)
-            found |= {each.record.definition.id: each.record for each, is_same in pairs if is_same}
+            for each, is_present in zip(known, present, strict=True):
+                if is_present:
+                    self._store.time.saw(each.at)
+                    found[each.record.definition.id] = each.record
         return found
 
     @staticmethod
@@ -78,9 +82,9 @@ class OldJobs:
         if not head.claims:
             # Its policy has what workers declare now, which is no event of the job.
             declared = await self._store.declared(definition.service, definition.type)
-            if declared is not None and (declared.policy.hooks or declared.policy.secrets):
+            policies = [definition.policy, *([declared.policy] if declared is not None else ())]
+            if any(policy.hooks or policy.secrets for policy in policies):
                 return False
         events = await self._store.events_of(definition.id)
-        return REMOVED not in events and known.events == sum(
-            number for kind, number in events.items() if kind != WATCHED
-        )
+        del events[WATCHED]  # no event of the journal
+        return events == known.events

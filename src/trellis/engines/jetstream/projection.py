@@ -23,6 +23,7 @@ from trellis.engines.calls import Verb, build_verb, port_verbs
 from trellis.engines.feed import Changes, Expired
 from trellis.engines.jetstream.answers import unanswered
 from trellis.engines.jetstream.link import Link
+from trellis.engines.jetstream.message import UNREADABLE
 from trellis.engines.jetstream.store import Store
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.limits import Names
@@ -67,7 +68,7 @@ class Projection:
         """Call a verb of the port on the projection."""
         verb = _VERBS[name]
         answer = self._answer(name, verb.write(*arguments, **options))
-        return verb.read_answer(await self._content(name, answer))
+        return await self._read(verb, answer)
 
     async def known(self, ids: Sequence[JobId], wait: float) -> list[KnownJob]:
         """Return those of these jobs that the projection has now.
@@ -76,11 +77,12 @@ class Projection:
         """
         verb, subject = _VERBS["known"], self._subjects.internal("known")
         answer = self._link.ask_in_parts(subject, verb.write(ids), wait)
-        known: list[KnownJob] = verb.read_answer(await self._content("known", answer))
+        known: list[KnownJob] = await self._read(verb, answer)
         return known
 
     @staticmethod
-    async def _content(name: str, answering: Awaitable[list[Msg]]) -> bytes:
+    async def _read(verb: Verb, answering: Awaitable[list[Msg]]) -> Any:  # noqa: ANN401 - as `ask`
+        name = verb.name
         try:
             answer = await answering
         except (nats_errors.NoRespondersError, nats_errors.TimeoutError) as error:
@@ -98,7 +100,13 @@ class Projection:
             if headers.get(KIND_HEADER) == CursorInvalid.code:
                 raise CursorInvalid(refused)
             raise EngineError(f"The admin runtime refused {name}: {refused}")
-        return b"".join(part.data for part in answer)
+        try:
+            return verb.read_answer(b"".join(part.data for part in answer))
+        except UNREADABLE as error:
+            raise EngineError(
+                f"The answer of the admin runtime to {name} cannot be read: {error}. Let it have "
+                "the same version of Trellis as this program."
+            ) from error
 
     async def _answer(self, name: str, body: bytes) -> list[Msg]:
         end = time.monotonic() + _JOINING

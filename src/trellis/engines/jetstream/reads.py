@@ -33,10 +33,7 @@ class ReadVerbs:
 
     async def load(self, ids: Sequence[JobId]) -> Loaded:
         """Return these jobs."""
-        records = await self._old_jobs.load(ids, self._store.time.now())
-        for each in records.values():
-            head = each.head
-            self._store.time.saw(head.finished_at or head.claimed_at or each.definition.created_at)
+        records = await self._old_jobs.load(ids)
         others = [each for each in ids if each not in records]
         removed = set[JobId]()
         for job_id, found in zip(others, await self._store.find_many(others), strict=True):

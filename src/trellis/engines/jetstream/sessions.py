@@ -164,7 +164,7 @@ class SessionTable:
 
     async def open(self, info: WorkerInfo, lease: Micros) -> Session:
         """Start a session."""
-        session, now = SessionId(secrets.randbits(62) + 1), self._store.time.now()
+        session, now = SessionId(secrets.randbits(62) + 1), self._store.time.told()
         value = SessionValue(info, lease, now, now, now + lease)
         await self._store.put(self._subject(session), _SESSION, value, 0)
         return Session(session, lease, now)
@@ -211,6 +211,7 @@ class SessionTable:
         if not await self.claimed(await self.places(session)):
             subjects = self._store.subjects
             await self._store.forget(subjects.value("held", f"{session:016x}", "*"))
+            await self._store.forget(subjects.own("draining", f"{session:016x}"))
         await self._store.forget(self._subject(session))
 
     # -- claims --------------------------------------------------------------------------------
@@ -244,18 +245,23 @@ class SessionTable:
 
     async def _forget_ended(self) -> None:
         """Drop claims that another process has ended, or whose start has failed for good."""
-        known = [(fence, self.held[fence]) for fence in self._looked_at if fence in self.held]
-        names = [JobName(each.service, each.type, each.id) for _, each in known]
-        found = await asyncio.gather(*map(self._store.read, names))
-        for (fence, each), current in zip(known, found, strict=True):
-            is_current = isinstance(current, Current) and (
-                # Until another event follows, a start without an answer may still be stored.
-                current.head.fence == fence or current.sequence == each.sequence
-            )
-            if not is_current:
+        self._next_look = time.monotonic() + _LOOK_EVERY
+        known = {fence: self.held[fence] for fence in self._looked_at if fence in self.held}
+        over = await asyncio.gather(*map(self._is_claim_over, known, known.values()))
+        for fence, is_over in zip(known, over, strict=True):
+            if is_over:
                 self.drop(fence)
         self._looked_at = frozenset(self.held)
-        self._next_look = time.monotonic() + _LOOK_EVERY
+
+    async def _is_claim_over(self, fence: Fence, held: Held) -> bool:
+        """Return whether a claim has ended, or can no longer be stored."""
+        with self._store.passing_over():  # what cannot be read may be an event of the attempt
+            current = await self._store.read(JobName(held.service, held.type, held.id))
+            return not isinstance(current, Current) or (
+                # Until another event follows, a start without an answer may still be stored.
+                current.head.fence != fence and current.sequence != held.sequence
+            )
+        return False
 
     def expect(self, fence: Fence, sequence: int) -> None:
         """Record that the start of a claim now expects this event of the job to be the last."""
@@ -366,7 +372,7 @@ class SessionVerbs:
     ) -> Renewed | SessionLost:
         """Extend the lease, and keep the work messages of the claims with this process."""
         await self._store.learn_time()
-        now = self._store.time.now()
+        now = self._store.time.told()
 
         def extended(value: SessionValue) -> SessionValue | None:
             if value.ended_at is not None:
@@ -405,7 +411,7 @@ class SessionVerbs:
     async def reap(self, session: SessionId) -> bool:
         """End a session whose lease has lapsed."""
         await self._store.learn_time()
-        now = self._store.time.now()
+        now = self._store.time.told()
         found = (await self._sessions.read(session)).value
         if found is not None and found.ended_at is None:
             ended = await self._sessions.change(

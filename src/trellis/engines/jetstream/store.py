@@ -39,6 +39,8 @@ from trellis.errors import Unreadable
 T = TypeVar("T")
 #: How many definitions, and how many sequences of jobs, are remembered.
 _REMEMBERED: Final = 20_000
+#: How many characters the payloads of the remembered jobs may have.
+_ROOM: Final = 64_000_000
 #: How many requests are on their way at once.
 _AT_ONCE: Final = 64
 _DECLARED: Final = codec_of(DeclaredType)
@@ -75,12 +77,41 @@ class Value(NamedTuple, Generic[T]):
     sequence: int
 
 
+class Remembered(Generic[T]):
+    """The values of jobs that were used last, as many as their texts leave room for."""
+
+    def __init__(self, most: int = _REMEMBERED, room: int = _ROOM) -> None:
+        self._most, self._room = most, room
+        self._values: OrderedDict[int, tuple[T, int]] = OrderedDict()
+
+    def get(self, row: int) -> T | None:
+        """Return the value of a job, if it is remembered."""
+        found = self._values.get(row)
+        if found is None:
+            return None
+        self._values.move_to_end(row)
+        return found[0]
+
+    def put(self, row: int, value: T, size: int) -> None:
+        """Remember a value with so many characters."""
+        self.drop(row)
+        self._values[row] = value, size
+        self._room -= size
+        while len(self._values) > self._most or (self._room < 0 and len(self._values) > 1):
+            self.drop(next(iter(self._values)))
+
+    def drop(self, row: int) -> None:
+        """Forget a job."""
+        _, size = self._values.pop(row, (None, 0))
+        self._room += size
+
+
 class Store:
     """The streams of one deployment."""
 
     def __init__(self, link: Link, subjects: Subjects, time: Time) -> None:
         self.link, self.subjects, self.time = link, subjects, time
-        self._created: OrderedDict[int, Created] = OrderedDict()
+        self._created = Remembered[Created]()
         self._limit = asyncio.Semaphore(_AT_ONCE)
         #: The errors about messages that were passed over.
         self._passed_over: set[str] = set()
@@ -234,7 +265,6 @@ class Store:
         """Return the definition at creation; None if the job was removed."""
         found = self._created.get(row)
         if found is not None:
-            self._created.move_to_end(row)
             return found
         async with self._limit:
             got = await self.link.get(self.subjects.jobs, row)
@@ -247,9 +277,7 @@ class Store:
         return None
 
     def _remember(self, row: int, created: Created) -> None:
-        self._created[row] = created
-        if len(self._created) > _REMEMBERED:
-            self._created.popitem(last=False)
+        self._created.put(row, created, len(created.definition.payload))
 
     async def _handed_on(self, created: Created, latest: StoredEvent) -> str | None:
         """Return the payload that another job has handed on, if one has."""

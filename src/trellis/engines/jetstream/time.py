@@ -72,6 +72,10 @@ class Time:
         self._floor = max(self._floor, uptime() + (self._offset or 0))
         return self._floor
 
+    def told(self) -> Instant:
+        """Return the time as the server told it, whatever times events have: leases go by it."""
+        return self.now() if self._clock is not None else uptime() + (self._offset or 0)
+
     def saw(self, at: Instant) -> None:
         """Record that there is an event of this time.
 

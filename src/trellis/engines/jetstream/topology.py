@@ -351,16 +351,16 @@ def check_version(found: tuple[int, int]) -> None:
         )
 
 
-async def moved(link: Link, subjects: Subjects) -> dict[str, Any] | None:
+async def moved(link: Link, subjects: Subjects, wait: float = PATIENCE) -> dict[str, Any] | None:
     """Return the seal of a deployment whose jobs were moved to another store; None: it has none."""
-    found = await present(link, Part(subjects.jobs, None, {}))
+    found = await present(link, Part(subjects.jobs, None, {}), wait=wait)
     text = ((found or {}).get("config", {}).get("metadata") or {}).get(MOVED)
     return None if text is None else dict(json.loads(text))
 
 
-async def refuse_moved(link: Link, subjects: Subjects) -> None:
+async def refuse_moved(link: Link, subjects: Subjects, wait: float = PATIENCE) -> None:
     """Raise `EngineError` if the jobs were moved to another store."""
-    seal = await moved(link, subjects)
+    seal = await moved(link, subjects, wait)
     if seal is not None:
         raise EngineError(
             f"The jobs of {subjects.jobs} were moved to {seal['address']}, and nothing here can be "

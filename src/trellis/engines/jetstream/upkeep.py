@@ -14,6 +14,7 @@ from typing import Final
 
 from trellis.core.durations import SECOND
 from trellis.core.job import JobId
+from trellis.core.schedules import KEEP_SLOTS
 from trellis.engines.jetstream.create import MARK
 from trellis.engines.jetstream.link import Got
 from trellis.engines.jetstream.state import purge
@@ -62,8 +63,12 @@ class Upkeep:
 
     async def _is_over(self, last: Got) -> bool:
         """Return whether not even the last version is needed."""
+        now = self._store.time.now()
         if not last.body:
-            return last.at < self._store.time.now() - KEEP_EMPTY
+            return last.at < now - KEEP_EMPTY
+        tokens = last.subject.split(".")
+        if tokens[_KIND] == "slots":
+            return tokens[-1].isdecimal() and int(tokens[-1]) < now - KEEP_SLOTS
         return await self._is_orphaned(last)
 
     async def _is_orphaned(self, last: Got) -> bool:

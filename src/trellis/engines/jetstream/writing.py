@@ -141,16 +141,13 @@ class Writes(Reads):
             is_unanswered |= answer is None
             if answer and "error" not in answer:
                 return Written(answer["seq"])
-            if answer == {}:
-                if self.check_silence is not None:
-                    await self.check_silence()
-                await self._check_stream(messages[-1].subject)
             error: dict[str, Any] = (answer or {}).get("error", {})
             number = error.get("err_code", 0)
+            is_refused = bool(number) and number not in PASSING
             if number == DUPLICATE:
                 return Written(0)
-            if number and number not in PASSING:
-                found = await self._taken_by(messages, name) if is_unanswered else None
+            found = await self._look_for(messages, name, answer, is_unanswered=is_unanswered)
+            if is_refused:
                 if found is None and number != WRONG_SEQUENCE:
                     if is_unanswered:
                         raise _unknown(messages[0].subject, error)
@@ -161,6 +158,32 @@ class Writes(Reads):
                 raise self._given_up(is_unanswered=is_unanswered)
             await asyncio.sleep(pause(number))
             answer = await self._try(messages, name)
+
+    async def _look_for(
+        self,
+        messages: Sequence[Message],
+        name: str,
+        answer: dict[str, Any] | None,
+        *,
+        is_unanswered: bool,
+    ) -> Written | None:
+        """Return where a refused write is, if it was stored before; raise why no stream takes it.
+
+        What keeps us from looking says nothing about an earlier try that had no answer.
+        """
+        try:
+            if answer == {}:
+                await self._check_streams(messages[-1].subject)
+            number = (answer or {}).get("error", {}).get("err_code")
+            if is_unanswered and number and number not in PASSING:
+                return await self._taken_by(messages, name)
+        except OutcomeUnknown:
+            raise
+        except EngineError as failure:
+            if not is_unanswered:
+                raise
+            raise self._given_up(is_unanswered=True) from failure
+        return None
 
     async def _try(self, messages: Sequence[Message], name: str) -> dict[str, Any] | None:
         """Send messages once; return the answer, empty if no stream took them, None if unknown."""
@@ -175,9 +198,11 @@ class Writes(Reads):
             # What was sent before the connection broke may be stored.
             return None
 
-    async def _check_stream(self, subject: str) -> None:
-        """Raise an error if no stream stores a subject; a stream may be without a leader."""
+    async def _check_streams(self, subject: str) -> None:
+        """Raise an error if no stream stores a subject for good; one may be without a leader."""
         try:
+            if self.check_silence is not None:
+                await self.check_silence()
             names = (await self.api("STREAM.NAMES", {"subject": subject})).get("streams")
         except EngineUnavailable:
             if self._has_jetstream:
@@ -190,7 +215,8 @@ class Writes(Reads):
         if is_unanswered:
             return OutcomeUnknown(
                 f"The NATS server did not answer a write within {PATIENCE:.0f} s: it may be "
-                f"stored, now or later. {self._latest_error}"
+                f"stored, now or later. Repeat the call: with the same ids it is stored once. "
+                f"{self._latest_error}"
             )
         return EngineUnavailable(
             "The NATS server accepted no write: a stream has no leader, or too many batches are "
@@ -275,5 +301,6 @@ def _unknown(subject: str, error: Mapping[str, Any]) -> OutcomeUnknown:
     """Return the error for a write without an answer whose repetition was refused."""
     return OutcomeUnknown(
         f"The NATS server did not answer a write of {subject}, and refused its repetition: "
-        f"{error.get('description')} ({error.get('err_code')}). It may be stored, now or later."
+        f"{error.get('description')} ({error.get('err_code')}). It may be stored, now or "
+        "later. Repeat the call: with the same ids it is stored once."
     )

@@ -66,6 +66,8 @@ from trellis.engines.values import (
 from trellis.errors import ConfigurationError
 
 T = TypeVar("T")
+#: How many characters the payloads of one answer may have.
+_MOST_TEXT: Final = 4_000_000
 _logger = logging.getLogger(__name__)
 #: Tables whose rows come from the streams.
 PROJECTED: Final = (
@@ -473,16 +475,24 @@ async def erase(tx: Transaction, stream: str | None, at: Place | None) -> bool:
 
 
 async def known(tx: Transaction, ids: Sequence[JobId]) -> list[KnownJob]:
-    """Return those of these jobs that are here.
-
-    The events are counted first: what comes in between makes a record newer than its number says.
-    """
+    """Return those of these jobs that are here, as many as an answer may hold."""
     wanted = [each for each in ids if is_possible_id(each)]
-    counted = await tx.rows("projection_count_events", tx.array(wanted))
-    counts = {job_id: events for job_id, events in counted}  # noqa: C416 - rows are no pairs
-    loaded = await reads.load(tx, list(counts))
-    there = (record for record in loaded.records if record is not None)
-    return [KnownJob(record, counts[record.definition.id]) for record in there]
+    counts: dict[JobId, dict[str, int]] = {}
+    latest: dict[JobId, Instant] = {}
+    for job_id, kind, number, at in await tx.rows("projection_count_events", tx.array(wanted)):
+        counts.setdefault(job_id, {})[kind] = number
+        latest[job_id] = max(at, latest.get(job_id, 0))
+    found, room = [], _MOST_TEXT
+    for record in (await reads.load(tx, list(counts))).records:
+        if record is None:
+            continue
+        definition, head = record
+        room -= len(definition.payload)
+        events = counts[definition.id]
+        # The two reads may be of different moments. Each event is one version.
+        if head.version == sum(events.values()) and room >= 0:
+            found.append(KnownJob(record, events, latest[definition.id]))
+    return found
 
 
 async def past_retention(tx: Transaction, now: Instant, limit: int) -> list[PastRetention]:

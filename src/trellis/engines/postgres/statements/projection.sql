@@ -31,9 +31,9 @@ select v.job, max(v.version) from (
 group by v.job
 
 -- name: projection_count_events
--- How many events each of these jobs has, without notes.
-select j.id, count(*) from trellis.job j join trellis.event e on e.job = j.seq
-where j.id = any($1::text[]) and e.version > 0 group by j.id
+-- How many events of each kind each of these jobs has, without notes, and when the last one was.
+select j.id, e.kind, count(*), max(e.at) from trellis.job j join trellis.event e on e.job = j.seq
+where j.id = any($1::text[]) and e.version > 0 group by j.id, e.kind
 
 -- name: projection_names
 select j.seq, j.id, l.service, l.type from trellis.job j join trellis.lane l on l.id = j.lane

@@ -31,10 +31,10 @@ from json_each(?) n
 where version > 0
 
 -- name: projection_count_events
--- How many events each of these jobs has, without notes.
-select j.id, count(*) from json_each(?) n
+-- How many events of each kind each of these jobs has, without notes, and when the last one was.
+select j.id, e.kind, count(*), max(e.at) from json_each(?) n
 join trellis_job j on j.id = n.value join trellis_event e on e.job = j.seq
-where e.version > 0 group by j.id
+where e.version > 0 group by j.id, e.kind
 
 -- name: projection_names
 select j.seq, j.id, l.service, l.type
