@@ -14,7 +14,8 @@ import pytest
 from tests.engines.jetstream.manual import ManualEngine
 from tests.engines.postgres.household import Thing, inventory
 from tests.harness import ROOT
-from tests.harness.servers.nats import NatsServer, nats_program, nats_server
+from tests.harness.servers.nats import NatsCluster, NatsServer, nats_program, nats_server
+from tests.harness.servers.nats_fixtures import nats_three
 from trellis.core.durations import SECOND
 from trellis.core.job import JobId
 from trellis.engines.jetstream import JetStreamEngine
@@ -22,6 +23,7 @@ from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.jetstream.topology import identity_of, parts
 from trellis.testing.builders import a_demand, a_job, a_worker
 
+__all__ = ["nats_three"]
 FILES = ROOT / "deploy" / "nats"
 OF_SHOP = ("--service", "shop", "--type", "invoice")
 PASSWORDS = {
@@ -163,4 +165,23 @@ async def test_a_backup_can_be_restored_beside_streams_of_others(tmp_path: Path)
         session = (await engine.open_session(a_worker(), 30 * SECOND)).id
         taken = (await engine.claim(session, [a_demand()], 9)).jobs
         assert {each.definition.id for each in taken} == set(ids)
+        await engine.close()
+
+
+@pytest.mark.long
+async def test_a_backup_of_one_server_becomes_three_replicas(
+    nats_three: NatsCluster, tmp_path: Path
+) -> None:
+    ids, backup = [JobId(f"job-{number}") for number in range(9)], str(tmp_path / "backup")
+    with nats_server(tmp_path / "one") as one:
+        await _fill(one.url, ids, [])
+        await asyncio.to_thread(snapshot, "save", f"{one.url}?prefix=eu", backup)
+    await asyncio.to_thread(nats_three.start)
+    await asyncio.to_thread(snapshot, "restore", f"{nats_three.url}?prefix=eu", backup)
+    for replicas in (None, 3):
+        engine = JetStreamEngine(nats_three.url, prefix="eu", replicas=replicas)
+        await engine.migrate()
+        await engine.open()
+        assert (await engine.health()).facts["replicas"] == (replicas or 1)
+        assert all((await engine.load(ids)).records)
         await engine.close()
