@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlparse
 
 import pytest
@@ -362,3 +364,29 @@ async def test_a_list_while_no_server_answers_says_so(own_nats: NatsServer) -> N
     finally:
         await asyncio.to_thread(own_nats.start)
         await engine.close()
+
+
+class DoubtfulLink(Link):
+    """A connection whose first write has no answer; then no stream takes the repetition."""
+
+    answers: list[dict[str, Any] | None]
+
+    async def _try(self, messages: Sequence[Message], name: str) -> dict[str, Any] | None:
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize(("answers", "error"), [([None, {}], OutcomeUnknown), ([{}], NatsRefused)])
+async def test_what_keeps_from_looking_says_nothing_about_a_write_without_an_answer(
+    nats_url: str, deployed: Subjects, answers: list[dict[str, Any] | None], error: type[Exception]
+) -> None:
+    link = DoubtfulLink([nats_url])
+    link.answers = answers
+
+    async def refuse() -> None:
+        raise NatsRefused("The jobs were moved.", 0)
+
+    link.check_silence = refuse
+    await link.open()
+    with pytest.raises(error):
+        await link.write(event(deployed, "created", 0))
+    await link.close()
