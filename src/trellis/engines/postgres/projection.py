@@ -20,7 +20,7 @@ from trellis.engines.projection import (
     Projected,
     ProjectedEvent,
 )
-from trellis.engines.sql import maintenance, projection
+from trellis.engines.sql import maintenance, projection, reads
 from trellis.engines.sql.rows import Lane, lane_of
 from trellis.engines.values import DueJob
 from trellis.errors import ConfigurationError
@@ -102,7 +102,7 @@ class PostgresProjection:
 
     async def known(self, ids: Sequence[JobId]) -> list[KnownJob]:
         """Return those of these jobs that are here."""
-        return await self._read(lambda tx: projection.known(tx, ids))
+        return await self._read(lambda tx: reads.known(tx, ids))
 
     async def past_retention(self, now: Instant, limit: int) -> list[PastRetention]:
         """Return jobs that retention no longer keeps."""

@@ -15,13 +15,12 @@ from typing import Any, Final, Protocol, TypeVar
 from trellis.core.batches import ENDED_READERS
 from trellis.core.durations import Instant
 from trellis.core.events import EventKind
-from trellis.core.job import Definition, Head, JobId, Relations, is_possible_id
+from trellis.core.job import Definition, Head, Relations
 from trellis.core.policy import Policy
 from trellis.core.states import LIVE, WAITING
 from trellis.core.timers import keep_until, look_at
 from trellis.engines.contracts import DeclaredType
 from trellis.engines.projection import (
-    KnownJob,
     PastRetention,
     Place,
     Presence,
@@ -66,8 +65,6 @@ from trellis.engines.values import (
 from trellis.errors import ConfigurationError
 
 T = TypeVar("T")
-#: How many characters the payloads of one answer may have.
-_MOST_TEXT: Final = 4_000_000
 _logger = logging.getLogger(__name__)
 #: Tables whose rows come from the streams.
 PROJECTED: Final = (
@@ -472,27 +469,6 @@ async def erase(tx: Transaction, stream: str | None, at: Place | None) -> bool:
     for table in PROJECTED:
         await tx.run(f"projection_erase_{table}")
     return True
-
-
-async def known(tx: Transaction, ids: Sequence[JobId]) -> list[KnownJob]:
-    """Return those of these jobs that are here, as many as an answer may hold."""
-    wanted = [each for each in ids if is_possible_id(each)]
-    counts: dict[JobId, dict[str, int]] = {}
-    latest: dict[JobId, Instant] = {}
-    for job_id, kind, number, at in await tx.rows("projection_count_events", tx.array(wanted)):
-        counts.setdefault(job_id, {})[kind] = number
-        latest[job_id] = max(at, latest.get(job_id, 0))
-    found, room = [], _MOST_TEXT
-    for record in (await reads.load(tx, list(counts))).records:
-        if record is None:
-            continue
-        definition, head = record
-        room -= len(definition.payload)
-        events = counts[definition.id]
-        # The two reads may be of different moments. Each event is one version.
-        if head.version == sum(events.values()) and room >= 0:
-            found.append(KnownJob(record, events, latest[definition.id]))
-    return found
 
 
 async def past_retention(tx: Transaction, now: Instant, limit: int) -> list[PastRetention]:

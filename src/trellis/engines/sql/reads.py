@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from trellis.core.durations import Instant
 from trellis.core.events import Event
 from trellis.core.job import JobId, JobRecord, is_possible_id, mentions
 from trellis.core.limits import Spent
 from trellis.engines.limits import Names
+from trellis.engines.projection import KnownJob
 from trellis.engines.sql.filters import Filters
 from trellis.engines.sql.rows import Row, decode_failure, event_from, record_from, state_from
 from trellis.engines.sql.transaction import Transaction
@@ -29,6 +30,9 @@ from trellis.engines.values import (
     Progress,
     QueueSettings,
 )
+
+#: How many characters the payloads of one answer of `known` may have.
+_MOST_TEXT: Final = 4_000_000
 
 
 class Queries(Transaction, Protocol):
@@ -51,6 +55,27 @@ async def load(tx: Transaction, ids: Sequence[JobId]) -> Loaded:
     missing = [job_id for job_id in ids if job_id not in found and is_possible_id(job_id)]
     removed = await tx.rows("read_removed", tx.array(missing))
     return Loaded(tx.now, records, frozenset(job_id for (job_id,) in removed))
+
+
+async def known(tx: Transaction, ids: Sequence[JobId]) -> list[KnownJob]:
+    """Return those of these jobs that a projection has, as many as an answer may hold."""
+    wanted = [each for each in ids if is_possible_id(each)]
+    counts: dict[JobId, dict[str, int]] = {}
+    latest: dict[JobId, Instant] = {}
+    for job_id, kind, number, at in await tx.rows("projection_count_events", tx.array(wanted)):
+        counts.setdefault(job_id, {})[kind] = number
+        latest[job_id] = max(at, latest.get(job_id, 0))
+    found, room = [], _MOST_TEXT
+    for record in (await load(tx, list(counts))).records:
+        if record is None:
+            continue
+        definition, head = record
+        room -= len(definition.payload)
+        events = counts[definition.id]
+        # The two reads may be of different moments. Each event is one version.
+        if head.version == sum(events.values()) and room >= 0:
+            found.append(KnownJob(record, events, latest[definition.id]))
+    return found
 
 
 async def find(tx: Queries, where: JobFilter, after: int | None, limit: int) -> Page:

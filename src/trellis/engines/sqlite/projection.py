@@ -10,7 +10,7 @@ from trellis.core.durations import Instant
 from trellis.core.job import JobId
 from trellis.core.policy import Policy
 from trellis.engines.projection import KnownJob, PastRetention, Place, Presence, Projected
-from trellis.engines.sql import maintenance, projection
+from trellis.engines.sql import maintenance, projection, reads
 from trellis.engines.sql.rows import Lane
 from trellis.engines.sql.transaction import run_through
 from trellis.engines.sqlite.transaction import Transaction
@@ -109,7 +109,7 @@ class SqliteProjection:
 
     async def known(self, ids: Sequence[JobId]) -> list[KnownJob]:
         """Return those of these jobs that are here."""
-        return await self._read(lambda tx: projection.known(tx, ids))
+        return await self._read(lambda tx: reads.known(tx, ids))
 
     async def past_retention(self, now: Instant, limit: int) -> list[PastRetention]:
         """Return jobs that retention no longer keeps."""
