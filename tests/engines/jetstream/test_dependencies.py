@@ -10,17 +10,18 @@ import pytest
 from tests.engines.jetstream.manual import ManualEngine
 from trellis import control
 from trellis.core.batches import NewBatch
-from trellis.core.commands import Fail
+from trellis.core.commands import Fail, Retry
 from trellis.core.job import Failure, JobId, NewJob, Prerequisite, Relations
 from trellis.core.policy import Hook, KeyPolicy, Policy
 from trellis.core.states import State
-from trellis.engines.jetstream.link import Link, Message
+from trellis.engines.jetstream.draft import Draft
+from trellis.engines.jetstream.link import Link, Message, Outdated
 from trellis.engines.jetstream.subjects import Subjects
 from trellis.engines.port import Engine
 from trellis.engines.values import JobFilter
 from trellis.errors import CapabilityMissing
-from trellis.testing.builders import SERVICE, a_job, a_keyed_job, fence_of
-from trellis.testing.conformance.helpers import a_session, accept, settle, start
+from trellis.testing.builders import SERVICE, a_job, a_keyed_job, complete, fence_of
+from trellis.testing.conformance.helpers import a_session, accept, claim_one, settle, start
 
 IN_TURN = KeyPolicy("user/{id}", 1, None, "wait")
 BATCH = NewBatch("all", SERVICE)
@@ -118,3 +119,21 @@ async def test_a_write_of_more_messages_than_the_server_takes_is_refused(
     body = Message(deployed.own("audit"), b"{}")
     with pytest.raises(CapabilityMissing, match=r"at most 1,000 .* needs 1,001\. Nothing was"):
         await link.write(*[body] * 1001)
+
+
+async def test_a_job_that_begins_to_wait_while_another_ends_for_the_second_time_is_tried_again(
+    engine: ManualEngine,
+) -> None:
+    port = cast("Engine", engine)
+    session = await a_session(port)
+    running = await start(port, session, a_job())
+    await create_behind(port, running.definition.id, 1, plain)
+    boom = Failure("exception", "boom")
+    failed = await settle(port, running, Fail(fence_of(running), boom, retryable=False))
+    await settle(port, failed, Retry())
+    again = await claim_one(port, session)
+    draft = Draft(engine._store)
+    late = a_job(after=(Prerequisite(running.definition.id),))
+    await engine._dependencies.add(draft, late)
+    await settle(port, again, complete(again))
+    assert isinstance(await draft.write(), Outdated)
