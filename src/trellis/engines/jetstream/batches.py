@@ -29,7 +29,7 @@ from trellis.engines.jetstream.dependencies import Dependencies
 from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.message import StoredEvent
-from trellis.engines.jetstream.state import Followed
+from trellis.engines.jetstream.state import Followed, purge
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.jetstream.subjects import check_id, is_token
 from trellis.engines.values import Accepted, Coalesced, CreateResult, Replaced
@@ -463,7 +463,9 @@ class BatchVerbs:
         if await self._batches.read(draft, batch_id) is None:
             return False
         draft.put(self._store.subjects.own("batch", batch_id), None)
-        await draft.write()
+        if isinstance(await draft.write(), Written):
+            # Of jobs that stood for others and were removed since.
+            await purge(self._store, self._store.subjects.own("member", batch_id, "*", "linked"))
         return True
 
     async def finish_batches(self, limit: int) -> int:

@@ -62,7 +62,6 @@ from trellis.engines.values import (
     answer_to,
 )
 from trellis.errors import (
-    AccessDenied,
     EngineUnavailable,
     NotATrellisDatabase,
     SchemaTooNew,
@@ -241,8 +240,7 @@ class JetStreamEngine(
                     moved += await self._end_in_key(
                         subject, lambda slot: (slot.linger_until or now + 1) <= now
                     )
-        with suppress(AccessDenied):  # another service left it
-            moved += await self._followups.move_left()
+        moved += await self._followups.move_left()
         # Jobs become claimable by their hints; the projection counts them.
         with suppress(EngineUnavailable):
             counted: int = await self._projection.ask("promote", now, limit)

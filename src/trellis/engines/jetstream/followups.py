@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from trellis.core.admission import Facts
@@ -15,6 +16,7 @@ from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.link import Written
 from trellis.engines.jetstream.store import Current, Store
 from trellis.engines.values import CreateResult
+from trellis.errors import AccessDenied
 
 #: Stages a transition that follows from another one, with what it does to the key of its job.
 Stage: TypeAlias = Callable[[Draft, Current, Transition], Awaitable[object]]
@@ -122,7 +124,11 @@ class Followups:
 
     async def move_left(self) -> int:
         """Move jobs that a batch had no room for; return how many."""
-        return sum([await self._move(each) for each in await self._dependencies.left()])
+        moved = 0
+        for job_id in await self._dependencies.left():
+            with suppress(AccessDenied):  # another service left it
+                moved += await self._move(job_id)
+        return moved
 
     async def resume(self, current: Current) -> None:
         """Move a job that waits for jobs which have ended."""
