@@ -28,7 +28,7 @@ from trellis.engines.jetstream.draft import Draft
 from trellis.engines.jetstream.hints import Work, hint_later, message_of
 from trellis.engines.jetstream.lanes import Lanes
 from trellis.engines.jetstream.line import Line
-from trellis.engines.jetstream.link import Written
+from trellis.engines.jetstream.link import Message, Written
 from trellis.engines.jetstream.sessions import Held
 from trellis.engines.jetstream.settings import CachedSettings, Openness
 from trellis.engines.jetstream.store import Current
@@ -50,6 +50,8 @@ class Start(NamedTuple):
     current: Current
     transition: Transition
     demand: int
+    #: By which it starts, if no key changes with it.
+    message: Message | None = None
 
 
 class ClaimVerb(CommitVerb):
@@ -133,10 +135,12 @@ class ClaimVerb(CommitVerb):
             starts[work.job.id] = start._replace(demand=index)
         if not starts:
             return []
-        await self._sessions.intend(session, [_held(each) for each in starts.values()])
-        stored, problem = await self._write(
-            list(starts.values()), demands, session, openness, limits
+        claims = [_held(each) for each in starts.values()]
+        # The messages are made while the server stores what is about to be claimed.
+        _, prepared = await asyncio.gather(
+            self._sessions.intend(session, claims), self._prepare(list(starts.values()))
         )
+        stored, problem = await self._write(prepared, demands, session, openness, limits)
         for start in starts.values():
             current = stored.get(start.current.job.id)
             fence = start.transition.head.fence
@@ -268,6 +272,15 @@ class ClaimVerb(CommitVerb):
 
     # -- starting ------------------------------------------------------------------------------
 
+    async def _prepare(self, starts: Sequence[Start]) -> list[Start]:
+        """Return the starts with the messages of those without a key."""
+        return [
+            each
+            if each.current.definition.key_hash is not None
+            else each._replace(message=self._plain.message(each.current, each.transition))
+            for each in starts
+        ]
+
     async def _write(
         self,
         starts: Sequence[Start],
@@ -313,7 +326,9 @@ class ClaimVerb(CommitVerb):
         """Store `started` of jobs that nothing limits; those that have changed are left out."""
         stored: dict[str, Current | None] = {}
         problem: EngineError | None = None
-        found = await self._plain.store([(each.current, each.transition) for each in starts])
+        decided = [(each.current, each.transition) for each in starts]
+        messages = [each.message for each in starts if each.message is not None]
+        found = await self._plain.store(decided, messages)
         for each, result in zip(starts, found, strict=True):
             if isinstance(result, Current):
                 stored[each.current.job.id] = result

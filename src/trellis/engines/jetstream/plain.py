@@ -31,13 +31,19 @@ class PlainWriter:
         self._store = store
 
     async def store(
-        self, decided: Sequence[tuple[Current, Transition]]
+        self,
+        decided: Sequence[tuple[Current, Transition]],
+        messages: Sequence[Message] | None = None,
     ) -> list[Current | EngineError | None]:
-        """Return each job after its decision; None: another write was first; or why it failed."""
+        """Return each job after its decision; None: another write was first; or why it failed.
+
+        `messages`: those of these decisions, if they were made before.
+        """
         found: list[Current | EngineError | None] = []
+        written = messages or [self.message(*each) for each in decided]
         for start in range(0, len(decided), TOGETHER):
             part = decided[start : start + TOGETHER]
-            results = await self.write([self._message(*each) for each in part])
+            results = await self.write(written[start : start + TOGETHER])
             for each, result in zip(part, results, strict=True):
                 if isinstance(result, Written):
                     found.append(after(*each, result.sequence))
@@ -58,7 +64,8 @@ class PlainWriter:
         except EngineError as error:
             return [error] * size
 
-    def _message(self, current: Current, transition: Transition) -> Message:
+    def message(self, current: Current, transition: Transition) -> Message:
+        """Return the message of a decision."""
         wire = encode_transition(
             transition, current.created.definition, is_watched=current.is_watched
         )
