@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from trellis.admin.projector import Projector
 from trellis.admin.runtime import AdminRuntime
+from trellis.errors import EngineUnavailable
 
 _LOOK: Final = 0.05
 
@@ -42,7 +44,8 @@ async def rebuild(runtime: AdminRuntime, report: Callable[[Progress], None]) -> 
     while (place := await _place(runtime, runtime.jobs)) < end:
         if runtime.failure is not None:
             raise runtime.failure
-        end = min(end, await runtime.jobs.last())  # the stream may be made again
+        with suppress(EngineUnavailable):
+            end = min(end, await runtime.jobs.last())  # the stream may be made again
         report(Progress(place, end, time.monotonic() - began))
         await asyncio.sleep(_LOOK)
     # Sessions and declared types are fewer, but their projector may look later.

@@ -273,10 +273,12 @@ async def test_times_of_events_end_no_lease(nats_url: str, deployed: Subjects) -
     await engine.open()
     port = cast("Engine", engine)
     session = await a_session(port, "30s")
+    assert await engine.take_lock("one", session) is None
     engine._store.time.saw(await engine.now() + 50 * SECOND)  # a service may write this
     assert await engine.now() - engine._store.time.told() > 40 * SECOND
     assert not (await engine.due("sessions", 9)).sessions
     assert not await engine.reap(session)
+    assert await engine.take_lock("one", await a_session(port)) is not None
     await renew(port, session)
     assert not (await engine.due("sessions", 9)).sessions
     await engine.close()

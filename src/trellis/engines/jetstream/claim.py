@@ -38,7 +38,7 @@ from trellis.errors import AccessDenied, EngineClosed, EngineError, OutcomeUnkno
 #: When a job is looked at again that waits in a queue which no worker here demands, or which is
 #: paused: when that is opened, the job is looked at in any case.
 _PARKED: Final = 5 * SECOND
-_PAUSED: Final = 30 * SECOND
+_PAUSED: Final = 10 * SECOND
 #: How often one call pulls: jobs that cannot start take the place of others.
 _ROUNDS: Final = 64
 

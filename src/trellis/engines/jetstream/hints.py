@@ -35,7 +35,7 @@ GIVEN_UP: Final = "Trellis-Given-Up"
 #: How long a hint that the server has published may wait to be looked at.
 _KEPT: Final = "1h"
 #: The same of a parked job, which comes again and again.
-_KEPT_PARKED: Final = "2m"
+_KEPT_PARKED: Final = "10m"
 #: Events after which a job may start, and events that end one.
 STARTABLE: Final = ("created", "retry", "retried", "adjusted", "resolved")
 ENDS: Final = (

@@ -180,10 +180,10 @@ class LockTable:
             lock.name, lock.session, lock.token, name, None if job is None else job.definition.id,
             lock.since,
         )  # fmt: skip
-        now = self._store.time.now()
-        if _is_open(session, now) and _is_attempt(lock, job):
+        time = self._store.time
+        if _is_open(session, time.told()) and _is_attempt(lock, job):
             return Judged(holder, lingers=False)
-        if lock.linger_until is not None and lock.linger_until > now:
+        if lock.linger_until is not None and lock.linger_until > time.now():
             return Judged(holder, lingers=True)
         return None
 

@@ -101,7 +101,8 @@ class DeploymentSeal:
         now = self._store.time.now()
         claimed = await self._sessions.claimed(await self._sessions.places())
         sessions = (await self._sessions.all()).values()
-        live = sum(each.ended_at is None and not each.is_lapsed(now) for each in sessions)
+        told = self._store.time.told()
+        live = sum(each.ended_at is None and not each.is_lapsed(told) for each in sessions)
         lingering = await self._locks.count_lingering(now)
         wanted = self._store.subjects.own("keys", "*", "*", "h", "*")
         for _, value in await self._store.values([wanted], CODEC):

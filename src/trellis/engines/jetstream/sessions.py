@@ -425,7 +425,7 @@ class SessionVerbs:
 
     async def sessions(self) -> list[SessionRecord]:
         """List sessions, the newest first."""
-        now, found = self._store.time.now(), await self._sessions.all()
+        now, found = self._store.time.told(), await self._sessions.all()
         claimed = await self._sessions.claimed(await self._sessions.places())
         counts: dict[SessionId, int] = {}
         for fence in claimed:

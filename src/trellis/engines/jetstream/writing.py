@@ -39,6 +39,7 @@ from trellis.engines.jetstream.answers import (
 from trellis.engines.jetstream.reading import Reads
 from trellis.engines.jetstream.replies import Replies, Sent
 from trellis.errors import (
+    AccessDenied,
     CapabilityMissing,
     EngineClosed,
     EngineError,
@@ -157,7 +158,12 @@ class Writes(Reads):
             if time.monotonic() > end:
                 raise self._given_up(is_unanswered=is_unanswered)
             await asyncio.sleep(pause(number))
-            answer = await self._try(messages, name)
+            try:
+                answer = await self._try(messages, name)
+            except AccessDenied as failure:
+                if not is_unanswered:
+                    raise
+                raise self._given_up(is_unanswered=True, reason=str(failure)) from failure
 
     async def _look_for(
         self,
@@ -182,7 +188,7 @@ class Writes(Reads):
         except EngineError as failure:
             if not is_unanswered:
                 raise
-            raise self._given_up(is_unanswered=True) from failure
+            raise self._given_up(is_unanswered=True, reason=str(failure)) from failure
         return None
 
     async def _try(self, messages: Sequence[Message], name: str) -> dict[str, Any] | None:
@@ -211,12 +217,12 @@ class Writes(Reads):
         if not names:
             raise no_stream(subject)
 
-    def _given_up(self, *, is_unanswered: bool) -> EngineError:
+    def _given_up(self, *, is_unanswered: bool, reason: str = "") -> EngineError:
         if is_unanswered:
             return OutcomeUnknown(
-                f"The NATS server did not answer a write within {PATIENCE:.0f} s: it may be "
-                f"stored, now or later. Repeat the call: with the same ids it is stored once. "
-                f"{self._latest_error}"
+                "The NATS server did not answer a write: it may be stored, now or later. Repeat "
+                "the call: with the same ids it is stored once. "
+                f"{reason or self._latest_error}"
             )
         return EngineUnavailable(
             "The NATS server accepted no write: a stream has no leader, or too many batches are "
