@@ -278,7 +278,9 @@ async def test_times_of_events_end_no_lease(nats_url: str, deployed: Subjects) -
     assert await engine.now() - engine._store.time.told() > 40 * SECOND
     assert not (await engine.due("sessions", 9)).sessions
     assert not await engine.reap(session)
-    assert await engine.take_lock("one", await a_session(port)) is not None
+    holder = await engine.take_lock("one", await a_session(port))
+    assert holder is not None
+    assert holder.session == session
     await renew(port, session)
     assert not (await engine.due("sessions", 9)).sessions
     await engine.close()
