@@ -377,7 +377,7 @@ async def _verify(transfer: _Transfer, states: Sequence[State]) -> None:
         raise MoveRefused(
             f"{transfer.target.address} lacks {_many(len(missing), 'copied job')}: "
             f"{_some(missing)}. {transfer.source.address} still has them and stays sealed. Find "
-            "out who removed them; then make the target anew and move again."
+            "out who removed them; then make the target again and move again."
         )
 
 

@@ -3,7 +3,7 @@
 States have old versions, states that are over have an empty last one, marks outlive their jobs, and
 a crash may come between the last event of a removed job and the deletion of what was before. All of
 it is found by walking through the stream from where the last call has stopped. Every deletion ends
-at a sequence that was read, so that it never meets what is written meanwhile.
+at a sequence that was read, so that it never meets what is written at the same time.
 """
 
 from __future__ import annotations
