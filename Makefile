@@ -27,8 +27,8 @@ test: $(DEV) ## Run the tests, PostgreSQL 18 only, about 4 minutes (ARGS="-k wor
 test-long: $(DEV) ## Run all other tests: random lives, crashes, campaigns, PostgreSQL 16
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -q --durations=15 -m long --hypothesis-profile=ci tests $(ARGS)
 
-test-cluster: $(DEV) ## Run the conformance suite on three NATS nodes, about 10 minutes
-	@TRELLIS_TEST_NATS_NODES=3 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/engines/jetstream/test_conformance.py $(ARGS)
+test-cluster: $(DEV) ## Run the conformance suite and outages on three NATS nodes, about 13 minutes
+	@TRELLIS_TEST_NATS_NODES=3 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/engines/jetstream/test_conformance.py tests/engines/jetstream/test_cluster_loss.py $(ARGS)
 
 test-api: $(DEV) ## Send 5,000 requests made from the OpenAPI document, 7 minutes (ARGS="--seed 2")
 	@$(BIN)/python -m tests.server.fuzzing $(ARGS)
