@@ -88,7 +88,7 @@ async def test_workers_killed_stopped_and_told_to_stop_lose_nothing_and_double_n
 async def test_nor_do_they_when_the_server_crashes_too(
     tmp_path: Path, seed: str, crashing: PostgresStore
 ) -> None:
-    await run(seed, Size(jobs=4000, deeds=10, least=SERVER_FAULTS), tmp_path, crashing)
+    await run(seed, Size(jobs=5000, deeds=14, least=SERVER_FAULTS), tmp_path, crashing)
 
 
 @pytest.mark.long
