@@ -29,7 +29,7 @@ from trellis.testing.builders import a_job
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 PATIENCE = 120.0
-#: After an outage a server tries to take messages of another stream again after up to two minutes.
+#: Seconds until everything is done after a long outage; once, two minutes were too few.
 RESUMES = 300.0
 
 
